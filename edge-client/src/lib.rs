@@ -72,6 +72,7 @@ pub mod session;
 pub mod source;
 pub mod store;
 pub mod task;
+pub mod time;
 #[cfg(feature = "nalgebra")]
 mod views;
 
@@ -92,3 +93,4 @@ pub use source::{Recording, SampleSource, Samples, Targets};
 #[cfg(feature = "network")]
 pub use task::Network;
 pub use task::{Linear, Task};
+pub use time::Millis;

@@ -13,10 +13,11 @@ use core::task::Poll;
 
 use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
 
-use crate::session::{Event, Millis, Progress, Session};
+use crate::session::{Event, Progress, Session};
 use crate::source::{SampleSource, Targets};
 use crate::store::Store;
 use crate::task::Task;
+use crate::time::Millis;
 
 /// Bytes read at once.
 const READ: usize = 64;

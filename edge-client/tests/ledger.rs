@@ -6,6 +6,7 @@ use crate::common::costly::*;
 use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;
+use fedspan_client::Millis;
 use fedspan_client::session::{Config, Counters, Event, Protection, Sampling, Session};
 use fedspan_client::source::NoRecording;
 use fedspan_client::store::SPENT;
@@ -36,7 +37,7 @@ fn open_task(
     let limit = bench.limit as u16;
     let opening = problem.server(round, task, Encoding::F32, limit).opening();
     let mut sent: Vec<_> = opening.iter().flat_map(|(message, body)| bench.message(message, body)).collect();
-    if bench.session.quiet_until() > bench.now {
+    if bench.session.quiet_until().as_u64() > bench.now {
         assert!(sent.is_empty());
         sent = bench.wake();
     }
@@ -193,7 +194,7 @@ fn nothing_makes_it_pay_for_a_failed_round_again() {
             assert!(bench.message(&message, &body).is_empty());
         }
         bench.all(Event::LinkDown);
-        bench.now = bench.now.max(bench.last.wake);
+        bench.now = bench.now.max(bench.last.wake.as_u64());
         bench.connect(7, 60_000);
         assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
         let mut fit = 11;
@@ -559,7 +560,7 @@ fn privacy_and_keys_are_independent() {
         let (source, random) = (problem.samples.clone(), ChaCha8Rng::seed_from_u64(1));
         let mut session = Session::new(config(256), protection, task, source, flash.clone(), random);
         let mut out = vec![0; config(256).transmit_capacity()];
-        assert!(session.handle(0, Event::LinkUp, &mut out).sent > 0);
+        assert!(session.handle(Millis::ZERO, Event::LinkUp, &mut out).sent > 0);
         let calls = flash.0.borrow().calls.clone();
         assert_eq!(calls.contains(&"load_spent"), budget.is_some());
         assert_eq!(calls.contains(&"save_handshakes"), keyed);
@@ -595,7 +596,7 @@ fn samples_that_are_seen_once_are_paid_for_once_before_the_first() {
         assert!(bench.all(Event::Sample(x, target)).is_empty(), "{i}");
     }
     assert_eq!(flash.0.borrow().spent, 3);
-    assert_eq!(bench.last.wake, bench.now + SLOT);
+    assert_eq!(bench.last.wake.as_u64(), bench.now + SLOT);
     assert!(is_update(&bench.wake()));
     let (message, body) = opening(2);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Budget { left: 2 });

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use crate::common::server::*;
 use crate::common::*;
 use embedded_io::ErrorKind;
+use fedspan_client::Millis;
 use fedspan_client::link::{
     AsyncSensor, Buffers, Closed, Sensor, run, run_async, run_async_with_sensor, run_with_sensor,
 };
@@ -218,18 +219,19 @@ fn drive(
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
     let io = &mut End(peer.clone());
-    let idle = |until: u64| {
+    let idle = |until: Millis| {
+        let until = until.as_u64();
         assert!(until >= clock.get(), "never woken for the past");
         clock.set(until);
         peer.borrow_mut().silence();
     };
     let closed = if asynchronous {
         let sleep = |until| async move { idle(until) };
-        block_on(run_async(session, io, buffers, || clock.get(), sleep))
+        block_on(run_async(session, io, buffers, || Millis::new(clock.get()), sleep))
     } else {
-        run(session, io, buffers, || clock.get(), idle)
+        run(session, io, buffers, || Millis::new(clock.get()), idle)
     };
-    assert!(closed.retry_at > clock.get());
+    assert!(closed.retry_at > Millis::new(clock.get()));
     closed
 }
 
@@ -352,7 +354,7 @@ fn retry_after_closes_the_link_and_sets_the_time() {
         peer.send(&ToDevice::RetryAfter { milliseconds: 45_000 }, &[]);
         let peer = Rc::new(RefCell::new(peer));
         let closed = drive(&mut session, config, &peer, asynchronous);
-        assert_eq!((closed.error, closed.retry_at), (None, 46_000));
+        assert_eq!((closed.error, closed.retry_at), (None, Millis::new(46_000)));
     }
 }
 
@@ -370,7 +372,8 @@ fn a_dropped_future_does_no_harm() {
             let mut io = End(peer.clone());
             let read = Rc::new(Cell::new(0));
             // Sleeps that take a few polls, so that the future stops at many places.
-            let sleep = |until: u64| {
+            let sleep = |until: Millis| {
+                let until = until.as_u64();
                 let (clock, read) = (&clock, read.clone());
                 poll_fn(move |_| {
                     read.set(read.get() + 1);
@@ -378,7 +381,8 @@ fn a_dropped_future_does_no_harm() {
                     if read.get() % 2 == 0 { Poll::Ready(()) } else { Poll::Pending }
                 })
             };
-            let mut future = pin!(run_async(&mut session, &mut io, buffers, || clock.get(), sleep));
+            let mut future =
+                pin!(run_async(&mut session, &mut io, buffers, || Millis::new(clock.get()), sleep));
             for _ in 0..polls {
                 if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
                     break;
@@ -386,8 +390,8 @@ fn a_dropped_future_does_no_harm() {
             }
         }
         let mut out = vec![0; config.transmit_capacity()];
-        let progress = session.handle(clock.get(), Event::LinkDown, &mut out);
-        assert!(progress.sent == 0 && progress.wake > clock.get());
+        let progress = session.handle(Millis::new(clock.get()), Event::LinkDown, &mut out);
+        assert!(progress.sent == 0 && progress.wake > Millis::new(clock.get()));
         if session.last_round() == 0 {
             let again = Rc::new(RefCell::new(Peer::new(server.clone(), 64)));
             drive(&mut session, config, &again, true);
@@ -439,7 +443,8 @@ fn a_session_that_streams_gets_its_samples_through_the_driver() {
         let (mut receive, mut transmit) = (vec![0; 256], vec![0; config.transmit_capacity()]);
         let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
         let io = &mut End(peer.clone());
-        let idle = |until: u64| {
+        let idle = |until: Millis| {
+            let until = until.as_u64();
             // An interrupt of the sensor comes before the wake-up.
             clock.set((clock.get() + 10).min(until));
             if clock.get() == until || !peer.borrow().server.updates.is_empty() {
@@ -448,9 +453,16 @@ fn a_session_that_streams_gets_its_samples_through_the_driver() {
         };
         if asynchronous {
             let sleep = |until| async move { idle(until) };
-            block_on(run_async_with_sensor(&mut session, io, buffers, || clock.get(), sleep, &mut sensor));
+            block_on(run_async_with_sensor(
+                &mut session,
+                io,
+                buffers,
+                || Millis::new(clock.get()),
+                sleep,
+                &mut sensor,
+            ));
         } else {
-            run_with_sensor(&mut session, io, buffers, || clock.get(), idle, &mut sensor);
+            run_with_sensor(&mut session, io, buffers, || Millis::new(clock.get()), idle, &mut sensor);
         }
         assert_eq!(peer.borrow().server.updates.len(), 1);
         assert_eq!(sensor.next, 20, "asked while a round collects, and no longer");

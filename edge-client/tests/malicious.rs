@@ -4,7 +4,8 @@
 use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;
-use fedspan_client::session::{Event, Millis, Progress, Protection};
+use fedspan_client::Millis;
+use fedspan_client::session::{Event, Progress, Protection};
 use fedspan_client::{Linear, NotReady, Session, Task};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::wire_capacity;
@@ -16,7 +17,7 @@ use fedspan_protocol::tensor::Encoding;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-const NOW: Millis = 1_000;
+const NOW: u64 = 1_000;
 
 /// A device with its server, which has the device's key or needs none.
 struct Pair {
@@ -50,10 +51,10 @@ impl Pair {
     }
 
     fn event(&mut self, event: Event<'_>) -> Sent {
-        let mut progress = self.session.handle(NOW, event, &mut self.out);
+        let mut progress = self.session.handle(Millis::new(NOW), event, &mut self.out);
         let mut sent = self.read(progress);
         while progress.again {
-            progress = self.session.handle(NOW, Event::Tick, &mut self.out);
+            progress = self.session.handle(Millis::new(NOW), Event::Tick, &mut self.out);
             sent.extend(self.read(progress));
         }
         sent

@@ -3,6 +3,7 @@
 #![cfg(feature = "privacy")]
 
 use crate::common::*;
+use fedspan_client::Millis;
 use fedspan_client::privacy::{
     NoEntropy, NoiseMultiplier, Seed, Settings, SettingsError, VarianceError, sensitivity,
 };
@@ -21,7 +22,7 @@ fn multiplier(square: u64) -> NoiseMultiplier {
 }
 
 fn settings(square: u64, rows_max: u32) -> Settings {
-    Settings::new(multiplier(square), 1 << 40, rows_max, 1).unwrap().with_iterations(200)
+    Settings::new(multiplier(square), 1 << 40, rows_max, Millis::new(1)).unwrap().with_iterations(200)
 }
 
 /// Noise that nobody needs to draw.
@@ -110,7 +111,7 @@ fn records_make_settings_or_errors() {
     };
     let made = Settings::provisioned(&noise).unwrap();
     assert_eq!((made.release(), made.budget(), made.rows_max()), ((1u32 << 30).div_ceil(9), 77, 500));
-    assert_eq!((made.slot(), made.iterations_max()), (250, 3));
+    assert_eq!((made.slot(), made.iterations_max()), (Millis::new(250), 3));
     for (wrong, message) in [
         (ProvisionedNoise { multiplier_square: 1 << 14, ..noise }, "16384"),
         (ProvisionedNoise { multiplier_square: u64::MAX, ..noise }, "18446744073709551615"),
@@ -127,12 +128,15 @@ fn records_make_settings_or_errors() {
 fn settings_say_what_they_cannot_do() {
     let z = multiplier(1 << 16);
     for rows_max in [0, (1 << 30) + 1, u32::MAX] {
-        assert_eq!(Settings::new(z, 1, rows_max, 1).unwrap_err(), SettingsError::RowsMax { rows_max });
+        assert_eq!(
+            Settings::new(z, 1, rows_max, Millis::new(1)).unwrap_err(),
+            SettingsError::RowsMax { rows_max }
+        );
     }
-    assert_eq!(Settings::new(z, 1, 1, 0).unwrap_err(), SettingsError::Slot);
+    assert_eq!(Settings::new(z, 1, 1, Millis::ZERO).unwrap_err(), SettingsError::Slot);
     for slot in [1, u64::MAX] {
-        let settings = Settings::new(z, 1, 1, slot).unwrap();
-        assert_eq!((settings.slot(), settings.iterations_max()), (slot, 1));
+        let settings = Settings::new(z, 1, 1, Millis::new(slot)).unwrap();
+        assert_eq!((settings.slot(), settings.iterations_max()), (Millis::new(slot), 1));
     }
     for (rows_max, grid) in [
         (1, 15),
@@ -207,7 +211,7 @@ fn only_what_is_hidden_may_leave() {
 /// A server cannot make a computation longer than a slot is made for: neither iterations nor gradient steps.
 #[test]
 fn no_round_goes_on_for_longer_than_is_allowed() {
-    let once = Settings::new(multiplier(1 << 18), 1 << 40, 100, 1).unwrap();
+    let once = Settings::new(multiplier(1 << 18), 1 << 40, 100, Millis::new(1)).unwrap();
     for (settings, most) in [(Some(once), 1), (Some(once.with_iterations(3)), 3), (None, u16::MAX)] {
         for asked in [1, 2, 3, 4, u16::MAX] {
             let head = HeadSolve::Gradient { steps: asked, step_size: 0.1 };

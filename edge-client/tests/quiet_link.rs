@@ -14,8 +14,9 @@ use crate::common::costly::*;
 use crate::common::problem::{Problem, config, gradient, problem};
 use crate::common::server::*;
 use crate::common::*;
+use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, run, run_async};
-use fedspan_client::session::{Millis, Protection, Session};
+use fedspan_client::session::{Protection, Session};
 use fedspan_client::source::{SampleSource, Samples};
 use fedspan_client::{Linear, SourceError};
 use fedspan_protocol::message::{Ack, AckOutcome, Fault, Missing, RoundId, Task as Wire, ToDevice, Welcome};
@@ -25,14 +26,14 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 const LIMIT: u16 = 256;
-const SLOT: Millis = 1_000;
-const END: Millis = 8 * SLOT;
+const SLOT: u64 = 1_000;
+const END: u64 = 8 * SLOT;
 
 /// Samples that take their time: the clock goes on with each pass.
 struct Slow {
     samples: Sliced,
-    clock: Rc<Cell<Millis>>,
-    took: Millis,
+    clock: Rc<Cell<u64>>,
+    took: u64,
 }
 
 impl SampleSource for Slow {
@@ -49,11 +50,11 @@ impl SampleSource for Slow {
 /// The device's end of a line: bytes come at their times, and are lost where there is no room for them.
 #[derive(Clone)]
 struct Line {
-    clock: Rc<Cell<Millis>>,
-    coming: Rc<RefCell<VecDeque<(Millis, u8)>>>,
+    clock: Rc<Cell<u64>>,
+    coming: Rc<RefCell<VecDeque<(u64, u8)>>>,
     waiting: Rc<RefCell<VecDeque<u8>>>,
     room: usize,
-    seen: Rc<RefCell<Vec<(Millis, String)>>>,
+    seen: Rc<RefCell<Vec<(u64, String)>>>,
 }
 
 impl Line {
@@ -70,10 +71,10 @@ impl Line {
     }
 
     /// Nothing to do until then, or until a byte comes.
-    fn wait(&self, until: Millis) {
+    fn wait(&self, until: u64) {
         self.ready();
         let now = self.clock.get();
-        let end = if now < END { END } else { Millis::MAX };
+        let end = if now < END { END } else { u64::MAX };
         let next = self.coming.borrow().front().map_or(end, |(at, _)| *at);
         self.clock.set(until.min(next).min(end).max(now));
     }
@@ -138,11 +139,11 @@ impl embedded_io_async::Write for Line {
 /// Everything that leaves, and when, until the line is closed; and when the device would connect again.
 fn trace(
     problem: &Problem,
-    took: Millis,
-    coming: &[(Millis, u8)],
+    took: u64,
+    coming: &[(u64, u8)],
     room: usize,
     asynchronous: bool,
-) -> Vec<(Millis, String)> {
+) -> Vec<(u64, String)> {
     let clock = Rc::new(Cell::new(0));
     let source = Slow { samples: problem.samples.clone(), clock: clock.clone(), took };
     let task = Costly::new(Linear::new(Heap::new(problem.d, problem.k, problem.c)), Some(1000), SLOT);
@@ -161,14 +162,16 @@ fn trace(
     let idle = line.clone();
     let closed = if asynchronous {
         let alarm = Cell::new(0);
-        let sleep = |until| {
+        let sleep = |until: Millis| {
+            let until = until.as_u64();
             let (idle, alarm) = (&idle, &alarm);
             poll_fn(move |_| {
                 alarm.set(until);
                 if idle.clock.get() >= until { Poll::Ready(()) } else { Poll::Pending }
             })
         };
-        let mut future = pin!(run_async(&mut session, &mut line, buffers, || clock.get(), sleep));
+        let mut future =
+            pin!(run_async(&mut session, &mut line, buffers, || Millis::new(clock.get()), sleep));
         loop {
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(closed) => break closed,
@@ -177,7 +180,13 @@ fn trace(
             }
         }
     } else {
-        run(&mut session, &mut line, buffers, || clock.get(), |until| idle.wait(until))
+        run(
+            &mut session,
+            &mut line,
+            buffers,
+            || Millis::new(clock.get()),
+            |until: Millis| idle.wait(until.as_u64()),
+        )
     };
     assert_eq!(session.counters().slots_missed, 0);
     let mut seen = line.seen.take();
@@ -208,7 +217,7 @@ fn says(problem: &Problem, kind: u8) -> Vec<u8> {
 }
 
 /// A round that opens at once, and what comes after it: a frame each, so long after the one before, with a pause somewhere.
-fn coming(problem: &Problem, then: &[(u8, Millis, usize, Millis)]) -> Vec<(Millis, u8)> {
+fn coming(problem: &Problem, then: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
     let opening = problem.server(1, gradient(), Encoding::F32, LIMIT).opening();
     let mut all: Vec<_> = says(problem, 7).into_iter().map(|byte| (1, byte)).collect();
     let mut at = 50;

@@ -3,6 +3,7 @@
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
+use fedspan_client::Millis;
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{
     Linear, NotReady, Recording, SampleSource, Samples, SourceError, Targets, Task, Workspace,
@@ -334,7 +335,7 @@ fn a_device_with_noise_sends_no_sums() {
     }
 
     let multiplier = NoiseMultiplier::from_square(1 << 16).unwrap();
-    let settings = Settings::new(multiplier, 1 << 40, 100, 5000).unwrap();
+    let settings = Settings::new(multiplier, 1 << 40, 100, Millis::new(5000)).unwrap();
     let private = Linear::private(Workspace::<D, K>::new(), Noise(settings)).unwrap();
     let mut model = Scaled::new(private, [0.0; VALUES]).unwrap();
     let capabilities = model.capabilities();

@@ -8,7 +8,7 @@ use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Linear;
-use fedspan_client::session::{Counters, Event, Millis};
+use fedspan_client::session::{Counters, Event};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Decline, DeclineReason, Fault, Missing, RoundId, Task as Wire, ToDevice, ToServer,
     Welcome,
@@ -16,10 +16,10 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
-const SLOT: Millis = 5_000;
+const SLOT: u64 = 5_000;
 const ID: RoundId = RoundId { round: 1, stage: 0 };
 
-fn device(problem: &Problem, slot: Millis, flash: &Flash) -> PrivateBench {
+fn device(problem: &Problem, slot: u64, flash: &Flash) -> PrivateBench {
     let mut bench = private(problem, 128, Some(1000), slot, flash);
     bench.connect(7, 60_000);
     bench
@@ -40,8 +40,8 @@ fn is_update(sent: &[(ToServer, Vec<u8>)]) -> bool {
 }
 
 /// Goes to the next wake-up, where the update leaves and nothing else; the time of that.
-fn leaves(bench: &mut PrivateBench) -> Millis {
-    assert!(bench.last.wake > bench.now && !bench.last.again);
+fn leaves(bench: &mut PrivateBench) -> u64 {
+    assert!(bench.last.wake.as_u64() > bench.now && !bench.last.again);
     let sent = bench.wake();
     assert!(is_update(&sent), "{sent:?}");
     assert!(sent[1..].iter().all(|(message, _)| matches!(message, ToServer::Chunk(_))), "{sent:?}");
@@ -94,10 +94,10 @@ fn whatever_comes_of_a_computation_waits() {
             for (message, body) in problem.server(1, task, Encoding::F32, 128).opening() {
                 assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
             }
-            assert!(bench.last.again && bench.session.quiet_until() == opened + SLOT);
+            assert!(bench.last.again && bench.session.quiet_until().as_u64() == opened + SLOT);
             bench.now += took;
             assert!(bench.all(Event::Tick).is_empty());
-            assert_eq!(bench.last.wake, opened + SLOT);
+            assert_eq!(bench.last.wake.as_u64(), opened + SLOT);
             let sent = bench.wake();
             let declined = matches!(&sent[..], [(ToServer::Decline(_), _)]);
             assert!(if broken { declined } else { is_update(&sent) }, "{sent:?}");
@@ -116,7 +116,7 @@ fn only_private_devices_wait() {
         let opening = problem.server(round, task, Encoding::F32, 128).opening();
         let sent: Vec<_> = opening.iter().flat_map(|(m, body)| bench.message(m, body)).collect();
         assert!(is_update(&sent));
-        assert_eq!(bench.session.quiet_until(), 0);
+        assert_eq!(bench.session.quiet_until().as_u64(), 0);
     }
 }
 
@@ -136,7 +136,7 @@ fn what_is_not_computed_needs_no_slot() {
     let fit = skewed.server(1, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening();
     let sent: Vec<_> = fit.iter().flat_map(|(m, body)| bench.message(m, body)).collect();
     assert!(matches!(declined(&sent), DeclineReason::NotOrthonormal { .. }));
-    assert_eq!((bench.session.source_mut().passes, bench.session.quiet_until()), (0, 0));
+    assert_eq!((bench.session.source_mut().passes, bench.session.quiet_until().as_u64()), (0, 0));
 }
 
 /// It has paid, and does not even say that it is alive; the server's patience has to be longer.
@@ -152,11 +152,11 @@ fn a_device_that_waits_says_nothing_and_has_paid() {
     for _ in 0..59 {
         bench.now += 1_000;
         assert!(bench.all(Event::Tick).is_empty());
-        assert_eq!(bench.last.wake, opened + 60_000);
+        assert_eq!(bench.last.wake.as_u64(), opened + 60_000);
     }
     assert_eq!(leaves(&mut bench), opened + 60_000);
     // And then again.
-    assert_eq!(bench.last.wake, opened + 61_000);
+    assert_eq!(bench.last.wake.as_u64(), opened + 61_000);
     assert!(matches!(bench.wake()[..], [(ToServer::Alive, _)]));
 }
 
@@ -200,7 +200,7 @@ fn nothing_is_heard_before_the_slot() {
             for bytes in &bytes {
                 assert!(bench.once(Event::Message(bytes)).is_none());
                 assert!(!bench.last.again && !bench.last.close);
-                assert_eq!(bench.last.wake, opened + SLOT);
+                assert_eq!(bench.last.wake.as_u64(), opened + SLOT);
             }
             let unheard = bytes.len() as u32;
             assert_eq!(bench.session.counters(), Counters { unheard, ..Counters::default() });
@@ -230,7 +230,7 @@ fn a_thousand_rounds_make_one_slot() {
         let fit = problem.server(round, Wire::FitHead { head: EXACT }, Encoding::F32, 256);
         for (message, body) in fit.opening() {
             assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
-            assert_eq!(bench.session.quiet_until(), opened + SLOT);
+            assert_eq!(bench.session.quiet_until().as_u64(), opened + SLOT);
         }
     }
     assert_eq!(bench.session.counters().unheard, 999);
@@ -252,7 +252,7 @@ fn a_server_that_is_too_quick_still_hears_of_the_device() {
             round += 1;
             let (message, body) = problem.server(round, gradient(), Encoding::F32, 256).opening().remove(0);
             let mut sent = bench.message(&message, &body);
-            while bench.last.wake <= next {
+            while bench.last.wake.as_u64() <= next {
                 sent.extend(bench.wake());
             }
             for (message, _) in sent {
@@ -271,7 +271,7 @@ fn a_server_that_is_too_quick_still_hears_of_the_device() {
         assert_eq!(counters.slots_missed, 0);
         let mut server = problem.server(round + 1, gradient(), Encoding::F32, 256);
         bench.all(Event::LinkDown);
-        bench.now = bench.now.max(bench.last.wake);
+        bench.now = bench.now.max(bench.last.wake.as_u64());
         exchange(&mut bench, &mut server, 1_000, |_| Fate::Deliver);
         assert_eq!((server.updates.len(), bench.session.counters().counted), (1, 1));
     }
@@ -340,10 +340,10 @@ fn a_lost_link_tells_nothing() {
         compute(&mut bench, &problem);
         bench.now += took;
         assert!(bench.all(Event::LinkDown).is_empty());
-        retries.push(bench.last.wake);
-        assert!(bench.last.wake > opened + SLOT);
+        retries.push(bench.last.wake.as_u64());
+        assert!(bench.last.wake.as_u64() > opened + SLOT);
         assert!(bench.all(Event::LinkUp).is_empty());
-        assert_eq!(bench.last.wake, opened + SLOT);
+        assert_eq!(bench.last.wake.as_u64(), opened + SLOT);
         assert!(matches!(bench.wake()[..], [(ToServer::Hello(_), _)]) && bench.now == opened + SLOT);
         assert!(bench.message(&welcome, &[]).is_empty());
         let sent = reopen(&mut bench);
@@ -377,13 +377,13 @@ proptest! {
         prop_assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
         bench.now = opened.saturating_add(took);
         let slots = took.div_ceil(slot).max(1);
-        let due = slot.checked_mul(slots).and_then(|after| opened.checked_add(after)).unwrap_or(Millis::MAX);
+        let due = slot.checked_mul(slots).and_then(|after| opened.checked_add(after)).unwrap_or(u64::MAX);
         let done = bench.now;
         let sent = bench.once(Event::Tick);
         if due == done {
             prop_assert!(matches!(sent, Some((ToServer::Update(_), _))), "{:?}", sent);
         } else {
-            prop_assert!(sent.is_none() && !bench.last.again && bench.last.wake == due);
+            prop_assert!(sent.is_none() && !bench.last.again && bench.last.wake.as_u64() == due);
             for (now, leaves) in [(due - 1, false), (due, true)] {
                 bench.now = now.max(done);
                 let sent = bench.all(Event::Tick);

@@ -9,8 +9,9 @@ use crate::common::problem::config;
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Linear;
+use fedspan_client::Millis;
 use fedspan_client::privacy::{Clip, Clipped};
-use fedspan_client::session::{Event, Millis, Progress, Protection, Session};
+use fedspan_client::session::{Event, Progress, Protection, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
@@ -41,7 +42,7 @@ enum Happens {
 }
 
 /// Something that happens so many milliseconds after what was before.
-type Course = Vec<(Millis, Happens)>;
+type Course = Vec<(u64, Happens)>;
 
 /// Samples of which as much is different as can be: all are of one number.
 fn samples(seed: u64) -> Sliced {
@@ -71,14 +72,14 @@ struct Link {
     session: Session<Linear<Heap, Clipped<Known>>, Sliced, Flash, ChaCha8Rng>,
     key: Option<Key>,
     channel: Option<Channel>,
-    now: Millis,
+    now: u64,
     last: Progress,
     /// How long computing takes, and whether there is room for what comes meanwhile.
     luck: Random,
     /// The end of the last computation.
-    computed: Millis,
+    computed: u64,
     /// Everything that was seen: when, and what.
-    seen: Vec<(Millis, String)>,
+    seen: Vec<(u64, String)>,
     closing: bool,
     out: Vec<u8>,
 }
@@ -96,7 +97,7 @@ impl Link {
             key,
             channel: None,
             now: 1_000,
-            last: Progress { sent: 0, again: false, close: false, wake: 0 },
+            last: Progress { sent: 0, again: false, close: false, wake: Millis::ZERO },
             luck: Random(seed ^ 77),
             computed: 0,
             seen: Vec::new(),
@@ -107,7 +108,7 @@ impl Link {
 
     fn act(&mut self, event: Event<'_>) {
         let passes = self.session.source_mut().passes;
-        self.last = self.session.handle(self.now, event, &mut self.out);
+        self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         if self.session.source_mut().passes > passes {
             // The end of the slot is not enough: what has piled up must be heard before.
             self.now += self.luck.next() % SLOT;
@@ -139,7 +140,7 @@ impl Link {
     }
 
     /// The server says something at a time; what comes while the device computes is lost where there is no room for it.
-    fn hear(&mut self, at: Millis, message: &ToDevice, body: &[u8], sealed: bool) {
+    fn hear(&mut self, at: u64, message: &ToDevice, body: &[u8], sealed: bool) {
         let channel = self.channel.as_mut().filter(|_| sealed);
         let frame = channel.map(|channel| {
             let mut wire = vec![0; wire_capacity(5000)];
@@ -172,7 +173,7 @@ fn trace(
     seed: u64,
     messages_first: bool,
     key: Option<&Key>,
-) -> Vec<(Millis, String)> {
+) -> Vec<(u64, String)> {
     let mut link = Link::new(limit, seed, key.cloned());
     let mut at = link.now;
     for (after, happens) in course {
@@ -181,8 +182,8 @@ fn trace(
             let late = messages_first && at <= link.now;
             if link.last.again && !late {
                 link.act(Event::Tick);
-            } else if link.last.wake <= at && link.last.wake > 0 && !late {
-                link.now = link.now.max(link.last.wake);
+            } else if link.last.wake.as_u64() <= at && link.last.wake.as_u64() > 0 && !late {
+                link.now = link.now.max(link.last.wake.as_u64());
                 link.act(Event::Tick);
             } else {
                 break;
@@ -197,8 +198,8 @@ fn trace(
         }
     }
     // Nothing happens any more, and it says what it still has to say.
-    while link.last.again || link.last.wake <= at + 4 * SLOT {
-        link.now = link.now.max(if link.last.again { 0 } else { link.last.wake });
+    while link.last.again || link.last.wake.as_u64() <= at + 4 * SLOT {
+        link.now = link.now.max(if link.last.again { 0 } else { link.last.wake.as_u64() });
         link.act(Event::Tick);
     }
     assert_eq!(link.session.counters().slots_missed, 0);
@@ -217,7 +218,7 @@ fn opening(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<Happens> {
 }
 
 /// A course that has sense enough to lead to rounds, and not more.
-fn course(limit: u16, steps: &[(u8, Millis)]) -> Course {
+fn course(limit: u16, steps: &[(u8, u64)]) -> Course {
     let hears = |message| Happens::Hears(message, Vec::new());
     let welcome = || hears(ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 3_000 }));
     let mut course = vec![(0, Happens::Up), (10, welcome())];

@@ -185,7 +185,7 @@ fn a_download_that_breaks_off_is_asked_for_again_and_changes_nothing() {
         // The link breaks and comes back: nothing is known of the download, and the round comes anew.
         bench.all(Event::LinkDown);
         unchanged(&mut bench, &before);
-        bench.now = bench.now.max(bench.last.wake);
+        bench.now = bench.now.max(bench.last.wake.as_u64());
         bench.connect(7, 60_000);
         unchanged(&mut bench, &before);
         let sent = send(&mut bench, &server, None);

@@ -9,6 +9,7 @@ use clap::Args;
 use embedded_io_adapters::tokio_1::FromTokio;
 use fedspan_aggregator::config::read_file;
 use fedspan_aggregator::keys::read_keys;
+use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
 use fedspan_client::session::{Config, Event, Protection};
@@ -117,9 +118,14 @@ async fn connect(address: &str) -> std::io::Result<TcpStream> {
 }
 
 /// When a session that could not connect tries again: it waits longer and longer, as after a link that was lost.
-fn try_again_at(session: &mut SimSession, now: u64) -> u64 {
+fn try_again_at(session: &mut SimSession, now: Millis) -> Millis {
     let mut nothing = vec![0; session.config().transmit_capacity()];
     session.handle(now, Event::Tick, &mut nothing).wake
+}
+
+/// The device's time: milliseconds since `began`.
+fn now_since(began: Instant) -> Millis {
+    Millis::new(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Runs a session over a link that is there, until it ends. `began` is the device's time 0.
@@ -132,8 +138,9 @@ pub async fn converse_over(
     let mut receive = vec![0; usize::from(config.frame_limit)];
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
-    let clock = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let sleep = move |at: u64| tokio::time::sleep_until(began + Duration::from_millis(at.min(1 << 40)));
+    let clock = move || now_since(began);
+    let sleep =
+        move |at: Millis| tokio::time::sleep_until(began + Duration::from_millis(at.as_u64().min(1 << 40)));
     run_async(session, &mut FromTokio::new(link), buffers, clock, sleep).await
 }
 
@@ -239,11 +246,11 @@ async fn take_part(
             }
             Some(Err(error)) => {
                 eprintln!("device {}: {}: {error}, trying again", arguments.wearer, arguments.connect);
-                try_again_at(&mut session, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
+                try_again_at(&mut session, now_since(began))
             }
         };
         tokio::select! {
-            () = tokio::time::sleep_until(began + Duration::from_millis(retry_at)) => {}
+            () = tokio::time::sleep_until(began + Duration::from_millis(retry_at.as_u64())) => {}
             _ = &mut interrupted => break,
         }
     }

@@ -9,9 +9,10 @@ use fedspan_aggregator::algorithm::ScaleSource;
 use fedspan_aggregator::config::network_parameters;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
 use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_client::Millis;
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
-use fedspan_client::session::{Config, Millis, Protection};
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::{NoStore, Store};
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
@@ -315,7 +316,7 @@ impl SimDevice {
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],
             wire: Vec::new(),
-            now: 0,
+            now: Millis::ZERO,
         };
         device.step(Event::LinkUp);
         device

@@ -2,15 +2,15 @@
 
 use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::Mechanism;
+use fedspan_client::Millis;
 use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, Seed, Settings};
-use fedspan_client::session::Millis;
 
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
 /// How long a device that adds noise is quiet while it computes, on a clock of its own: a simulation sets that forward, and
 /// a device on a host computes less long.
-pub const SLOT: Millis = 1_000;
+pub const SLOT: Millis = Millis::new(1_000);
 
 /// How devices hide what they send.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,6 +6,7 @@ use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use fedspan_aggregator::aggregate::{RoundAggregate, Rule, Share, TRIM};
 use fedspan_aggregator::algorithm::{Tensor as Update, Weighting};
+use fedspan_client::Millis;
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
@@ -153,7 +154,7 @@ mod power_784_10_100 {
         }
 
         let multiplier = NoiseMultiplier::from_square(16 << 16).expect("a multiplier");
-        let settings = Settings::new(multiplier, u64::MAX, S as u32, 1000).expect("settings");
+        let settings = Settings::new(multiplier, u64::MAX, S as u32, Millis::new(1000)).expect("settings");
         let mechanism = Gaussian::new(settings, Counter(1), MinEntropy::new(4).expect("a claim"));
         client(bencher, Linear::private(PowerWorkspace::new(), mechanism).expect("noise"));
     }

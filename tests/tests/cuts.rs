@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use crate::common::{Board, DEVICE, Host, gate, keys, opening, protected, uncobs};
 use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_aggregator::connection::Inbound;
+use fedspan_client::Millis;
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{
     Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings,
@@ -42,7 +43,7 @@ type Task = Linear<StreamingWorkspace<20, 2>, Clipped<Gaussian<Repeated>>>;
 type Device = Board<FlashStore<Torn, BYTES>, Task>;
 
 fn settings() -> Settings {
-    Settings::new(NoiseMultiplier::from_square(1 << 16).unwrap(), 1 << 50, 100, SLOT).unwrap()
+    Settings::new(NoiseMultiplier::from_square(1 << 16).unwrap(), 1 << 50, 100, Millis::new(SLOT)).unwrap()
 }
 
 fn device(flash: &Torn) -> Device {
@@ -145,7 +146,7 @@ fn exchange(
             heard.answer.clone_from(answer);
         }
         up = device.hear_all(&down);
-        if device.session.quiet_until() > device.now && !flash.is_dead() {
+        if device.session.quiet_until().as_u64() > device.now && !flash.is_dead() {
             up.extend(device.wait(SLOT));
         }
         if up.is_empty() {

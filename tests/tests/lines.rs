@@ -150,7 +150,7 @@ async fn noise_slows_a_line_down_and_no_more() {
                     assert!(session.refusal().is_none());
                     let frames = closed.frames;
                     dropped += frames.oversize + frames.framing + frames.check + frames.header;
-                    tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
+                    tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
                 }
                 // The line stays: a server that hears nobody asks for a hello in vain.
                 (session.counters(), dropped, far)
@@ -179,7 +179,7 @@ async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Ins
     while !session.is_fitted() {
         let closed = converse_over(session, &mut *line, began).await;
         assert!(session.refusal().is_none() && closed.error.is_none());
-        tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
+        tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
     }
 }
 
@@ -342,7 +342,7 @@ async fn serial_ports_may_be_pulled_and_plugged_in_again() {
             }
             while !session.is_fitted() {
                 let closed = converse_over(&mut session, &mut board, began).await;
-                tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at)).await;
+                tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
             }
             (board, port)
         });

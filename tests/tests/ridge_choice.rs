@@ -8,6 +8,7 @@ use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound};
 use fedspan_aggregator::engine::{Action, Engine, Event as EngineEvent, Phase};
+use fedspan_client::Millis;
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::session::{Config, Event, Protection};
 use fedspan_client::store::NoStore;
@@ -169,10 +170,10 @@ impl<T: Fitted> Device for Pair<T> {
         let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
                         connection: &mut Connection,
                         event: Event<'_>| {
-            let mut progress = session.handle(0, event, &mut out);
+            let mut progress = session.handle(Millis::ZERO, event, &mut out);
             connection.receive(&out[..progress.sent], &mut said);
             while progress.again {
-                progress = session.handle(0, Event::Tick, &mut out);
+                progress = session.handle(Millis::ZERO, Event::Tick, &mut out);
                 connection.receive(&out[..progress.sent], &mut said);
             }
         };

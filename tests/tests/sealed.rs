@@ -214,8 +214,8 @@ fn a_device_whose_storage_fails_is_silent() {
             assert_eq!(board.session.counters().storage, attempt);
             assert!(board.wait(5_000).is_empty());
             assert!(board.event(Event::LinkDown).is_empty());
-            assert!(board.last.wake > board.now && board.last.wake <= board.now + 60_000);
-            board.now = board.last.wake;
+            assert!(board.last.wake.as_u64() > board.now && board.last.wake.as_u64() <= board.now + 60_000);
+            board.now = board.last.wake.as_u64();
         }
     }
     // Without a key there is nothing to number.

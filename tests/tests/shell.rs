@@ -79,7 +79,7 @@ async fn device(scenario: Scenario, index: usize, told: Told) -> turmoil::Result
         let again = match TcpStream::connect(("server", PORT)).await {
             Ok(stream) => {
                 let tap = Tap::new(stream, index as u64, told.clone());
-                began + Duration::from_millis(converse_over(&mut session, tap, began).await.retry_at)
+                began + Duration::from_millis(converse_over(&mut session, tap, began).await.retry_at.as_u64())
             }
             Err(_) => Instant::now() + Duration::from_millis(500),
         };

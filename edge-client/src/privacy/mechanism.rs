@@ -9,7 +9,7 @@ use super::multiplier::{NoiseMultiplier, NoiseMultiplierError};
 use super::noise::Seed;
 use super::sensitivity::{GRID_MAX, sensitivity};
 use crate::mechanism::{Mechanism, Release};
-use crate::session::Millis;
+use crate::time::Millis;
 
 /// Sums of rows stay within so many bits.
 const SUM_BITS: u32 = 30;
@@ -52,7 +52,7 @@ impl Settings {
         if rows_max == 0 || rows_max > 1 << SUM_BITS {
             return Err(SettingsError::RowsMax { rows_max });
         }
-        if slot == 0 {
+        if slot.is_zero() {
             return Err(SettingsError::Slot);
         }
         Ok(Self { multiplier, budget, rows_max, iterations_max: 1, slot })

@@ -1,16 +1,17 @@
 //! The session's clock: when it asks again, sends again, reconnects, is quiet, and wakes.
 
+use super::Progress;
 use super::conversation::{Conversation, Outgoing, State};
 use super::vocabulary::count;
-use super::{Millis, Progress};
+use crate::time::Millis;
 
 /// Whether there are tasks whose answers wait for a slot.
 pub const SLOTS: bool = cfg!(feature = "privacy");
 
 /// Silence after hello, or between chunks, after which the device asks again.
-const ASK_AGAIN: Millis = 2_000;
+const ASK_AGAIN: Millis = Millis::new(2_000);
 /// Silence after an update before it is sent again.
-const RESEND_AFTER: Millis = 10_000;
+const RESEND_AFTER: Millis = Millis::new(10_000);
 /// Shortest time between two signs of life, however short the server's idle limit is.
 const ALIVE_LEAST: u32 = 100;
 /// Reconnect delays: the first, and the longest, in milliseconds.
@@ -39,10 +40,10 @@ impl Conversation {
     pub fn schedule_attempt(&mut self, now: Millis, random: u32) {
         let ceiling = (RECONNECT_FIRST << self.attempts.min(RECONNECT_DOUBLINGS)).min(RECONNECT_LONGEST);
         self.attempts = self.attempts.saturating_add(1);
-        let half = Millis::from(ceiling / 2);
+        let half = u64::from(ceiling / 2);
         // A fraction of 2^32: a small core divides 64 bits in a kilobyte of code.
-        let delay = half + ((half * Millis::from(random)) >> 32);
-        self.enter_until(now.saturating_add(delay), State::Offline);
+        let delay = half + ((half * u64::from(random)) >> 32);
+        self.enter_until(now + Millis::new(delay), State::Offline);
     }
 
     /// True if it is time to connect, and to schedule the attempt after that.
@@ -66,8 +67,8 @@ impl Conversation {
 
     /// A computation begins whose duration nobody may learn: nothing is said until its slot.
     pub fn be_quiet(&mut self, now: Millis) {
-        if SLOTS && self.slot > 0 {
-            self.quiet_until = now.saturating_add(self.slot);
+        if SLOTS && !self.slot.is_zero() {
+            self.quiet_until = now + self.slot;
             self.computing = true;
         }
     }
@@ -92,7 +93,7 @@ impl Conversation {
 
     /// Hello is out.
     pub fn greeted(&mut self, now: Millis) {
-        self.enter_until(now.saturating_add(ASK_AGAIN), State::Greeting { said: true });
+        self.enter_until(now + ASK_AGAIN, State::Greeting { said: true });
     }
 
     /// Hello was accepted. Three signs of life fit the server's patience.
@@ -107,21 +108,21 @@ impl Conversation {
     /// Whether a request for a new hello is followed that anybody may have sent: every handshake takes a number out
     /// of the storage, which wears.
     pub fn may_greet(&self, now: Millis) -> bool {
-        self.is_welcome() && now >= self.welcomed.saturating_add(ASK_AGAIN)
+        self.is_welcome() && now >= self.welcomed + ASK_AGAIN
     }
 
     /// Waits for chunks, after those that have come; `ask`: after asking for them.
     pub fn receive(&mut self, now: Millis, ask: bool) {
-        self.enter_until(now.saturating_add(ASK_AGAIN), State::Receiving { ask });
+        self.enter_until(now + ASK_AGAIN, State::Receiving { ask });
     }
 
     /// The whole update is out.
     pub fn await_ack(&mut self, now: Millis) {
-        self.enter_until(now.saturating_add(RESEND_AFTER), State::AwaitingAck);
+        self.enter_until(now + RESEND_AFTER, State::AwaitingAck);
     }
 
     pub fn alive_at(&self) -> Millis {
-        self.last_sent.saturating_add(self.alive_every)
+        self.last_sent + self.alive_every
     }
 
     /// What the driver does next, having sent so many bytes.
@@ -149,7 +150,8 @@ impl Conversation {
 
 /// The first time `first + n slot` that is not over. By halves: a small core divides 64 bits in a kilobyte of code.
 fn next_slot(first: Millis, slot: Millis, now: Millis) -> Millis {
-    let mut over = now.saturating_sub(first);
+    let mut over = (now - first).as_u64();
+    let slot = slot.as_u64();
     let mut step = slot;
     while step <= over >> 1 {
         step <<= 1;
@@ -162,6 +164,6 @@ fn next_slot(first: Millis, slot: Millis, now: Millis) -> Millis {
     }
     match over {
         0 => now.max(first),
-        over => now.saturating_add(slot - over),
+        over => now + Millis::new(slot - over),
     }
 }

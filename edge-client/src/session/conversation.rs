@@ -7,9 +7,10 @@ use fedspan_protocol::message::{
 
 use super::clock::{RECONNECT_LONGEST, SLOTS};
 use super::vocabulary::count;
-use super::{Config, Counters, Millis};
+use super::{Config, Counters};
 use crate::store::Loaded;
 use crate::task::Usage;
+use crate::time::Millis;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -96,7 +97,7 @@ impl Conversation {
     pub fn new(loaded: Loaded, config: &Config, slot: Millis) -> Self {
         Self {
             state: State::Offline,
-            due: 0,
+            due: Millis::ZERO,
             round: RoundId::default(),
             assembly: Assembly::nothing(),
             upload: Descriptors::new(),
@@ -114,12 +115,12 @@ impl Conversation {
             confirm: false,
             anew: false,
             alive_every: Millis::MAX,
-            last_sent: 0,
-            welcomed: 0,
+            last_sent: Millis::ZERO,
+            welcomed: Millis::ZERO,
             attempts: 0,
             close: false,
-            slot: if SLOTS { slot } else { 0 },
-            quiet_until: 0,
+            slot: if SLOTS { slot } else { Millis::ZERO },
+            quiet_until: Millis::ZERO,
             computing: false,
             leave_when_fitted: config.leave_when_fitted,
             fitting: false,
@@ -164,7 +165,7 @@ impl Conversation {
                 self.close = true;
             }
             (ToDevice::RetryAfter { milliseconds }, _) => {
-                self.enter_until(now.saturating_add(Millis::from(*milliseconds)), State::Offline);
+                self.enter_until(now + Millis::from(*milliseconds), State::Offline);
                 self.close = true;
             }
             (_, State::Offline | State::Greeting { .. }) => self.unexpected(),
@@ -187,7 +188,7 @@ impl Conversation {
             (ToDevice::Refused(_), State::Greeting { .. }) => self.close = true,
             (ToDevice::RetryAfter { milliseconds }, State::Greeting { .. }) => {
                 let delay = (*milliseconds).min(RECONNECT_LONGEST);
-                self.enter_until(now.saturating_add(delay.into()), State::Offline);
+                self.enter_until(now + Millis::from(delay), State::Offline);
                 self.close = true;
             }
             (ToDevice::Fault(Fault::Greet), _) if self.may_greet(now) => self.greet_again(),

@@ -9,11 +9,12 @@ use rand_core::Rng;
 use super::clock::SLOTS;
 use super::conversation::State;
 use super::vocabulary::count;
-use super::{Millis, Sampling, Session};
+use super::{Sampling, Session};
 use crate::mechanism::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
 use crate::task::{Task, Usage};
+use crate::time::Millis;
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     pub(super) fn message(&mut self, now: Millis, bytes: &[u8]) {
@@ -219,7 +220,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     fn afford(&self, cost: u64) -> Result<(), DeclineReason> {
         match (cost, self.talk.slot) {
             (0, _) => Ok(()),
-            (_, 0) => Err(DeclineReason::Device),
+            (_, Millis::ZERO) => Err(DeclineReason::Device),
             _ => self.ledger.afford(self.task.capabilities().privacy, cost),
         }
     }

@@ -48,9 +48,10 @@ use vocabulary::count;
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
+use crate::time::Millis;
 
 pub use guard::Protection;
-pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
+pub use vocabulary::{Config, Counters, Event, Progress, Sampling};
 
 /// One device: a task, its samples, its storage, its randomness.
 #[derive(Debug)]

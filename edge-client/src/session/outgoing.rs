@@ -8,10 +8,11 @@ use rand_core::Rng;
 
 use super::conversation::{Conversation, Outgoing, State};
 use super::vocabulary::count;
-use super::{Millis, Sampling, Session};
+use super::{Sampling, Session};
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
+use crate::time::Millis;
 
 /// What of the update is in the body of a frame: these elements of each of these tensors.
 struct Part {

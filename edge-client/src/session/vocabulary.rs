@@ -3,9 +3,7 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 
 use crate::source::Targets;
-
-/// Milliseconds on a clock that never goes back. Where it starts does not matter.
-pub type Millis = u64;
+use crate::time::Millis;
 
 /// How a session behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,8 +37,8 @@ mod start;
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
 use crate::mechanism::Release;
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
+use crate::time::Millis;
 
 pub use fits::{HeadFit, HeadFits};
 pub use linear::Linear;
@@ -133,7 +133,7 @@ pub trait Task {
     /// How long a private device is quiet after it has begun to compute, whatever it computes: longer than that ever
     /// takes. 0 where nothing is private.
     fn slot(&self) -> Millis {
-        0
+        Millis::ZERO
     }
 
     /// A round that costs something is about to be paid for and computed; its noise is for this release alone.

@@ -2,7 +2,7 @@
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Release, Task};
+use fedspan_client::{Linear, Millis, Release, Task};
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire,
 };
@@ -45,8 +45,8 @@ impl<T: Task> Task for Costly<T> {
         if let Wire::FitHead { .. } = task { 0 } else { self.release.into() }
     }
 
-    fn slot(&self) -> u64 {
-        self.slot
+    fn slot(&self) -> Millis {
+        Millis::new(self.slot)
     }
 
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {

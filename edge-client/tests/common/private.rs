@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, SEED, Seed, Settings, noise};
 use fedspan_client::source::{SampleSource, Samples};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Mechanism, SourceError};
+use fedspan_client::{Linear, Mechanism, Millis, SourceError};
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId, Task as Wire};
 use fedspan_protocol::orthonormal::orthonormalise;
 
@@ -21,7 +21,7 @@ pub const LEAST: u64 = (1 << 14) + 1;
 
 pub fn settings(square: u64, rows_max: u32) -> Settings {
     let multiplier = NoiseMultiplier::from_square(square).unwrap();
-    Settings::new(multiplier, 1 << 40, rows_max, SLOT).unwrap().with_iterations(u16::MAX)
+    Settings::new(multiplier, 1 << 40, rows_max, Millis::new(SLOT)).unwrap().with_iterations(u16::MAX)
 }
 
 /// What happened, in its order.

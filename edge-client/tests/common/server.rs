@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use fedspan_client::session::{Config, Event, Millis, Progress, Protection, Session};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Event, Progress, Protection, Session};
 use fedspan_client::store::{Loaded, Record, Store, StoreError};
 use fedspan_client::{Linear, SampleSource, Task};
 use fedspan_protocol::assembly::{Assembly, plan};
@@ -136,7 +137,7 @@ pub type Device<S, T = Linear<Heap>> = Session<T, S, Flash, ChaCha8Rng>;
 pub struct Bench<S, T = Linear<Heap>> {
     pub session: Device<S, T>,
     pub limit: usize,
-    pub now: Millis,
+    pub now: u64,
     pub last: Progress,
     out: Vec<u8>,
 }
@@ -151,14 +152,14 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
     pub fn of(config: Config, task: T, source: S, flash: Flash) -> Self {
         let (random, bench) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
         let session = Session::new(config, bench, task, source, flash, random);
-        let last = Progress { sent: 0, again: false, close: false, wake: 0 };
+        let last = Progress { sent: 0, again: false, close: false, wake: Millis::ZERO };
         let limit = usize::from(config.frame_limit);
         Self { session, limit, now: 1_000, last, out: vec![0xEE; config.transmit_capacity()] }
     }
 
     /// One event, at most one frame.
     pub fn once(&mut self, event: Event<'_>) -> Option<(ToServer, Vec<u8>)> {
-        self.last = self.session.handle(self.now, event, &mut self.out);
+        self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         assert!(self.last.sent <= self.out.len());
         (self.last.sent > 0).then(|| read(&self.out[..self.last.sent], self.limit))
     }
@@ -179,7 +180,7 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
 
     /// Goes to the wake-up time.
     pub fn wake(&mut self) -> Vec<(ToServer, Vec<u8>)> {
-        self.now = self.now.max(self.last.wake);
+        self.now = self.now.max(self.last.wake.as_u64());
         self.all(Event::Tick)
     }
 
@@ -416,7 +417,7 @@ pub fn exchange<S: SampleSource, T: Task>(
             up.clear();
             down.clear();
             bench.all(Event::LinkDown);
-            bench.now = bench.now.max(bench.last.wake);
+            bench.now = bench.now.max(bench.last.wake.as_u64());
             up.extend(bench.all(Event::LinkUp));
         }
     }

@@ -163,7 +163,9 @@ impl Device {
 
     /// It computes in private, and reads nothing.
     pub fn is_quiet(&self, now: Millis) -> bool {
-        self.running.as_ref().is_some_and(|running| running.session.is_quiet(now + running.ahead))
+        self.running
+            .as_ref()
+            .is_some_and(|running| running.session.is_quiet(device_time(now + running.ahead)))
     }
 
     /// Bytes have come.
@@ -178,10 +180,10 @@ impl Device {
                 Fed::NeedMore => return Ok(said),
                 Fed::Dropped(_) => continue,
                 Fed::Message(message) => {
-                    running.session.handle(own, Event::Message(message), &mut running.transmit)
+                    running.session.handle(device_time(own), Event::Message(message), &mut running.transmit)
                 }
                 Fed::Sealed(frame) => {
-                    running.session.handle(own, Event::Sealed(frame), &mut running.transmit)
+                    running.session.handle(device_time(own), Event::Sealed(frame), &mut running.transmit)
                 }
             };
             self.follow(now, before, progress, &mut said)?;
@@ -195,7 +197,7 @@ impl Device {
         let mut said = Said::default();
         let Some(running) = &mut self.running else { return Ok(said) };
         let before = running.session.counters();
-        let progress = running.session.handle(now + running.ahead, event, &mut running.transmit);
+        let progress = running.session.handle(device_time(now + running.ahead), event, &mut running.transmit);
         self.follow(now, before, progress, &mut said)?;
         Ok(said)
     }
@@ -223,12 +225,12 @@ impl Device {
             let (ahead, counted) = (running.ahead, running.session.counters().counted);
             let own = now + ahead;
             said.closes |= progress.close;
-            said.wake = Some(progress.wake.saturating_sub(ahead).max(now));
+            said.wake = Some(progress.wake.as_u64().saturating_sub(ahead).max(now));
             said.counted = counted.saturating_sub(before.counted);
             if !progress.again {
                 break;
             }
-            progress = running.session.handle(own, Event::Tick, &mut running.transmit);
+            progress = running.session.handle(device_time(own), Event::Tick, &mut running.transmit);
         }
         if !said.frames.is_empty() {
             let spent = self.spent().unwrap_or(0);
@@ -244,4 +246,9 @@ impl Device {
     pub fn last_round(&self) -> u32 {
         self.running.as_ref().map_or(0, |running| running.session.last_round())
     }
+}
+
+/// A time as the client counts it.
+fn device_time(now: Millis) -> fedspan_client::Millis {
+    fedspan_client::Millis::new(now)
 }

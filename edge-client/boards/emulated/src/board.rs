@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use embedded_io::{ErrorKind, Read, ReadReady, Write};
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 
 /// An emulated board with its clock and serial line running.
 pub trait Board {

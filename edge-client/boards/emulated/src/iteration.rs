@@ -3,6 +3,7 @@
 
 use core::convert::Infallible;
 
+use fedspan_client::Millis;
 use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{
     EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Seed, Settings, Variance,
@@ -49,7 +50,7 @@ impl Default for Known {
 pub fn mechanism(rows: u32) -> Result<Gaussian<Known>, DeclineReason> {
     let parameter = DeclineReason::Parameter;
     let multiplier = NoiseMultiplier::from_square(SQUARE).map_err(|_| parameter)?;
-    let settings = Settings::new(multiplier, u64::MAX, rows, 1000).map_err(|_| parameter)?;
+    let settings = Settings::new(multiplier, u64::MAX, rows, Millis::new(1000)).map_err(|_| parameter)?;
     // Four bits a sample are the usual claim.
     let claim = MinEntropy::new(4).map_err(|_| parameter)?;
     Ok(Gaussian::new(settings, Known::default(), claim))

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 
 /// Milliseconds between interrupts: rarely enough that a waiting board costs its host nothing.
 pub const PERIOD: u32 = 10;

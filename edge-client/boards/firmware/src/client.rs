@@ -5,6 +5,7 @@ use core::ops::Range;
 use embassy_time::{Duration, Instant, Timer};
 use embedded_io_async::{Read, Write};
 use embedded_storage::nor_flash::NorFlash;
+use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, run_async_with_sensor};
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::session::{Config, Sampling};
@@ -93,12 +94,12 @@ impl<F: NorFlash> Client<F> {
             session,
             &mut Line(io),
             buffers,
-            || Instant::now().as_millis(),
-            |time| Timer::at(Instant::from_millis(time)),
+            || Millis::new(Instant::now().as_millis()),
+            |time| Timer::at(Instant::from_millis(time.as_u64())),
             sensor,
         )
         .await;
-        Timer::at(Instant::from_millis(closed.retry_at)).await;
+        Timer::at(Instant::from_millis(closed.retry_at.as_u64())).await;
     }
 }
 

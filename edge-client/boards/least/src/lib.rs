@@ -8,6 +8,7 @@ use core::convert::Infallible;
 use core::panic::PanicInfo;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write};
+use fedspan_client::Millis;
 use fedspan_client::secure::Key;
 use rand_core::TryRng;
 
@@ -72,7 +73,7 @@ fn write(offset: usize, value: u32) {
 
 /// Milliseconds since the start.
 #[must_use]
-pub fn clock() -> u64 {
+pub fn clock() -> Millis {
     read(12).into()
 }
 

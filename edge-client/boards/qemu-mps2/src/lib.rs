@@ -9,7 +9,7 @@ use core::ops::Range;
 use cortex_m::Peripherals;
 use cortex_m::peripheral::{NVIC, SCB};
 use cortex_m_rt::{ExceptionFrame, exception};
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 use fedspan_emulated::board::{Board, Meter};
 use fedspan_emulated::{fault, systick};
 

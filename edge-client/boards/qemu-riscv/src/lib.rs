@@ -6,7 +6,7 @@ mod uart;
 
 use core::ops::Range;
 
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 use fedspan_emulated::board::{Board, Meter};
 use fedspan_emulated::fault;
 use fedspan_emulated::register::Register;
@@ -33,7 +33,7 @@ const RESET: u32 = 0x7777;
 /// Ticks of the timer in a millisecond.
 const PER_MILLISECOND: u64 = 10_000;
 /// Longest sleep, in milliseconds.
-const SLEEP: Millis = 10;
+const SLEEP: Millis = Millis::new(10);
 
 /// The board.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl Board for Virt {
     }
 
     fn now(&self) -> Millis {
-        timer() / PER_MILLISECOND
+        Millis::new(timer() / PER_MILLISECOND)
     }
 
     fn wait(&self, until: Millis) {
@@ -95,7 +95,7 @@ impl Board for Virt {
         if uart::has_byte() || now >= until {
             return;
         }
-        wake_at(until.min(now + SLEEP) * PER_MILLISECOND);
+        wake_at(until.min(now + SLEEP).as_u64() * PER_MILLISECOND);
         riscv::asm::wfi();
         uart::acknowledge();
     }

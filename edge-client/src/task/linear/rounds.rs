@@ -17,8 +17,6 @@ use crate::kernel::gradient;
 use crate::mechanism::Release;
 use crate::mechanism::{Mechanism, announced, is_private, sends_gradients};
 use crate::memory::{Memory, Parts, PartsRef};
-#[cfg(feature = "privacy")]
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "privacy")]
 use crate::task::hidden;
@@ -31,6 +29,8 @@ use crate::task::ridge_scores;
 #[cfg(feature = "shared-head")]
 use crate::task::shared;
 use crate::task::{Task, Usage, fedrep, start};
+#[cfg(feature = "privacy")]
+use crate::time::Millis;
 
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
@@ -317,7 +317,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     #[cfg(feature = "privacy")]
     fn slot(&self) -> Millis {
-        self.mechanism.settings().map_or(0, |settings| settings.slot())
+        self.mechanism.settings().map_or(Millis::ZERO, |settings| settings.slot())
     }
 
     #[cfg(feature = "privacy")]

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fedspan_client::session::{Config, Counters, Millis, Protection, Sampling};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Counters, Protection, Sampling};
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::store::{Loaded, Record, Store, StoreError};
 use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
@@ -73,8 +74,8 @@ impl<A: Memory> Bench<A> {
             capabilities,
             passes,
             kept,
-            now: 0,
-            wake: 0,
+            now: Millis::ZERO,
+            wake: Millis::ZERO,
             close: false,
             out: vec![0; config.transmit_capacity()],
             campaign: 0,
@@ -103,8 +104,8 @@ impl<A: Memory> Bench<A> {
 
     /// Time passes until the session wants to be called.
     pub fn wake(&mut self) {
-        if self.wake < self.now + Millis::from(u32::MAX) * 2 {
-            self.pass(self.wake.saturating_sub(self.now));
+        if self.wake < self.now + Millis::new(2 * u64::from(u32::MAX)) {
+            self.pass(self.wake - self.now);
         }
     }
 
@@ -125,7 +126,7 @@ impl<A: Memory> Bench<A> {
     pub fn reset(&mut self) {
         self.cut();
         self.session = session(self.memory, self.config, self.server.is_some(), &self.passes, &self.kept);
-        (self.now, self.wake, self.close) = (0, 0, false);
+        (self.now, self.wake, self.close) = (Millis::ZERO, Millis::ZERO, false);
     }
 
     fn cut(&mut self) {

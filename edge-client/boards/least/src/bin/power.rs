@@ -11,6 +11,7 @@ use core::mem::MaybeUninit;
 use core::slice::from_mut;
 
 use embedded_io::Read;
+use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::memory::PowerWorkspace;
 use fedspan_client::privacy::{
@@ -78,7 +79,7 @@ fn main() -> ! {
     // Any settings.
     let (settings, claim, clip) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
-            && let Ok(settings) = Settings::new(multiplier, number().into(), number(), number().into())
+            && let Ok(settings) = Settings::new(multiplier, number().into(), number(), Millis::from(number()))
             && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
             && let Ok(clip) = Clip::new(f32::from_bits(number()))
         {
