@@ -3,7 +3,7 @@
 //! they return, is the caller's, who alone knows what a link is. Sessions that stream get their samples from
 //! a [`Sensor`] through the variants `_with_sensor`.
 //!
-//! While a private device is quiet ([`Session::quiet_until`]) nothing is read: what comes waits in the link, or is lost there,
+//! While a private device is quiet ([`Session::silent_until`]) nothing is read: what comes waits in the link, or is lost there,
 //! as it does while the device computes. So it depends on no computation which bytes of which frame are heard, and when a
 //! link is found to be gone. A driver of one's own does the same.
 
@@ -108,7 +108,7 @@ where
             // Time first: a link that is never silent must not keep the session from its wake-ups.
             if progress.again || clock() >= progress.wake {
                 progress = send(session, io, Event::Tick, &mut clock, transmit)?;
-            } else if session.is_quiet(clock()) {
+            } else if session.is_silent(clock()) {
                 wait(progress.wake);
             } else if io.read_ready()? {
                 let n = io.read(&mut bytes)?;
@@ -238,7 +238,7 @@ where
             continue;
         }
         #[cfg(feature = "privacy")]
-        if session.is_quiet(clock()) {
+        if session.is_silent(clock()) {
             sleep_until(progress.wake).await;
             progress = session.handle(clock(), Event::Tick, transmit);
             continue;

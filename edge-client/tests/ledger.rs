@@ -37,7 +37,7 @@ fn open_task(
     let limit = bench.limit as u16;
     let opening = problem.server(round, task, Encoding::F32, limit).opening();
     let mut sent: Vec<_> = opening.iter().flat_map(|(message, body)| bench.message(message, body)).collect();
-    if bench.session.quiet_until().as_u64() > bench.now {
+    if bench.session.silent_until().as_u64() > bench.now {
         assert!(sent.is_empty());
         sent = bench.wake();
     }

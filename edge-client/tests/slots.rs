@@ -94,7 +94,7 @@ fn whatever_comes_of_a_computation_waits() {
             for (message, body) in problem.server(1, task, Encoding::F32, 128).opening() {
                 assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
             }
-            assert!(bench.last.again && bench.session.quiet_until().as_u64() == opened + SLOT);
+            assert!(bench.last.again && bench.session.silent_until().as_u64() == opened + SLOT);
             bench.now += took;
             assert!(bench.all(Event::Tick).is_empty());
             assert_eq!(bench.last.wake.as_u64(), opened + SLOT);
@@ -116,7 +116,7 @@ fn only_private_devices_wait() {
         let opening = problem.server(round, task, Encoding::F32, 128).opening();
         let sent: Vec<_> = opening.iter().flat_map(|(m, body)| bench.message(m, body)).collect();
         assert!(is_update(&sent));
-        assert_eq!(bench.session.quiet_until().as_u64(), 0);
+        assert_eq!(bench.session.silent_until().as_u64(), 0);
     }
 }
 
@@ -136,7 +136,7 @@ fn what_is_not_computed_needs_no_slot() {
     let fit = skewed.server(1, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening();
     let sent: Vec<_> = fit.iter().flat_map(|(m, body)| bench.message(m, body)).collect();
     assert!(matches!(declined(&sent), DeclineReason::NotOrthonormal { .. }));
-    assert_eq!((bench.session.source_mut().passes, bench.session.quiet_until().as_u64()), (0, 0));
+    assert_eq!((bench.session.source_mut().passes, bench.session.silent_until().as_u64()), (0, 0));
 }
 
 /// It has paid, and does not even say that it is alive; the server's patience has to be longer.
@@ -202,8 +202,8 @@ fn nothing_is_heard_before_the_slot() {
                 assert!(!bench.last.again && !bench.last.close);
                 assert_eq!(bench.last.wake.as_u64(), opened + SLOT);
             }
-            let unheard = bytes.len() as u32;
-            assert_eq!(bench.session.counters(), Counters { unheard, ..Counters::default() });
+            let dropped_while_silent = bytes.len() as u32;
+            assert_eq!(bench.session.counters(), Counters { dropped_while_silent, ..Counters::default() });
             assert_eq!(leaves(&mut bench), opened + SLOT);
             assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (3, passes));
             // And is late, as the server had said. The next round is heard when it is opened again.
@@ -230,10 +230,10 @@ fn a_thousand_rounds_make_one_slot() {
         let fit = problem.server(round, Wire::FitHead { head: EXACT }, Encoding::F32, 256);
         for (message, body) in fit.opening() {
             assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
-            assert_eq!(bench.session.quiet_until().as_u64(), opened + SLOT);
+            assert_eq!(bench.session.silent_until().as_u64(), opened + SLOT);
         }
     }
-    assert_eq!(bench.session.counters().unheard, 999);
+    assert_eq!(bench.session.counters().dropped_while_silent, 999);
     assert_eq!(leaves(&mut bench), opened + SLOT);
 }
 

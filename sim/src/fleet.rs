@@ -340,9 +340,9 @@ impl SimDevice {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
                     let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                     self.connection.receive(sent, &mut self.said);
-                    let quiet_until = self.session.quiet_until();
-                    more = progress.again && progress.sent > 0 || quiet_until > self.now;
-                    self.now = self.now.max(quiet_until);
+                    let silent_until = self.session.silent_until();
+                    more = progress.again && progress.sent > 0 || silent_until > self.now;
+                    self.now = self.now.max(silent_until);
                 }
             }
             self.wire = wire;

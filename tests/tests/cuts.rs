@@ -146,7 +146,7 @@ fn exchange(
             heard.answer.clone_from(answer);
         }
         up = device.hear_all(&down);
-        if device.session.quiet_until().as_u64() > device.now && !flash.is_dead() {
+        if device.session.silent_until().as_u64() > device.now && !flash.is_dead() {
             up.extend(device.wait(SLOT));
         }
         if up.is_empty() {

@@ -287,7 +287,7 @@ async fn a_server_that_restarts_finds_its_boards_again() {
     let second = world.serve(&world.fleet(), lines).await;
     while let Some(device) = devices.join_next().await {
         let (counters, _line) = device.expect("no panic");
-        assert!(counters.greeted_again >= 1, "{counters:?}");
+        assert!(counters.rehandshakes >= 1, "{counters:?}");
     }
     let status = second.end.await.expect("no panic").expect("served");
     assert_eq!((status.phase.as_str(), status.round), ("finished", 6));

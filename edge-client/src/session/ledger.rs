@@ -31,7 +31,7 @@ impl Ledger {
     }
 
     /// What hello says.
-    pub fn told(&self, mut privacy: Privacy) -> Privacy {
+    pub fn with_spent(&self, mut privacy: Privacy) -> Privacy {
         if let Privacy::Gaussian { spent, .. } = &mut privacy {
             *spent = self.spent;
         }
@@ -39,7 +39,7 @@ impl Ledger {
     }
 
     /// Whether so much is left of the budget. Without a budget nothing is.
-    pub fn afford(&self, privacy: Privacy, cost: u64) -> Result<(), DeclineReason> {
+    pub fn check_budget(&self, privacy: Privacy, cost: u64) -> Result<(), DeclineReason> {
         let left = match privacy {
             Privacy::Gaussian { budget, .. } => budget.saturating_sub(self.spent),
             _ => 0,

@@ -30,28 +30,32 @@
 //! an update, a fitted head or a decline. What was lost is repeated, as after any lost frame. A link that goes down meanwhile
 //! counts as lost at the slot. What is declined before a sample is looked at is declined at once.
 
-mod clock;
-mod conversation;
-mod guard;
+mod config;
+mod counters;
+mod event;
 mod incoming;
 mod ledger;
 mod outgoing;
-mod vocabulary;
+mod secure_layer;
+mod state;
+mod timing;
 
-use conversation::{Conversation, State};
+use counters::count;
 use fedspan_protocol::message::{Privacy, Refusal};
-use guard::Guard;
 use ledger::Ledger;
 use rand_core::Rng;
-use vocabulary::count;
+use secure_layer::SecureLayer;
+use state::{Phase, SessionState};
 
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
-pub use guard::Protection;
-pub use vocabulary::{Config, Counters, Event, Progress, Sampling};
+pub use config::{Config, Sampling};
+pub use counters::Counters;
+pub use event::{Event, Progress};
+pub use secure_layer::Protection;
 
 /// One device: a task, its samples, its storage, its randomness.
 #[derive(Debug)]
@@ -61,9 +65,9 @@ pub struct Session<T, S, P, R> {
     source: S,
     store: P,
     random: R,
-    guard: Guard,
+    secure: SecureLayer,
     ledger: Ledger,
-    talk: Conversation,
+    state: SessionState,
 }
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
@@ -87,15 +91,15 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             task.restore_head(loaded.representation);
         }
         let remembered = loaded.ok().flatten().unwrap_or_default();
-        let mut talk = Conversation::new(remembered, &config, task.slot());
+        let mut state = SessionState::new(remembered, &config, task.slot());
         if loaded.is_err() {
-            count(&mut talk.counters.storage);
+            count(&mut state.counters.storage);
         }
         if ledger.is_lost() {
-            count(&mut talk.counters.ledger_lost);
+            count(&mut state.counters.ledger_lost);
         }
-        let guard = Guard::new(protection);
-        Self { config, task, source, store, random, guard, ledger, talk }
+        let secure = SecureLayer::new(protection);
+        Self { config, task, source, store, random, secure, ledger, state }
     }
 
     /// The task, to predict with. Fitting a head or exchanging the representation through it while an update
@@ -121,35 +125,35 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     /// Everything that happened and left no other trace.
     pub fn counters(&self) -> Counters {
-        self.talk.counters
+        self.state.counters
     }
 
     /// Why the server refused this device, if it did. Retrying will not help; the firmware must change. With a key,
     /// only what the server has sealed counts; other refusals are [`Counters::unsealed`].
     pub fn refusal(&self) -> Option<Refusal> {
-        self.talk.refusal
+        self.state.refusal
     }
 
     /// Frames are not encrypted. A firmware says so when it starts.
     pub fn is_plaintext(&self) -> bool {
-        self.guard.is_plaintext()
+        self.secure.is_plaintext()
     }
 
     /// What noise updates have, and what of the device's budget is used up: as hello says it.
     pub fn privacy(&self) -> Privacy {
-        self.ledger.told(self.task.capabilities().privacy)
+        self.ledger.with_spent(self.task.capabilities().privacy)
     }
 
     /// A private device says nothing now and hears nothing. The link must not be read: see [`Self::quiet_until`].
-    pub fn is_quiet(&self, now: Millis) -> bool {
-        self.talk.is_quiet(now)
+    pub fn is_silent(&self, now: Millis) -> bool {
+        self.state.is_silent(now)
     }
 
     /// Until when a private device says nothing and hears nothing. The link must not be closed before; [`Progress::wake`] is
     /// not earlier. Nor should it be read: a frame of which half is read before and half after would be heard only if the
     /// device was not computing any more when the first half came. What waits in the link is read after that.
-    pub fn quiet_until(&self) -> Millis {
-        self.talk.quiet_until
+    pub fn silent_until(&self) -> Millis {
+        self.state.silent_until
     }
 
     /// How the session behaves.
@@ -159,57 +163,57 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     /// A round is open and wants samples ([`Event::Sample`]).
     pub fn is_collecting(&self) -> bool {
-        self.talk.state == State::Collecting
+        self.state.phase == Phase::Collecting
     }
 
     /// The final head is fitted, and the server knows.
     pub fn is_fitted(&self) -> bool {
-        self.talk.fitted
+        self.state.fitted
     }
 
     /// The last round that this device finished.
     pub fn last_round(&self) -> u32 {
-        self.talk.last_round
+        self.state.last_round
     }
 
     /// Takes one event and writes at most one frame into `out`, which holds
     /// [`Config::transmit_capacity`] bytes. `now` never goes back.
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
-        self.talk.settle(now);
+        self.state.check_slot(now);
         match event {
             // Whether there was room for it while the device computed, it cannot tell: it is lost in any case.
-            Event::Message(_) | Event::Sealed(_) if self.talk.is_quiet(now) => {
-                count(&mut self.talk.counters.unheard);
+            Event::Message(_) | Event::Sealed(_) if self.state.is_silent(now) => {
+                count(&mut self.state.counters.dropped_while_silent);
             }
             Event::LinkUp => {
-                self.guard.forget();
-                self.talk.link_up();
+                self.secure.reset();
+                self.state.link_up();
             }
             Event::LinkDown => {
-                self.guard.forget();
+                self.secure.reset();
                 // When the device came round to hear of it depends on how long it computed.
-                let lost = self.talk.quiet_until.max(now);
-                if self.talk.link_down(lost) {
-                    self.schedule_attempt(lost);
+                let lost = self.state.silent_until.max(now);
+                if self.state.link_down(lost) {
+                    self.schedule_reconnect(lost);
                 }
             }
-            Event::Message(bytes) if self.guard.is_plaintext() => self.message(now, bytes),
-            Event::Message(bytes) => self.unsealed(now, bytes),
-            Event::Sealed(frame) => self.sealed(now, frame),
-            Event::Sample(x, target) => self.sample(now, x, target),
+            Event::Message(bytes) if self.secure.is_plaintext() => self.dispatch_message(now, bytes),
+            Event::Message(bytes) => self.handle_unsealed(now, bytes),
+            Event::Sealed(frame) => self.handle_sealed(now, frame),
+            Event::Sample(x, target) => self.handle_sample(now, x, target),
             Event::Tick => {
-                if !self.talk.is_quiet(now) && self.talk.tick(now) {
-                    self.schedule_attempt(now);
+                if !self.state.is_silent(now) && self.state.tick(now) {
+                    self.schedule_reconnect(now);
                 }
             }
         }
         let sent = self.transmit(now, out);
-        self.talk.progress(now, sent)
+        self.state.progress(now, sent)
     }
 
     /// A random delay, so that a fleet does not come back at once.
-    fn schedule_attempt(&mut self, now: Millis) {
+    fn schedule_reconnect(&mut self, now: Millis) {
         let random = self.random.next_u32();
-        self.talk.schedule_attempt(now, random);
+        self.state.schedule_reconnect(now, random);
     }
 }

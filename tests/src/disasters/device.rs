@@ -165,7 +165,7 @@ impl Device {
     pub fn is_quiet(&self, now: Millis) -> bool {
         self.running
             .as_ref()
-            .is_some_and(|running| running.session.is_quiet(device_time(now + running.ahead)))
+            .is_some_and(|running| running.session.is_silent(device_time(now + running.ahead)))
     }
 
     /// Bytes have come.

@@ -211,9 +211,9 @@ impl<A: Memory> Bench<A> {
     fn state(&self) -> (Counters, u32, Option<Refusal>, bool, bool, Vec<u32>) {
         let session = &self.session;
         // These say that something was not believed, or come from what is sent meanwhile.
-        let (unopened, unsealed, declined, unsent, storage, greeted_again) = (0, 0, 0, 0, 0, 0);
+        let (unopened, unsealed, declined, unsent, storage, rehandshakes) = (0, 0, 0, 0, 0, 0);
         let counters =
-            Counters { unopened, unsealed, declined, unsent, storage, greeted_again, ..session.counters() };
+            Counters { unopened, unsealed, declined, unsent, storage, rehandshakes, ..session.counters() };
         let head = session.task().head().iter().map(|value| value.to_bits()).collect();
         let (refusal, last) = (session.refusal(), session.last_round());
         (counters, last, refusal, session.is_collecting(), session.is_fitted(), head)
@@ -229,7 +229,7 @@ impl<A: Memory> Bench<A> {
             let after = self.session.counters();
             assert_eq!(after.unsealed, counters.unsealed + 1);
             // Who says hello again has done with the samples of a round, as where the link is lost.
-            before.3 &= after.greeted_again == counters.greeted_again;
+            before.3 &= after.rehandshakes == counters.rehandshakes;
             assert_eq!(self.state(), before, "changed by what is not sealed");
             return self.drain(again);
         }

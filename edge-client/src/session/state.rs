@@ -5,44 +5,44 @@ use fedspan_protocol::message::{
     Ack, AckOutcome, Decline, DeclineReason, Descriptors, Fault, Missing, Refusal, RoundId, ToDevice,
 };
 
-use super::clock::{RECONNECT_LONGEST, SLOTS};
-use super::vocabulary::count;
+use super::counters::count;
+use super::timing::{RECONNECT_MAX, SLOTS_ENABLED};
 use super::{Config, Counters};
 use crate::store::Loaded;
 use crate::task::Usage;
 use crate::time::Millis;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum Phase {
     Offline,
     Greeting {
-        said: bool,
+        hello_sent: bool,
     },
     Idle,
     Receiving {
-        ask: bool,
+        ask_missing: bool,
     },
     Collecting,
     /// The update is computed, and leaves when the device may speak again.
     AwaitingSlot,
     Sending {
-        next: Outgoing,
+        next: UploadCursor,
     },
     AwaitingAck,
 }
 
 /// Position in the outgoing update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outgoing {
-    Head,
+pub enum UploadCursor {
+    Update,
     Chunk { tensor: u8, index: u16 },
 }
 
 #[derive(Clone, Debug)]
-pub struct Conversation {
-    pub state: State,
+pub struct SessionState {
+    pub phase: Phase,
     /// When something is done about a state that lasts: connect, greet, ask or send again.
-    pub due: Millis,
+    pub timeout_at: Millis,
     /// The open round, or the last one that was computed.
     pub round: RoundId,
     pub assembly: Assembly,
@@ -51,12 +51,12 @@ pub struct Conversation {
     /// What the round's update costs of the privacy budget.
     pub cost: u64,
     /// The update is paid for, and nothing of it has left.
-    pub unsent: bool,
+    pub charged_unsent: bool,
     /// The last round that was paid for, and what is answered where it is opened again and there is no update of it to
     /// send: that it was declined outlives the link.
-    pub paid: Option<Decline>,
+    pub charged_round: Option<Decline>,
     /// The last record could not be written.
-    pub unsaved: bool,
+    pub save_failed: bool,
     /// The update in the task's buffers belongs to `round` and may be sent (again).
     pub update_ready: bool,
     pub decline: Option<Decline>,
@@ -64,23 +64,23 @@ pub struct Conversation {
     pub campaign: u64,
     pub last_round: u32,
     /// The last round of whose update something has left, finished or not.
-    pub released: u32,
+    pub last_sent_round: u32,
     /// The server must hear that the device has the key.
-    pub confirm: bool,
+    pub send_key_proof: bool,
     /// The next hello begins a new handshake.
-    pub anew: bool,
+    pub rehandshake: bool,
     /// Silence after which the device says that it is still there.
-    pub alive_every: Millis,
-    pub last_sent: Millis,
+    pub alive_interval: Millis,
+    pub last_sent_at: Millis,
     /// When the server said welcome.
-    pub welcomed: Millis,
+    pub welcomed_at: Millis,
     /// Attempts to connect since a server said welcome.
-    pub attempts: u32,
+    pub connect_attempts: u32,
     pub close: bool,
     /// How long nothing is said after the beginning of a computation; 0 where nothing is private.
     pub slot: Millis,
     /// The slot of the last computation: nothing leaves before, and what comes before is lost.
-    pub quiet_until: Millis,
+    pub silent_until: Millis,
     /// A round was computed, and how late it is is not known yet.
     pub computing: bool,
     /// Closes the link once the final head is fitted and acknowledged.
@@ -92,35 +92,35 @@ pub struct Conversation {
     pub counters: Counters,
 }
 
-impl Conversation {
+impl SessionState {
     /// Offline, after what was stored. `slot` is the task's.
     pub fn new(loaded: Loaded, config: &Config, slot: Millis) -> Self {
         Self {
-            state: State::Offline,
-            due: Millis::ZERO,
+            phase: Phase::Offline,
+            timeout_at: Millis::ZERO,
             round: RoundId::default(),
             assembly: Assembly::nothing(),
             upload: Descriptors::new(),
             usage: Usage::default(),
             cost: 0,
-            unsent: false,
-            paid: None,
-            unsaved: false,
+            charged_unsent: false,
+            charged_round: None,
+            save_failed: false,
             update_ready: false,
             decline: None,
             resend: None,
             campaign: loaded.campaign,
             last_round: loaded.round,
-            released: loaded.round,
-            confirm: false,
-            anew: false,
-            alive_every: Millis::MAX,
-            last_sent: Millis::ZERO,
-            welcomed: Millis::ZERO,
-            attempts: 0,
+            last_sent_round: loaded.round,
+            send_key_proof: false,
+            rehandshake: false,
+            alive_interval: Millis::MAX,
+            last_sent_at: Millis::ZERO,
+            welcomed_at: Millis::ZERO,
+            connect_attempts: 0,
             close: false,
-            slot: if SLOTS { slot } else { Millis::ZERO },
-            quiet_until: Millis::ZERO,
+            slot: if SLOTS_ENABLED { slot } else { Millis::ZERO },
+            silent_until: Millis::ZERO,
             computing: false,
             leave_when_fitted: config.leave_when_fitted,
             fitting: false,
@@ -133,81 +133,81 @@ impl Conversation {
     /// A state that lasts until something happens.
     // Two words of time and the state, in many places.
     #[inline(never)]
-    pub fn enter(&mut self, state: State) {
-        self.enter_until(Millis::MAX, state);
+    pub fn enter(&mut self, phase: Phase) {
+        self.enter_until(Millis::MAX, phase);
     }
 
-    pub fn enter_until(&mut self, due: Millis, state: State) {
-        self.due = due;
-        self.state = state;
+    pub fn enter_until(&mut self, timeout_at: Millis, phase: Phase) {
+        self.timeout_at = timeout_at;
+        self.phase = phase;
     }
 
     /// A server has said welcome.
-    pub fn is_welcome(&self) -> bool {
-        !matches!(self.state, State::Offline | State::Greeting { .. })
+    pub fn is_established(&self) -> bool {
+        !matches!(self.phase, Phase::Offline | Phase::Greeting { .. })
     }
 
     /// Takes a message that is not for the task.
-    pub fn hear(&mut self, now: Millis, message: &ToDevice) {
-        match (message, self.state) {
-            (ToDevice::Welcome(welcome), State::Greeting { .. }) => {
+    pub fn handle_control_message(&mut self, now: Millis, message: &ToDevice) {
+        match (message, self.phase) {
+            (ToDevice::Welcome(welcome), Phase::Greeting { .. }) => {
                 if welcome.campaign != self.campaign {
                     self.campaign = welcome.campaign;
-                    (self.last_round, self.released) = (0, 0);
-                    self.paid = None;
+                    (self.last_round, self.last_sent_round) = (0, 0);
+                    self.charged_round = None;
                     self.drop_update();
                     self.fitted = false;
                 }
-                self.welcome(now, welcome.idle_milliseconds);
+                self.welcomed(now, welcome.idle_milliseconds);
             }
-            (ToDevice::Refused(refusal), State::Greeting { .. }) => {
+            (ToDevice::Refused(refusal), Phase::Greeting { .. }) => {
                 self.refusal = Some(*refusal);
                 self.close = true;
             }
             (ToDevice::RetryAfter { milliseconds }, _) => {
-                self.enter_until(now + Millis::from(*milliseconds), State::Offline);
+                self.enter_until(now + Millis::from(*milliseconds), Phase::Offline);
                 self.close = true;
             }
-            (_, State::Offline | State::Greeting { .. }) => self.unexpected(),
-            (ToDevice::Missing(missing), State::AwaitingAck | State::Sending { .. })
+            (_, Phase::Offline | Phase::Greeting { .. }) => self.unexpected(),
+            (ToDevice::Missing(missing), Phase::AwaitingAck | Phase::Sending { .. })
                 if missing.id == self.round =>
             {
                 self.resend = Some(missing.clone());
             }
-            (ToDevice::Ack(ack), _) => self.acknowledged(ack),
-            (ToDevice::RoundClosed(id), _) => self.round_closed(*id),
-            (ToDevice::Fault(Fault::Greet), _) => self.greet_again(),
+            (ToDevice::Ack(ack), _) => self.handle_ack(ack),
+            (ToDevice::RoundClosed(id), _) => self.handle_round_closed(*id),
+            (ToDevice::Fault(Fault::Greet), _) => self.restart_handshake(),
             // Among them a chunk of a round that is not being received: left over from before a reconnect.
             _ => self.unexpected(),
         }
     }
 
     /// Takes a message that anybody may have sent.
-    pub fn hear_unsealed(&mut self, now: Millis, message: &ToDevice) {
-        match (message, self.state) {
-            (ToDevice::Refused(_), State::Greeting { .. }) => self.close = true,
-            (ToDevice::RetryAfter { milliseconds }, State::Greeting { .. }) => {
-                let delay = (*milliseconds).min(RECONNECT_LONGEST);
-                self.enter_until(now + Millis::from(delay), State::Offline);
+    pub fn handle_unauthenticated(&mut self, now: Millis, message: &ToDevice) {
+        match (message, self.phase) {
+            (ToDevice::Refused(_), Phase::Greeting { .. }) => self.close = true,
+            (ToDevice::RetryAfter { milliseconds }, Phase::Greeting { .. }) => {
+                let delay = (*milliseconds).min(RECONNECT_MAX);
+                self.enter_until(now + Millis::from(delay), Phase::Offline);
                 self.close = true;
             }
-            (ToDevice::Fault(Fault::Greet), _) if self.may_greet(now) => self.greet_again(),
+            (ToDevice::Fault(Fault::Greet), _) if self.may_rehandshake(now) => self.restart_handshake(),
             _ => {}
         }
     }
 
     /// The server has restarted behind a link that stayed up. An update that is ready still is.
-    fn greet_again(&mut self) {
-        count(&mut self.counters.greeted_again);
+    fn restart_handshake(&mut self) {
+        count(&mut self.counters.rehandshakes);
         self.decline = None;
         self.resend = None;
-        self.confirm = false;
-        self.anew = true;
-        self.enter(State::Greeting { said: false });
+        self.send_key_proof = false;
+        self.rehandshake = true;
+        self.enter(Phase::Greeting { hello_sent: false });
     }
 
-    fn acknowledged(&mut self, ack: &Ack) {
-        let waiting = matches!(self.state, State::AwaitingAck | State::Sending { .. });
+    fn handle_ack(&mut self, ack: &Ack) {
+        let waiting = matches!(self.phase, Phase::AwaitingAck | Phase::Sending { .. });
         if !waiting || ack.id != self.round {
             return self.unexpected();
         }
@@ -224,8 +224,8 @@ impl Conversation {
         self.finish_round();
     }
 
-    fn round_closed(&mut self, id: RoundId) {
-        let working = !matches!(self.state, State::Idle);
+    fn handle_round_closed(&mut self, id: RoundId) {
+        let working = !matches!(self.phase, Phase::Idle);
         if working && id == self.round {
             count(&mut self.counters.closed);
             self.finish_round();
@@ -235,24 +235,24 @@ impl Conversation {
     fn finish_round(&mut self) {
         self.last_round = self.round.round;
         self.drop_update();
-        self.enter(State::Idle);
+        self.enter(Phase::Idle);
     }
 
     /// The update in the task's buffers is not sent any more.
     pub fn drop_update(&mut self) {
         self.update_ready = false;
         self.resend = None;
-        if core::mem::take(&mut self.unsent) {
+        if core::mem::take(&mut self.charged_unsent) {
             count(&mut self.counters.forfeited);
         }
     }
 
     /// Begins to send the update: at its slot if it was computed just now, or when somebody asks for it after that.
     pub fn send_update(&mut self) {
-        if SLOTS && self.computing {
-            self.enter_until(self.quiet_until, State::AwaitingSlot);
+        if SLOTS_ENABLED && self.computing {
+            self.enter_until(self.silent_until, Phase::AwaitingSlot);
         } else {
-            self.enter(State::Sending { next: Outgoing::Head });
+            self.enter(Phase::Sending { next: UploadCursor::Update });
         }
     }
 
@@ -260,12 +260,14 @@ impl Conversation {
     pub fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
         count(&mut self.counters.declined);
         self.decline = Some(Decline { id, reason });
-        if let Some(paid) = self.paid.as_mut().filter(|paid| SLOTS && paid.id == id) {
-            paid.reason = reason;
+        if let Some(charged_round) =
+            self.charged_round.as_mut().filter(|charged_round| SLOTS_ENABLED && charged_round.id == id)
+        {
+            charged_round.reason = reason;
         }
         if id == self.round {
             self.drop_update();
-            self.enter(State::Idle);
+            self.enter(Phase::Idle);
         }
     }
 

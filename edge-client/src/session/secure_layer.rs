@@ -10,7 +10,7 @@ use rand_core::Rng;
 use crate::store::{Store, StoreError};
 
 /// Handshakes that are numbered between two writes to storage.
-const AHEAD: u64 = 128;
+const NUMBERS_RESERVED: u64 = 128;
 
 /// How frames are protected.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub enum Protection {
 }
 
 #[derive(Debug)]
-pub struct Guard {
+pub struct SecureLayer {
     key: Option<Key>,
     /// Numbers of handshakes that no reset brings back: the next one, up to what is stored. `None` until they are
     /// read for the first time.
@@ -33,7 +33,7 @@ pub struct Guard {
     channel: Option<Channel>,
 }
 
-impl Guard {
+impl SecureLayer {
     pub fn new(protection: Protection) -> Self {
         let key = match protection {
             Protection::Plaintext => None,
@@ -47,14 +47,18 @@ impl Guard {
     }
 
     /// Forgets the connection's keys: the next hello begins a new handshake.
-    pub fn forget(&mut self) {
+    pub fn reset(&mut self) {
         self.greeting = None;
         self.transcript = None;
         self.channel = None;
     }
 
     /// Numbers a new handshake, unless one is under way: a hello that is repeated is repeated as it was.
-    pub fn prepare(&mut self, store: &mut impl Store, random: &mut impl Rng) -> Result<(), StoreError> {
+    pub fn start_handshake(
+        &mut self,
+        store: &mut impl Store,
+        random: &mut impl Rng,
+    ) -> Result<(), StoreError> {
         let Some(key) = &self.key else { return Ok(()) };
         if self.greeting.is_some() {
             return Ok(());
@@ -68,7 +72,7 @@ impl Guard {
         };
         if numbers.is_empty() {
             // Before the first of them is used.
-            numbers.end = numbers.end.checked_add(AHEAD).ok_or(StoreError)?;
+            numbers.end = numbers.end.checked_add(NUMBERS_RESERVED).ok_or(StoreError)?;
             store.save_handshakes(numbers.end)?;
         }
         let mut nonce = [0; NONCE];
@@ -101,7 +105,7 @@ impl Guard {
 
     /// Opens a sealed frame: the answer to the hello that is on its way (`greeting`), or a frame after that. Its
     /// message and body; `None`, and zeros, if it is not for this connection or not from this server.
-    pub fn open<'a>(&mut self, frame: &'a mut [u8], greeting: bool) -> Option<&'a [u8]> {
+    pub fn decrypt<'a>(&mut self, frame: &'a mut [u8], greeting: bool) -> Option<&'a [u8]> {
         match (&self.key, &self.transcript, answer_nonce(frame), &mut self.channel) {
             (Some(key), Some(transcript), Some(nonce), _) if greeting => {
                 let mut channel = Channel::device(key, transcript, &nonce);
