@@ -67,7 +67,7 @@ pub mod memory;
 #[cfg(feature = "privacy")]
 pub mod privacy;
 #[cfg(feature = "recorded")]
-pub mod recorded;
+pub mod recording;
 pub mod session;
 pub mod source;
 pub mod store;

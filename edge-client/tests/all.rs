@@ -12,8 +12,8 @@ mod law;
 #[path = "common/nor.rs"]
 mod nor;
 #[cfg(feature = "recorded")]
-#[path = "common/recorded.rs"]
-mod recorded;
+#[path = "common/recording.rs"]
+mod recording;
 #[cfg(any(all(feature = "power", feature = "privacy"), feature = "privacy"))]
 #[path = "common/sampler.rs"]
 mod sampler;
@@ -65,9 +65,9 @@ mod power_private;
 mod power_rounds;
 mod power_seeds;
 mod quiet_link;
-mod recorded_format;
-mod recorded_table;
-mod recorded_wearer;
+mod recording_format;
+mod recording_table;
+mod recording_wearer;
 mod recurrent;
 mod ridge_choice;
 mod ridge_scores;

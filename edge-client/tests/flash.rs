@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::common::Random;
 use crate::nor::{Nor, PAGE, WORD};
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
-use fedspan_client::store::{FlashError, FlashStore, Loaded, Record, Store, record_len};
+use fedspan_client::store::{FlashError, FlashStore, Record, RecordHeader, Store, record_len};
 use proptest::prelude::*;
 
 const K: usize = 4;
@@ -23,14 +23,14 @@ fn store(nor: &Nor) -> Flash {
 }
 
 /// The record number `n`, and its head.
-fn record(n: u32) -> (Loaded, [f32; K]) {
+fn record(n: u32) -> (RecordHeader, [f32; K]) {
     let mut random = Random(n.into());
-    let loaded = Loaded { campaign: random.next(), round: n, representation: random.next() as u32 };
+    let loaded = RecordHeader { campaign: random.next(), round: n, representation: random.next() as u32 };
     (loaded, [0; K].map(|_: i32| random.next() as i32 as f32))
 }
 
 fn save(store: &mut Flash, n: u32) -> Result<(), fedspan_client::store::StoreError> {
-    let (Loaded { campaign, round, representation }, head) = record(n);
+    let (RecordHeader { campaign, round, representation }, head) = record(n);
     store.save(&Record { campaign, round, representation, head: &head })
 }
 

@@ -3,7 +3,7 @@
 #![cfg(feature = "flash")]
 
 use crate::nor::{Nor, PAGE, WORD};
-use fedspan_client::store::{FlashStore, Record, SPENT, Store, record_len};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, Store, record_len};
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ fn a_server_cannot_write_a_ledger() {
     const K: usize = 2;
     const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
     // Campaign, round and what the representation hashes to.
-    let forged = copy(SPENT);
+    let forged = copy(ALL_SPENT);
     let (campaign, rest) = forged.split_first_chunk().unwrap();
     let (round, rest) = rest.split_first_chunk().unwrap();
     let (representation, rest) = rest.split_first_chunk().unwrap();

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::nor::{Nor, PAGE, WORD};
-use fedspan_client::store::{FlashStore, Loaded, Record, SPENT, Store, StoreError, record_len};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 
 const K: usize = 2;
@@ -32,7 +32,7 @@ impl Golden {
     /// What was written: handshakes, what is spent, the record.
     fn values(&self) -> (u64, u64, Option<u32>) {
         let handshakes = if self.keyed { 128 * u64::from(self.rounds.div_ceil(4)) } else { 0 };
-        let spent = if self.spent { SPENT } else { 21 * u64::from(self.rounds) };
+        let spent = if self.spent { ALL_SPENT } else { 21 * u64::from(self.rounds) };
         (handshakes, if self.private { spent } else { 0 }, (self.rounds > 0).then_some(self.rounds))
     }
 
@@ -50,7 +50,7 @@ impl Golden {
             save(&mut store, round).unwrap();
         }
         if self.spent {
-            store.save_spent(SPENT).unwrap();
+            store.save_spent(ALL_SPENT).unwrap();
         }
         assert_eq!(store.erased(), 0);
         nor.image()
@@ -93,14 +93,17 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..(PAGES * PAGE) as u32).unwrap()
 }
 
-fn record(round: u32) -> (Loaded, [f32; K]) {
-    let loaded =
-        Loaded { campaign: 0x0123_4567_89AB_CDEF, round, representation: round.wrapping_mul(0x9E37_79B9) };
+fn record(round: u32) -> (RecordHeader, [f32; K]) {
+    let loaded = RecordHeader {
+        campaign: 0x0123_4567_89AB_CDEF,
+        round,
+        representation: round.wrapping_mul(0x9E37_79B9),
+    };
     (loaded, [0.5 * round as f32, -1.25])
 }
 
 fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
-    let (Loaded { campaign, round, representation }, head) = record(round);
+    let (RecordHeader { campaign, round, representation }, head) = record(round);
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
@@ -238,12 +241,12 @@ fn another_version_is_refused_and_never_taken_for_blank() {
         }
         for _ in 0..2 {
             let (_, (handshakes, all, round)) = open(&nor, true);
-            assert_eq!((handshakes.is_err(), all, round), (golden.keyed, SPENT, None), "{}", golden.name);
+            assert_eq!((handshakes.is_err(), all, round), (golden.keyed, ALL_SPENT, None), "{}", golden.name);
             spent += 1;
         }
         // A device without a key has a record again.
         save(&mut store(&nor), 9).unwrap();
-        assert_eq!(open(&nor, true).1.1, SPENT);
+        assert_eq!(open(&nor, true).1.1, ALL_SPENT);
         assert_eq!(open(&nor, true).1.2, Some(9));
     }
     assert!(silent > 0 && spent > 0);

@@ -9,7 +9,7 @@ use crate::common::*;
 use fedspan_client::Millis;
 use fedspan_client::session::{Config, Counters, Event, Protection, Sampling, Session};
 use fedspan_client::source::NoRecording;
-use fedspan_client::store::SPENT;
+use fedspan_client::store::ALL_SPENT;
 use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{
     Ack, AckOutcome, DeclineReason, Fault, Privacy, Rejection, RoundId, Task as Wire, ToDevice, ToServer,
@@ -529,7 +529,7 @@ fn a_ledger_that_cannot_be_read_is_spent() {
     for lost in [false, true] {
         let flash = Flash::default();
         flash.0.borrow_mut().fail_load = !lost;
-        flash.0.borrow_mut().spent = if lost { SPENT } else { 0 };
+        flash.0.borrow_mut().spent = if lost { ALL_SPENT } else { 0 };
         let mut bench = private(&problem, 256, Some(u64::MAX), SLOT, &flash);
         bench.connect(7, 60_000);
         flash.0.borrow_mut().fail_load = false;
@@ -537,7 +537,7 @@ fn a_ledger_that_cannot_be_read_is_spent() {
             assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::Budget { left: 0 });
         }
         assert_eq!(bench.session.counters().ledger_lost, 1);
-        assert_eq!(told(&mut bench), SPENT);
+        assert_eq!(told(&mut bench), ALL_SPENT);
         assert!(!flash.0.borrow().calls.contains(&"save_spent"));
     }
 }

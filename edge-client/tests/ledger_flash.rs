@@ -4,7 +4,7 @@
 
 use crate::common::Random;
 use crate::nor::{Nor, PAGE, WORD};
-use fedspan_client::store::{FlashStore, Record, SPENT, Store, StoreError, record_len};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 
 const K: usize = 2;
@@ -162,12 +162,12 @@ fn no_history_lowers_what_is_spent() {
             if let Ok(spent) = found {
                 begun = true;
                 assert!(spent >= promised[1], "{spent} of {promised:?}");
-                assert!(spent <= tried[1] || damaged && spent == SPENT, "{spent} of {tried:?}");
-                all += u32::from(spent == SPENT);
+                assert!(spent <= tried[1] || damaged && spent == ALL_SPENT, "{spent} of {tried:?}");
+                all += u32::from(spent == ALL_SPENT);
                 (promised[1], tried[1]) = (spent, tried[1].max(spent));
                 for _ in 0..random.below(4) {
                     match random.below(4) {
-                        0 if spent < SPENT => {
+                        0 if spent < ALL_SPENT => {
                             tried[1] = promised[1].max(tried[1]) + 1 + random.below(1000) as u64;
                             if store.save_spent(tried[1]).is_ok() {
                                 promised[1] = tried[1];
@@ -311,15 +311,15 @@ fn flash_without_a_whole_ledger_is_spent_for_good() {
                 assert!(!is_blank(&nor), "image {number}, {order}, {power}");
                 nor.0.borrow_mut().power = random.below(900);
                 let (mut store, found) = boot(&nor, true);
-                assert!(matches!(found, Ok(SPENT) | Err(StoreError)), "image {number}: {found:?}");
+                assert!(matches!(found, Ok(ALL_SPENT) | Err(StoreError)), "image {number}: {found:?}");
                 let _ = save(&mut store, 77);
                 nor.0.borrow_mut().power = usize::MAX;
-                assert_eq!(spent(&nor), Ok(SPENT), "image {number}, {order}, {power}");
+                assert_eq!(spent(&nor), Ok(ALL_SPENT), "image {number}, {order}, {power}");
                 let (mut store, _) = boot(&nor, true);
                 store.save_handshakes(1 << 30).unwrap();
                 save(&mut store, 78).unwrap();
                 store.save_spent(5).unwrap();
-                assert_eq!(spent(&nor), Ok(SPENT), "for good");
+                assert_eq!(spent(&nor), Ok(ALL_SPENT), "for good");
                 if whole {
                     break;
                 }
@@ -356,8 +356,8 @@ fn erasing_never_loses_either_number() {
             assert_eq!(store.load_handshakes(), Ok(1280), "{pages} pages, {first}, {second}, {power}");
             // Only where two pages hold one number each is the ledger given up for a moment.
             let apart = pages == 2 && first / PAGE != second / PAGE;
-            assert!(spent == Ok(90) || apart && !whole && spent == Ok(SPENT), "{spent:?}");
-            spoilt += u32::from(spent == Ok(SPENT));
+            assert!(spent == Ok(90) || apart && !whole && spent == Ok(ALL_SPENT), "{spent:?}");
+            spoilt += u32::from(spent == Ok(ALL_SPENT));
             save(&mut store, 2).unwrap();
             if whole {
                 break;

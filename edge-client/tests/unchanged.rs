@@ -6,7 +6,7 @@ use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::session::{Counters, Event};
-use fedspan_client::store::Loaded;
+use fedspan_client::store::RecordHeader;
 use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{Chunk, DeclineReason, RoundId, RoundOpen, ToDevice, ToServer};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -18,7 +18,7 @@ struct Lasting {
     fitted_on: Option<u32>,
     last_round: u32,
     counters: Counters,
-    record: Option<(Loaded, Vec<f32>)>,
+    record: Option<(RecordHeader, Vec<f32>)>,
     saves: usize,
 }
 

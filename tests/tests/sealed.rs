@@ -10,7 +10,7 @@ use crate::common::{
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::Event;
 use fedspan_client::session::Protection;
-use fedspan_client::store::{Loaded, NoStore, Record, Store, StoreError};
+use fedspan_client::store::{NoStore, Record, RecordHeader, Store, StoreError};
 use fedspan_protocol::message::{Decline, DeclineReason, Numeric, Refusal, RoundId, ToServer};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
@@ -175,7 +175,7 @@ impl Store for Faulty {
         Ok(())
     }
 
-    fn load(&mut self, _head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, _head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         Ok(None)
     }
 

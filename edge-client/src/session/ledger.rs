@@ -2,7 +2,7 @@
 
 use fedspan_protocol::message::{DeclineReason, Privacy};
 
-use crate::store::{SPENT, Store, StoreError};
+use crate::store::{ALL_SPENT, Store, StoreError};
 
 #[derive(Debug)]
 pub struct Ledger {
@@ -15,10 +15,10 @@ impl Ledger {
     /// Reads what has been spent, where updates are private. What cannot be read is spent.
     pub fn load(privacy: Privacy, store: &mut impl Store) -> Self {
         let spent = match privacy {
-            Privacy::None => return Self { spent: SPENT, lost: false },
-            _ => store.load_spent().unwrap_or(SPENT),
+            Privacy::None => return Self { spent: ALL_SPENT, lost: false },
+            _ => store.load_spent().unwrap_or(ALL_SPENT),
         };
-        Self { spent, lost: spent == SPENT }
+        Self { spent, lost: spent == ALL_SPENT }
     }
 
     pub fn is_lost(&self) -> bool {

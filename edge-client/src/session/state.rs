@@ -8,7 +8,7 @@ use fedspan_protocol::message::{
 use super::counters::count;
 use super::timing::{RECONNECT_MAX, SLOTS_ENABLED};
 use super::{Config, Counters};
-use crate::store::Loaded;
+use crate::store::RecordHeader;
 use crate::task::Usage;
 use crate::time::Millis;
 
@@ -94,7 +94,7 @@ pub struct SessionState {
 
 impl SessionState {
     /// Offline, after what was stored. `slot` is the task's.
-    pub fn new(loaded: Loaded, config: &Config, slot: Millis) -> Self {
+    pub fn new(loaded: RecordHeader, config: &Config, slot: Millis) -> Self {
         Self {
             phase: Phase::Offline,
             timeout_at: Millis::ZERO,

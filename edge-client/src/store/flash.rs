@@ -9,12 +9,12 @@ use sequential_storage::Error;
 use sequential_storage::cache::{Cache, Uncached};
 use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
-use super::careful::{Aligned, Careful, wait};
-use super::copies::{Kind, LONGEST, NumberCopy};
-use super::{Loaded, Record, Store, StoreError, encoded};
+use super::counter_copy::{CounterCopy, CounterKind, MAX_LEN};
+use super::guarded_flash::{Aligned, GuardedFlash, block_on};
+use super::{Record, RecordHeader, Store, StoreError, record_codec};
 
 /// The record's name.
-const KEY: u8 = 0;
+const RECORD_KEY: u8 = 0;
 
 /// Bytes that an item takes beside its value in the buffer, at most: its name, and what fills up a word of the flash.
 const FRAMING: usize = 1 + 32;
@@ -91,7 +91,7 @@ impl core::error::Error for FlashError {}
 /// Blank pages (erased, every byte 0xFF) are those of a device that has spent nothing. It begins a ledger of 0 there
 /// before it writes anything else; should the power go meanwhile, it does so at the next start. Pages that hold something
 /// else and no whole copy of a ledger are those of a device that cannot tell what it has spent: all of it
-/// ([`SPENT`](super::SPENT)). That is written down, and stays so. So it is also for a device that has run without privacy:
+/// ([`ALL_SPENT`](super::ALL_SPENT)). That is written down, and stays so. So it is also for a device that has run without privacy:
 /// whoever switches privacy on erases the range once, which makes handshakes begin anew, too, so that the device needs a
 /// new key. Who can erase the range can make a device forget.
 ///
@@ -99,14 +99,14 @@ impl core::error::Error for FlashError {}
 /// that everything is spent; damage to those two that spares an older one goes back to that. So may power that goes while
 /// pages are mended that somebody else has written to.
 pub struct FlashStore<F: NorFlash, const N: usize> {
-    pub(super) map: MapStorage<u8, Careful<F>, Cache<Uncached, Uncached, Uncached, u8>>,
+    pub(super) map: MapStorage<u8, GuardedFlash<F>, Cache<Uncached, Uncached, Uncached, u8>>,
     pub(super) buffer: Aligned<N>,
     /// The largest numbers that are known: erasing must not forget them.
-    pub(super) known: Known,
+    pub(super) known: KnownCounters,
     /// No page is half erased.
-    finished: bool,
+    erase_completed: bool,
     /// Numbers are where they belong, and no page is taken for erased that is not.
-    pub(super) settled: bool,
+    pub(super) repaired: bool,
     /// What was looked for last could not be told from what else is there.
     unreadable: bool,
     pub(super) erased: u32,
@@ -114,26 +114,26 @@ pub struct FlashStore<F: NorFlash, const N: usize> {
 
 /// The largest numbers that are known.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownCounters {
     handshakes: Option<u64>,
     spent: Option<u64>,
 }
 
-impl Known {
-    pub fn of(&self, kind: Kind) -> Option<u64> {
+impl KnownCounters {
+    pub fn get(&self, kind: CounterKind) -> Option<u64> {
         match kind {
-            Kind::Handshakes => self.handshakes,
-            Kind::Spent => self.spent,
-            Kind::Erasures => None,
+            CounterKind::Handshakes => self.handshakes,
+            CounterKind::Spent => self.spent,
+            CounterKind::Erasures => None,
         }
     }
 
     /// A number of a kind; it only grows.
-    pub fn learn(&mut self, kind: Kind, number: Option<u64>) {
+    pub fn raise(&mut self, kind: CounterKind, number: Option<u64>) {
         let known = match kind {
-            Kind::Handshakes => &mut self.handshakes,
-            Kind::Spent => &mut self.spent,
-            Kind::Erasures => return,
+            CounterKind::Handshakes => &mut self.handshakes,
+            CounterKind::Spent => &mut self.spent,
+            CounterKind::Erasures => return,
         };
         *known = number.max(*known);
     }
@@ -160,16 +160,16 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             MapConfigError::RangeTooSmall => short,
             _ => FlashError::Geometry { page, word },
         })?;
-        if page / 2 < Kind::ALL.len() * LONGEST.next_multiple_of(word) {
+        if page / 2 < CounterKind::PROTECTED.len() * MAX_LEN.next_multiple_of(word) {
             return Err(FlashError::Geometry { page, word });
         }
-        let map = MapStorage::new(Careful::new(flash, range), config, Cache::new_uncached());
+        let map = MapStorage::new(GuardedFlash::new(flash, range), config, Cache::new_uncached());
         Ok(Self {
             map,
             buffer: Aligned([0; N]),
-            known: Known::default(),
-            finished: false,
-            settled: false,
+            known: KnownCounters::default(),
+            erase_completed: false,
+            repaired: false,
             unreadable: false,
             erased: 0,
         })
@@ -182,10 +182,10 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     }
 
     /// Before anything is read or written: the page that the power went in while it was erased.
-    pub(super) fn finish_once(&mut self) -> Result<(), StoreError> {
-        if !self.finished {
-            self.map.flash().finish().map_err(|_| StoreError)?;
-            self.finished = true;
+    pub(super) fn complete_erase_once(&mut self) -> Result<(), StoreError> {
+        if !self.erase_completed {
+            self.map.flash().complete_interrupted_erase().map_err(|_| StoreError)?;
+            self.erase_completed = true;
         }
         Ok(())
     }
@@ -203,23 +203,23 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     pub(super) fn write(&mut self, key: u8, item: &Item<'_>) -> Result<bool, StoreError> {
         let buffer = &mut self.buffer.0;
         let length = item.serialize_into(buffer).map_err(|_| StoreError)?;
-        match wait(self.map.store_item(buffer, &key, item)) {
+        match block_on(self.map.store_item(buffer, &key, item)) {
             Ok(()) => {}
             Err(Error::Corrupted { .. } | Error::LogicBug { .. } | Error::FullStorage) => return Ok(false),
-            Err(Error::Storage { .. }) if self.map.flash().has_refused() => return Ok(false),
+            Err(Error::Storage { .. }) if self.map.flash().take_refused() => return Ok(false),
             // Not for this item, but for one that must be moved out of its way: no record of ours is so long.
             Err(Error::BufferTooSmall(needed)) if needed > length + FRAMING => return Ok(false),
             Err(_) => return Err(StoreError),
         }
-        Ok(self.fetch(key)?.is_some_and(|stored| item.is(stored)))
+        Ok(self.fetch(key)?.is_some_and(|stored| item.matches(stored)))
     }
 
     /// An item; none if there is none, or what is there is none of ours.
     #[inline(never)]
     pub(super) fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
-        match wait(self.map.fetch_item(&mut self.buffer.0, &key)) {
+        match block_on(self.map.fetch_item(&mut self.buffer.0, &key)) {
             Ok(found) => Ok(found),
-            Err(Error::Storage { .. }) if !self.map.flash().has_refused() => Err(StoreError),
+            Err(Error::Storage { .. }) if !self.map.flash().take_refused() => Err(StoreError),
             Err(_) => {
                 self.unreadable = true;
                 Ok(None)
@@ -230,29 +230,29 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
 
 impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
-        self.settle_once()?;
+        self.repair_once()?;
         let item = Item::Record(record);
-        if self.write(KEY, &item)? {
+        if self.write(RECORD_KEY, &item)? {
             return Ok(());
         }
         // Something else is in these pages. It took the new record down with it.
-        self.erase()?;
-        if self.write(KEY, &item)? { Ok(()) } else { Err(StoreError) }
+        self.erase_all_but_counters()?;
+        if self.write(RECORD_KEY, &item)? { Ok(()) } else { Err(StoreError) }
     }
 
-    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
-        self.save_number(Kind::Handshakes, numbered)
+    fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError> {
+        self.save_counter(CounterKind::Handshakes, reserved)
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
-        self.settled = false;
-        self.settle_once()?;
-        if let Some(numbered) = self.known.of(Kind::Handshakes) {
-            return Ok(numbered);
+        self.repaired = false;
+        self.repair_once()?;
+        if let Some(reserved) = self.known.get(CounterKind::Handshakes) {
+            return Ok(reserved);
         }
         // Something whole under these names that is no number of this version is one of another version.
-        for name in Kind::Handshakes.names() {
-            if self.fetch(name)?.is_some() {
+        for key in CounterKind::Handshakes.keys() {
+            if self.fetch(key)?.is_some() {
                 return Err(StoreError);
             }
         }
@@ -260,26 +260,26 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
-        self.save_number(Kind::Spent, spent)
+        self.save_counter(CounterKind::Spent, spent)
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
-        self.finish_once()?;
-        self.read_numbers()?;
-        let spent = match self.known.of(Kind::Spent) {
+        self.complete_erase_once()?;
+        self.read_counters()?;
+        let spent = match self.known.get(CounterKind::Spent) {
             Some(spent) => spent,
-            None => self.begin_ledger()?,
+            None => self.create_ledger()?,
         };
-        self.settle()?;
+        self.repair()?;
         Ok(spent)
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
-        self.finish_once()?;
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
+        self.complete_erase_once()?;
         self.unreadable = false;
-        let loaded = self.fetch(KEY)?.and_then(|bytes| encoded::read(bytes, head));
+        let loaded = self.fetch(RECORD_KEY)?.and_then(|bytes| record_codec::decode(bytes, head));
         if self.unreadable {
-            self.erase()?;
+            self.erase_all_but_counters()?;
         }
         Ok(loaded)
     }
@@ -288,14 +288,14 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
 /// What is on its way into flash: of one type, so that the library's code is there once.
 pub enum Item<'a> {
     Record(&'a Record<'a>),
-    Number(NumberCopy),
+    Number(CounterCopy),
 }
 
 impl Item<'_> {
     /// Whether `stored` is this.
-    fn is(&self, stored: &[u8]) -> bool {
+    fn matches(&self, stored: &[u8]) -> bool {
         match self {
-            Self::Record(record) => encoded::is(stored, record),
+            Self::Record(record) => record_codec::matches(stored, record),
             Self::Number(copy) => stored == copy.bytes(),
         }
     }
@@ -304,7 +304,7 @@ impl Item<'_> {
 impl<'a> Value<'a> for Item<'_> {
     fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
         let written = match self {
-            Self::Record(record) => encoded::write(record, buffer),
+            Self::Record(record) => record_codec::encode(record, buffer),
             Self::Number(copy) => buffer.get_mut(..copy.bytes().len()).map(|place| {
                 place.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
                 place.len()

@@ -2,22 +2,22 @@
 //! of handshakes and of what noisy updates have cost.
 
 #[cfg(feature = "flash")]
-mod careful;
-#[cfg(feature = "flash")]
-mod copies;
-#[cfg(feature = "flash")]
-mod encoded;
-#[cfg(feature = "flash")]
-mod erasing;
+mod counter_copy;
 #[cfg(feature = "flash")]
 mod flash;
 #[cfg(feature = "flash")]
-mod numbers;
+mod guarded_flash;
+#[cfg(feature = "flash")]
+mod monotonic_counters;
+#[cfg(feature = "flash")]
+mod page_erase;
+#[cfg(feature = "flash")]
+mod record_codec;
 
 #[cfg(feature = "flash")]
-pub use encoded::record_len;
-#[cfg(feature = "flash")]
 pub use flash::{FlashError, FlashStore};
+#[cfg(feature = "flash")]
+pub use record_codec::record_len;
 
 /// The personal head with all that says whether it may be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct Record<'a> {
 
 /// What [`Store::load`] gives back beside the head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct RecordHeader {
     /// The campaign that `round` belongs to.
     pub campaign: u64,
     /// The last round that the device finished.
@@ -67,13 +67,13 @@ pub trait Store {
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read.
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError>;
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError>;
 
     /// Writes how many handshakes are numbered for use; durable when this returns. The number only grows.
     ///
     /// # Errors
     /// [`StoreError`]; a device with a key then says nothing.
-    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError>;
+    fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError>;
 
     /// The largest number that was written; 0 if there is none.
     ///
@@ -88,7 +88,7 @@ pub trait Store {
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError>;
 
     /// The largest number that was written; 0 on a new device. Where something was there that cannot be read any more,
-    /// it is [`SPENT`], and stays so.
+    /// it is [`ALL_SPENT`], and stays so.
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read; everything is then taken for spent.
@@ -96,7 +96,7 @@ pub trait Store {
 }
 
 /// All of every budget: what a device has spent that cannot tell any more.
-pub const SPENT: u64 = u64::MAX;
+pub const ALL_SPENT: u64 = u64::MAX;
 
 /// Forgets everything: for hosts, emulators and simulations. Where there is a key, every handshake after a restart is
 /// as new as the session's randomness is; and a device whose updates are private has its whole budget again. A board
@@ -109,11 +109,11 @@ impl Store for NoStore {
         Ok(())
     }
 
-    fn load(&mut self, _head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, _head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         Ok(None)
     }
 
-    fn save_handshakes(&mut self, _numbered: u64) -> Result<(), StoreError> {
+    fn save_handshakes(&mut self, _reserved: u64) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fedspan_client::Millis;
 use fedspan_client::session::{Config, Event, Progress, Protection, Session};
-use fedspan_client::store::{Loaded, Record, Store, StoreError};
+use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Linear, SampleSource, Task};
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
@@ -57,7 +57,7 @@ pub struct Flash(pub Rc<RefCell<FlashState>>);
 
 #[derive(Clone, Debug, Default)]
 pub struct FlashState {
-    pub record: Option<(Loaded, Vec<f32>)>,
+    pub record: Option<(RecordHeader, Vec<f32>)>,
     pub handshakes: u64,
     pub spent: u64,
     pub saves: usize,
@@ -80,11 +80,11 @@ impl Store for Flash {
         let Record { campaign, round, representation, head } = *record;
         state.calls.push("save");
         state.saves += 1;
-        state.record = Some((Loaded { campaign, round, representation }, head.to_vec()));
+        state.record = Some((RecordHeader { campaign, round, representation }, head.to_vec()));
         Ok(())
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         let state = self.0.borrow();
         if state.fail_load {
             return Err(StoreError);

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use fedspan_client::store::{FlashStore, Loaded, Record, SPENT, Store, StoreError, record_len};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
 
 use crate::Work;
 use crate::chip::{Chip, PAGE, WORD};
@@ -25,8 +25,8 @@ fn store(chip: &Chip) -> Flash {
     FlashStore::new(chip.clone(), 0..end).expect("whole pages")
 }
 
-fn record(round: u32) -> (Loaded, [f32; K]) {
-    (Loaded { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
+fn record(round: u32) -> (RecordHeader, [f32; K]) {
+    (RecordHeader { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
 }
 
 /// Two bytes of settings (pages and what is in them at first, whether the device is private, when the power goes), then
@@ -72,7 +72,7 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     // Whatever was there: while the power lasts, what is saved is there after a reset.
     for round in 100..104 {
         let next = paid.end().saturating_add(3);
-        if private && next < SPENT {
+        if private && next < ALL_SPENT {
             paid = if bench.pay(next).is_ok() { next..=next } else { *paid.start()..=next };
         }
         if bench.save(round).is_ok() {
@@ -80,7 +80,7 @@ pub fn flash_image(bytes: &[u8]) -> Work {
             assert_eq!(bench.load(), Ok(Some(record(round))));
         }
         if private && let Ok(spent) = bench.spent() {
-            assert!(paid.contains(&spent) || spent == SPENT || lost, "{spent} of {paid:?}");
+            assert!(paid.contains(&spent) || spent == ALL_SPENT || lost, "{spent} of {paid:?}");
             paid = spent..=spent.max(*paid.end());
         }
     }
@@ -92,7 +92,7 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     // is there still, and there is none to begin.
     let spent = bench.spent().expect("sound flash");
     let known = if private { paid.contains(&spent) } else { was == Some(spent) };
-    assert!(known || spent == SPENT || lost, "{spent} of {were:?} and {paid:?}");
+    assert!(known || spent == ALL_SPENT || lost, "{spent} of {were:?} and {paid:?}");
     bench.work
 }
 
@@ -119,7 +119,7 @@ fn begun(bytes: &[u8]) -> u64 {
         let written = if places.contains(&at) { first[(at - place) % first.len()] } else { 0xFF };
         byte & written == written
     });
-    if blank { 0 } else { SPENT }
+    if blank { 0 } else { ALL_SPENT }
 }
 
 /// Without a ledger and with one, for two, three and four pages: erased, all zero, a few records of this firmware of which
@@ -158,7 +158,7 @@ struct Bench {
 
 impl Bench {
     /// After a reset each time, since nothing is kept in RAM.
-    fn load(&mut self) -> Result<Option<(Loaded, [f32; K])>, StoreError> {
+    fn load(&mut self) -> Result<Option<(RecordHeader, [f32; K])>, StoreError> {
         let mut head = [7.0; K];
         let loaded = self.count(|store| store.load(&mut head));
         match loaded {
@@ -169,7 +169,7 @@ impl Bench {
     }
 
     fn save(&mut self, round: u32) -> Result<(), StoreError> {
-        let (Loaded { campaign, round, representation }, head) = record(round);
+        let (RecordHeader { campaign, round, representation }, head) = record(round);
         self.count(|store| store.save(&Record { campaign, round, representation, head: &head }))
     }
 

@@ -3,8 +3,8 @@
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Memory;
-use fedspan_client::recorded::table::{Part, Rows, Table};
-use fedspan_client::recorded::{Problem, Recording, Wearer};
+use fedspan_client::recording::table::{Rows, Split, Table};
+use fedspan_client::recording::{FormatError, Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::store::record_len;
 use fedspan_client::{Linear, Task, Workspace};
@@ -54,7 +54,7 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
     };
     let wanted = recording.training_windows();
     let room = if settings.cached { room } else { Default::default() };
-    let source = Wearer::new(recording, room);
+    let source = WearerSource::new(recording, room);
     if settings.cached && !source.is_cached() {
         eprintln!("no room for {wanted} windows, features are computed anew");
     }
@@ -97,7 +97,7 @@ pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
             fault::exit(fault::WRONG, &wrong)
         }
     };
-    let (training, mut test) = (part(Part::Training), part(Part::Test));
+    let (training, mut test) = (part(Split::Training), part(Split::Test));
     let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
     let mut session = session::<_, _, SMALL_RECORD>(&settings, identity, model, training);
     let traffic = take_part(board, &settings, &mut session);
@@ -125,11 +125,11 @@ pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
     let millionths = (squares / tested.max(1) as f32 * 1e6 + 0.5) as u32;
     let (whole, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
     let score = format_args!("\"squared_error\":{whole}.{decimals:06}");
-    let trained = table.rows(Part::Training);
+    let trained = table.rows(Split::Training);
     finish(board, &session, &Report { stack, traffic, trained, tested, score })
 }
 
-fn nothing_there<B: Board>(board: &B, what: &str, problem: Problem) -> ! {
+fn nothing_there<B: Board>(board: &B, what: &str, problem: FormatError) -> ! {
     let partition = board.recording().as_ptr();
     let message = format_args!(
         "no {what} in the partition at {partition:p}: {problem}. QEMU loads one with \

@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use fedspan_client::store::{FlashStore, Loaded, Record, Store, StoreError};
+use fedspan_client::store::{FlashStore, Record, RecordHeader, Store, StoreError};
 use fedspan_protocol::frame::crc32c_f32;
 use semihosting::{eprintln, println};
 
@@ -87,12 +87,12 @@ impl<const N: usize> Store for Storage<N> {
         self.flash.as_mut().map_or(Ok(0), FlashStore::load_spent)
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         let Some(flash) = &mut self.flash else { return Ok(None) };
         let loaded = flash.load(head)?;
         let (device, resets) = (self.device, kept::resets());
         match loaded {
-            Some(Loaded { campaign, round, representation }) => {
+            Some(RecordHeader { campaign, round, representation }) => {
                 self.counters.restored = round;
                 let record = Record { campaign, round, representation, head };
                 let told = Told(&record);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fedspan_client::Millis;
 use fedspan_client::session::{Config, Counters, Protection, Sampling};
 use fedspan_client::source::{SampleSource, Samples, Targets};
-use fedspan_client::store::{Loaded, Record, Store, StoreError};
+use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
 use fedspan_protocol::frame::{Decoder, Fed, HEADER_ANSWER, HEADER_SEALED};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
@@ -416,7 +416,7 @@ impl SampleSource for Recording {
 struct Kept(Rc<RefCell<Cell>>);
 
 struct Cell {
-    record: Option<(Loaded, [f32; K])>,
+    record: Option<(RecordHeader, [f32; K])>,
     handshakes: u64,
     /// Saves before it fails.
     saves: u32,
@@ -428,11 +428,11 @@ impl Store for Kept {
         cell.saves = cell.saves.checked_sub(1).ok_or(StoreError)?;
         let Record { campaign, round, representation, head } = *record;
         let head = head.try_into().map_err(|_| StoreError)?;
-        cell.record = Some((Loaded { campaign, round, representation }, head));
+        cell.record = Some((RecordHeader { campaign, round, representation }, head));
         Ok(())
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         Ok(self.0.borrow().record.map(|(loaded, kept)| {
             head.copy_from_slice(&kept);
             loaded

@@ -13,9 +13,9 @@ const FIRST: u64 = 2000;
 
 /// Random numbers of one draw.
 #[derive(Clone, Debug)]
-pub struct Stream(ChaCha8Rng);
+pub struct DrawRng(ChaCha8Rng);
 
-impl Stream {
+impl DrawRng {
     /// The stream of `seed` for draw `index`.
     #[must_use]
     pub fn new(seed: u64, index: u64) -> Self {
@@ -46,7 +46,7 @@ impl Stream {
 
     /// The first `count` (at most [`DRAW_MAX`]) of a random permutation of `0..n`, each given to `take`. The
     /// permutation itself is never there: of its exchanges only those that still matter are remembered.
-    pub fn choose(&mut self, n: usize, count: usize, mut take: impl FnMut(usize)) {
+    pub fn sample_without_replacement(&mut self, n: usize, count: usize, mut take: impl FnMut(usize)) {
         let mut moved = [(usize::MAX, 0); DRAW_MAX];
         for i in 0..count.min(n).min(DRAW_MAX) {
             let j = i + self.below(n - i);
@@ -63,11 +63,11 @@ impl Stream {
 }
 
 /// `count` random training windows of each class, by their numbers, class after class.
-pub fn per_class(recording: &Recording<'_>, count: usize, index: u64, mut take: impl FnMut(u16)) {
+pub fn draw_per_class(recording: &Recording<'_>, count: usize, index: u64, mut take: impl FnMut(u16)) {
     let header = recording.header();
-    let mut stream = Stream::new(header.seed, index);
+    let mut stream = DrawRng::new(header.seed, index);
     for class in (0..header.classes).filter_map(|class| u8::try_from(class).ok()) {
-        stream.choose(recording.windows_of(class), count, |nth| {
+        stream.sample_without_replacement(recording.windows_of(class), count, |nth| {
             if let Some(number) = recording.number_of(class, nth).and_then(|n| u16::try_from(n).ok()) {
                 take(number);
             }

@@ -14,8 +14,8 @@
 //!
 //! Integrity is the storage's business. A record of another version or length is no record.
 
-use super::copies::has_magic;
-use super::{Loaded, Record};
+use super::counter_copy::has_magic;
+use super::{Record, RecordHeader};
 
 const VERSION: u8 = 2;
 const FIELDS: usize = 16;
@@ -28,14 +28,14 @@ pub const fn record_len(k: usize, c: usize) -> usize {
 }
 
 /// Writes a record; `None` if `out` is too short.
-pub fn write(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
+pub fn encode(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     let length = HEADER + 4 * record.head.len();
     let out = out.get_mut(..length)?;
     // A mask can make the beginning of a magic out of any four bytes, but such places are three bytes apart or more:
     // there is a mask for every record of less than 768 bytes, and a server that means harm finds longer ones refused.
     (0..=u8::MAX).find(|mask| {
         let mut places = out.iter_mut();
-        walk(record, *mask, |byte| {
+        for_each_byte(record, *mask, |byte| {
             if let Some(place) = places.next() {
                 *place = byte;
             }
@@ -46,18 +46,18 @@ pub fn write(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
 }
 
 /// Whether `stored` is this record.
-pub fn is(stored: &[u8], record: &Record<'_>) -> bool {
+pub fn matches(stored: &[u8], record: &Record<'_>) -> bool {
     let mask = stored.get(1).copied().unwrap_or_default();
     let (mut stored, mut same) = (stored.iter(), true);
-    walk(record, mask, |byte| same &= stored.next() == Some(&byte));
+    for_each_byte(record, mask, |byte| same &= stored.next() == Some(&byte));
     same && stored.next().is_none()
 }
 
 /// The bytes of a record. Not an iterator: a chain of five is ten times the code.
-fn walk(record: &Record<'_>, mask: u8, mut each: impl FnMut(u8)) {
-    each(VERSION);
-    each(mask);
-    let mut masked = |bytes: &[u8]| bytes.iter().for_each(|byte| each(byte ^ mask));
+fn for_each_byte(record: &Record<'_>, mask: u8, mut emit: impl FnMut(u8)) {
+    emit(VERSION);
+    emit(mask);
+    let mut masked = |bytes: &[u8]| bytes.iter().for_each(|byte| emit(byte ^ mask));
     masked(&record.campaign.to_le_bytes());
     masked(&record.round.to_le_bytes());
     masked(&record.representation.to_le_bytes());
@@ -66,7 +66,7 @@ fn walk(record: &Record<'_>, mask: u8, mut each: impl FnMut(u8)) {
 
 /// Reads a record; the head goes into `head`. `None`, with `head` unchanged, if it is of another version or
 /// length, or holds a number that is not finite.
-pub fn read(bytes: &[u8], head: &mut [f32]) -> Option<Loaded> {
+pub fn decode(bytes: &[u8], head: &mut [f32]) -> Option<RecordHeader> {
     let ([version, mask], rest) = bytes.split_first_chunk()?;
     let (fields, body) = rest.split_first_chunk::<FIELDS>()?;
     let (values, rest) = body.as_chunks::<4>();
@@ -82,7 +82,7 @@ pub fn read(bytes: &[u8], head: &mut [f32]) -> Option<Loaded> {
     for (place, bytes) in head.iter_mut().zip(values) {
         *place = value(bytes);
     }
-    Some(Loaded {
+    Some(RecordHeader {
         campaign: u64::from_le_bytes(*campaign),
         round: u32::from_le_bytes(*round),
         representation: u32::from_le_bytes(*representation),

@@ -5,9 +5,9 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashError, NorFlashErrorKind};
-use embedded_storage_async::nor_flash as waiting;
+use embedded_storage_async::nor_flash as asynchronous;
 
-use super::copies::{Found, Kind, Search};
+use super::counter_copy::{CounterKind, ScanResult, Scanner};
 
 /// Bytes that are read at once when the whole flash is.
 pub const BLOCK: usize = 64;
@@ -17,38 +17,38 @@ pub const BLOCK: usize = 64;
 pub struct Aligned<const N: usize>(pub [u8; N]);
 
 /// Zeros in the first bytes of a page that is in use.
-pub const MARKED: u32 = u8::BITS / 2;
+pub const MARK_ZEROS_MIN: u32 = u8::BITS / 2;
 
 /// Flash whose pages are not erased, nor written over, as long as they hold the only copy of the largest number of a kind, or all that there
 /// is: a library that repairs what it finds damaged does not know what it throws away, and flash that is blank is that of
 /// a device that has spent nothing.
-pub struct Careful<F> {
+pub struct GuardedFlash<F> {
     pub flash: F,
     pub(super) range: Range<u32>,
     refused: bool,
 }
 
-impl<F: NorFlash> Careful<F> {
+impl<F: NorFlash> GuardedFlash<F> {
     pub fn new(flash: F, range: Range<u32>) -> Self {
         Self { flash, range, refused: false }
     }
 
     /// Whether an erasure was refused since this was asked last.
-    pub fn has_refused(&mut self) -> bool {
+    pub fn take_refused(&mut self) -> bool {
         core::mem::take(&mut self.refused)
     }
 
     /// What is in `range`.
     #[inline(never)]
-    pub fn search(&mut self, range: Range<u32>) -> Result<Found, NorFlashErrorKind> {
-        let mut search = Search::new();
-        self.each(range, &mut |byte| search.take(byte))?;
-        Ok(search.found)
+    pub fn scan(&mut self, range: Range<u32>) -> Result<ScanResult, NorFlashErrorKind> {
+        let mut scanner = Scanner::new();
+        self.for_each_byte(range, &mut |byte| scanner.push(byte))?;
+        Ok(scanner.found)
     }
 
     /// Whether there is nothing in `range` but, at the beginning of `places` and every `stride` bytes after that, what is left of
     /// writing `bytes` where the power went.
-    pub fn is_blank_but(
+    pub fn is_blank_except(
         &mut self,
         range: Range<u32>,
         places: Range<u32>,
@@ -57,7 +57,7 @@ impl<F: NorFlash> Careful<F> {
     ) -> Result<bool, NorFlashErrorKind> {
         let (mut at, mut blank) = (range.start, true);
         let mut index = 0;
-        self.each(range, &mut |byte| {
+        self.for_each_byte(range, &mut |byte| {
             let inside = places.contains(&at);
             let written = bytes.get(index).filter(|_| inside).copied().unwrap_or(0xFF);
             index = if inside && index + 1 < stride as usize { index + 1 } else { 0 };
@@ -70,7 +70,7 @@ impl<F: NorFlash> Careful<F> {
     /// All bytes of `range`, one after the other.
     // Not generic: it is called in many places.
     #[inline(never)]
-    pub(super) fn each(
+    pub(super) fn for_each_byte(
         &mut self,
         mut range: Range<u32>,
         take: &mut dyn FnMut(u8),
@@ -90,14 +90,14 @@ impl<F: NorFlash> Careful<F> {
     /// many bytes, and takes fewer zeros than half a byte's for bits that fell over; it writes the mark over them.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         let (mut read, mut zeros, mut dirty) = (0, 0, false);
-        self.each(page, &mut |byte| {
+        self.for_each_byte(page, &mut |byte| {
             if read < F::READ_SIZE {
                 zeros += byte.count_zeros();
             }
             dirty |= byte != 0xFF && read >= F::WRITE_SIZE;
             read += 1;
         })?;
-        Ok(zeros < MARKED && dirty)
+        Ok(zeros < MARK_ZEROS_MIN && dirty)
     }
 
     /// Where in `from..to` the only copies of the largest numbers end, in bytes from its start; and whether that is all that
@@ -106,28 +106,27 @@ impl<F: NorFlash> Careful<F> {
         &mut self,
         from: u32,
         to: u32,
-    ) -> Result<([Option<u32>; Kind::ALL.len()], bool), NorFlashErrorKind> {
+    ) -> Result<([Option<u32>; CounterKind::PROTECTED.len()], bool), NorFlashErrorKind> {
         let Range { start, end } = self.range;
-        let (inside, before, behind) =
-            (self.search(from..to)?, self.search(start..from)?, self.search(to..end)?);
-        let newest = |kind| inside.number(kind) > before.number(kind).max(behind.number(kind));
+        let (inside, before, behind) = (self.scan(from..to)?, self.scan(start..from)?, self.scan(to..end)?);
+        let newest = |kind| inside.value(kind) > before.value(kind).max(behind.value(kind));
         let all = !inside.is_blank && before.is_blank && behind.is_blank;
-        Ok((Kind::ALL.map(|kind| newest(kind).then(|| inside.end(kind))), all))
+        Ok((CounterKind::PROTECTED.map(|kind| newest(kind).then(|| inside.end(kind))), all))
     }
 
     /// Whether writing there would go over the only copy of a largest number: in a damaged page the library takes for free what
     /// is not. Where everything is erased it is not asked for long.
-    fn would_spoil(&mut self, place: Range<u32>) -> Result<bool, NorFlashErrorKind> {
-        if self.search(place.clone())?.is_blank {
+    fn would_overwrite_only_copy(&mut self, place: Range<u32>) -> Result<bool, NorFlashErrorKind> {
+        if self.scan(place.clone())?.is_blank {
             return Ok(false);
         }
         let Range { start, end } = self.range;
-        let found = self.search(start..end)?;
-        for kind in Kind::ALL {
+        let found = self.scan(start..end)?;
+        for kind in CounterKind::PROTECTED {
             let last = start.saturating_add(found.end(kind));
             let first = last.saturating_sub(kind.length() as u32);
-            let hit = found.number(kind).is_some() && first < place.end && place.start < last;
-            if hit && self.search(start..last.saturating_sub(1))?.number(kind) != found.number(kind) {
+            let hit = found.value(kind).is_some() && first < place.end && place.start < last;
+            if hit && self.scan(start..last.saturating_sub(1))?.value(kind) != found.value(kind) {
                 return Ok(true);
             }
         }
@@ -135,22 +134,22 @@ impl<F: NorFlash> Careful<F> {
     }
 
     /// Whether there is no other copy of a number than in `from..to`, or nothing else at all.
-    fn is_needed(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
+    fn holds_only_copy(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
         let (copies, all) = self.only_copies(from, to)?;
         Ok(all || copies.iter().any(Option::is_some))
     }
 
-    fn erase_unless_needed(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
-        if self.is_needed(from, to)? {
+    fn erase_guarded(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
+        if self.holds_only_copy(from, to)? {
             self.refused = true;
             return Err(NorFlashErrorKind::Other);
         }
-        self.erase_noted(from)
+        self.erase_logged(from)
     }
 }
 
 /// Runs a future of [`Careful`] flash: every one is ready at once.
-pub fn wait<T>(future: impl Future<Output = T>) -> T {
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
     loop {
@@ -160,25 +159,25 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-impl<F: ErrorType> waiting::ErrorType for Careful<F> {
-    type Error = Failure;
+impl<F: ErrorType> asynchronous::ErrorType for GuardedFlash<F> {
+    type Error = GuardedFlashError;
 }
 
 /// What went wrong in the flash, whatever the driver.
 #[derive(Debug)]
-pub struct Failure(NorFlashErrorKind);
+pub struct GuardedFlashError(NorFlashErrorKind);
 
-impl waiting::NorFlashError for Failure {
-    fn kind(&self) -> waiting::NorFlashErrorKind {
+impl asynchronous::NorFlashError for GuardedFlashError {
+    fn kind(&self) -> asynchronous::NorFlashErrorKind {
         self.0
     }
 }
 
-impl<F: NorFlash> waiting::ReadNorFlash for Careful<F> {
+impl<F: NorFlash> asynchronous::ReadNorFlash for GuardedFlash<F> {
     const READ_SIZE: usize = F::READ_SIZE;
 
-    async fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Failure> {
-        self.flash.read(offset, bytes).map_err(|error| Failure(error.kind()))
+    async fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), GuardedFlashError> {
+        self.flash.read(offset, bytes).map_err(|error| GuardedFlashError(error.kind()))
     }
 
     fn capacity(&self) -> usize {
@@ -186,20 +185,20 @@ impl<F: NorFlash> waiting::ReadNorFlash for Careful<F> {
     }
 }
 
-impl<F: NorFlash> waiting::NorFlash for Careful<F> {
+impl<F: NorFlash> asynchronous::NorFlash for GuardedFlash<F> {
     const WRITE_SIZE: usize = F::WRITE_SIZE;
     const ERASE_SIZE: usize = F::ERASE_SIZE;
 
-    async fn erase(&mut self, from: u32, to: u32) -> Result<(), Failure> {
-        self.erase_unless_needed(from, to).map_err(Failure)
+    async fn erase(&mut self, from: u32, to: u32) -> Result<(), GuardedFlashError> {
+        self.erase_guarded(from, to).map_err(GuardedFlashError)
     }
 
-    async fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Failure> {
+    async fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), GuardedFlashError> {
         let end = offset.saturating_add(bytes.len() as u32);
-        if self.would_spoil(offset..end).map_err(Failure)? {
+        if self.would_overwrite_only_copy(offset..end).map_err(GuardedFlashError)? {
             self.refused = true;
-            return Err(Failure(NorFlashErrorKind::Other));
+            return Err(GuardedFlashError(NorFlashErrorKind::Other));
         }
-        self.flash.write(offset, bytes).map_err(|error| Failure(error.kind()))
+        self.flash.write(offset, bytes).map_err(|error| GuardedFlashError(error.kind()))
     }
 }

@@ -1,7 +1,7 @@
 //! A small recording of made-up motion.
 
 use fedspan_client::features::{CHANNELS, WINDOW};
-use fedspan_client::recorded::{Header, Series, write};
+use fedspan_client::recording::{Header, Series, write};
 use fedspan_protocol::frame::crc32c;
 
 use super::common::Random;

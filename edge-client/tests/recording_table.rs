@@ -2,8 +2,8 @@
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
-use fedspan_client::recorded::Problem;
-use fedspan_client::recorded::table::{HEADER, Part, Rows, Table, write};
+use fedspan_client::recording::FormatError;
+use fedspan_client::recording::table::{HEADER, Rows, Split, Table, write};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::RoundId;
@@ -29,7 +29,7 @@ fn table(training: usize, test: usize) -> Vec<u8> {
     bytes
 }
 
-fn read<const N: usize>(table: &Table<'_>, part: Part) -> (Vec<f32>, Vec<f32>) {
+fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     let mut rows = Rows::<N>::new(table, part).unwrap();
     // Twice: it can be replayed.
@@ -61,12 +61,12 @@ fn what_was_written_is_read() {
         bytes.resize(bytes.len() + 100, 0xff);
         let table = Table::parse(&bytes).unwrap();
         assert_eq!(
-            (table.features(), table.rows(Part::Training), table.rows(Part::Test)),
+            (table.features(), table.rows(Split::Training), table.rows(Split::Test)),
             (D, training, test)
         );
-        assert_eq!(read::<D>(&table, Part::Training), values(training, 1.0));
-        assert_eq!(read::<D>(&table, Part::Test), values(test, 1000.0));
-        assert!(Rows::<{ D + 1 }>::new(&table, Part::Training).is_none(), "of another model");
+        assert_eq!(read::<D>(&table, Split::Training), values(training, 1.0));
+        assert_eq!(read::<D>(&table, Split::Test), values(test, 1000.0));
+        assert!(Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(), "of another model");
     }
 }
 
@@ -86,10 +86,10 @@ fn any_damage_is_found() {
 #[test]
 fn what_else_is_there_is_named() {
     let problem = |bytes: &[u8]| Table::parse(bytes).unwrap_err();
-    assert_eq!(problem(&[]), Problem::Length { needed: HEADER, got: 0 });
-    assert_eq!(problem(&[0; 64]), Problem::Blank);
-    assert_eq!(problem(&[0xff; 64]), Problem::Blank);
-    assert_eq!(problem(&[7; 64]), Problem::Magic);
+    assert_eq!(problem(&[]), FormatError::Length { needed: HEADER, got: 0 });
+    assert_eq!(problem(&[0; 64]), FormatError::Blank);
+    assert_eq!(problem(&[0xff; 64]), FormatError::Blank);
+    assert_eq!(problem(&[7; 64]), FormatError::Magic);
     // With a good check, whatever the header says.
     let changed = |at: usize, to: &[u8]| {
         let mut bytes = table(2, 1);
@@ -98,17 +98,17 @@ fn what_else_is_there_is_named() {
         seal(&mut bytes);
         problem(&bytes)
     };
-    assert_eq!(changed(4, &[2, 0]), Problem::Version(2));
-    assert_eq!(changed(6, &[0, 0]), Problem::Header("the number of features"));
-    assert_eq!(changed(6, &[4, 0]), Problem::Header("the number of test rows"));
-    assert_eq!(changed(12, &[4, 0, 0, 0]), Problem::Header("the number of training rows"));
-    assert_eq!(changed(12, &[0xff; 4]), Problem::Header("the number of training rows"));
-    assert_eq!(changed(16, &[0xff; 4]), Problem::Header("the number of test rows"));
-    assert_eq!(changed(8, &[0xff; 4]), Problem::Length { needed: u32::MAX as usize + 4, got: 72 });
+    assert_eq!(changed(4, &[2, 0]), FormatError::Version(2));
+    assert_eq!(changed(6, &[0, 0]), FormatError::Header("the number of features"));
+    assert_eq!(changed(6, &[4, 0]), FormatError::Header("the number of test rows"));
+    assert_eq!(changed(12, &[4, 0, 0, 0]), FormatError::Header("the number of training rows"));
+    assert_eq!(changed(12, &[0xff; 4]), FormatError::Header("the number of training rows"));
+    assert_eq!(changed(16, &[0xff; 4]), FormatError::Header("the number of test rows"));
+    assert_eq!(changed(8, &[0xff; 4]), FormatError::Length { needed: u32::MAX as usize + 4, got: 72 });
     // A header that says it is shorter than itself.
     let mut short = table(0, 0);
     short[8..12].copy_from_slice(&8u32.to_le_bytes());
-    assert_eq!(problem(&short), Problem::Check);
+    assert_eq!(problem(&short), FormatError::Check);
 }
 
 #[test]

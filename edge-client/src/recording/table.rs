@@ -16,8 +16,8 @@
 
 use fedspan_protocol::message::RoundId;
 
-use super::Problem;
-use super::bytes::{array, check_whole, u16_at, u32_at};
+use super::FormatError;
+use super::bytes::{leading_bytes, u16_at, u32_at, verify_envelope};
 use crate::error::SourceError;
 use crate::source::{SampleSource, Samples, Targets};
 
@@ -30,7 +30,7 @@ pub const HEADER: usize = 20;
 
 /// Which rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Split {
     /// Those that train.
     Training,
     /// Those that test.
@@ -50,19 +50,20 @@ impl<'a> Table<'a> {
     /// after is in bounds. A value that is not finite is the model's business, which skips its sample.
     ///
     /// # Errors
-    /// [`Problem`].
-    pub fn parse(partition: &'a [u8]) -> Result<Self, Problem> {
-        let checked = check_whole(partition, HEADER, &MAGIC, VERSION)?;
-        let (head, rows) = checked.split_at_checked(HEADER).ok_or(Problem::Header("the number of bytes"))?;
+    /// [`FormatError`].
+    pub fn parse(partition: &'a [u8]) -> Result<Self, FormatError> {
+        let checked = verify_envelope(partition, HEADER, &MAGIC, VERSION)?;
+        let (head, rows) =
+            checked.split_at_checked(HEADER).ok_or(FormatError::Header("the number of bytes"))?;
         let features = usize::from(u16_at(head, 6));
         if features == 0 {
-            return Err(Problem::Header("the number of features"));
+            return Err(FormatError::Header("the number of features"));
         }
         let bytes = |count: u32| usize::try_from(count).ok()?.checked_mul(4 * (features + 1));
         let training = bytes(u32_at(head, 12)).and_then(|length| rows.split_at_checked(length));
-        let (training, test) = training.ok_or(Problem::Header("the number of training rows"))?;
+        let (training, test) = training.ok_or(FormatError::Header("the number of training rows"))?;
         if bytes(u32_at(head, 16)) != Some(test.len()) {
-            return Err(Problem::Header("the number of test rows"));
+            return Err(FormatError::Header("the number of test rows"));
         }
         Ok(Self { features, training, test })
     }
@@ -75,14 +76,14 @@ impl<'a> Table<'a> {
 
     /// Rows of a part.
     #[must_use]
-    pub fn rows(&self, part: Part) -> usize {
+    pub fn rows(&self, part: Split) -> usize {
         self.bytes(part).len() / (4 * (self.features + 1))
     }
 
-    fn bytes(&self, part: Part) -> &'a [u8] {
+    fn bytes(&self, part: Split) -> &'a [u8] {
         match part {
-            Part::Training => self.training,
-            Part::Test => self.test,
+            Split::Training => self.training,
+            Split::Test => self.test,
         }
     }
 }
@@ -100,7 +101,7 @@ pub struct Rows<'a, const D: usize> {
 impl<'a, const D: usize> Rows<'a, D> {
     /// `None` if the table has another number of features.
     #[must_use]
-    pub fn new(table: &Table<'a>, part: Part) -> Option<Self> {
+    pub fn new(table: &Table<'a>, part: Split) -> Option<Self> {
         let all = table.bytes(part);
         (table.features == D).then_some(Self { all, next: 0, x: [0.0; D], y: [0.0] })
     }
@@ -114,7 +115,7 @@ impl<const D: usize> SampleSource for Rows<'_, D> {
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
         let row = self.all.get(index.checked_mul(4 * (D + 1))?..)?.get(..4 * (D + 1))?;
-        let values = row.chunks_exact(4).map(|bytes| f32::from_le_bytes(array(bytes)));
+        let values = row.chunks_exact(4).map(|bytes| f32::from_le_bytes(leading_bytes(bytes)));
         for (place, value) in self.x.iter_mut().chain(&mut self.y).zip(values) {
             *place = value;
         }

@@ -4,7 +4,7 @@
 
 use fedspan_protocol::message::RoundId;
 
-use super::draw::{per_class, round_index};
+use super::draw::{draw_per_class, round_index};
 use super::{CLASSES_MAX, DRAW_MAX, Recording};
 use crate::error::SourceError;
 use crate::features::FEATURES;
@@ -12,23 +12,23 @@ use crate::source::{SampleSource, Samples, Targets};
 
 /// A few windows, by number.
 #[derive(Clone, Copy, Debug)]
-struct Few {
+struct WindowList {
     numbers: [u16; CLASSES_MAX * DRAW_MAX],
     len: usize,
 }
 
-impl Few {
+impl WindowList {
     const NONE: Self = Self { numbers: [0; CLASSES_MAX * DRAW_MAX], len: 0 };
 
     fn draw(recording: &Recording<'_>, count: u16, index: u64) -> Self {
-        let mut few = Self::NONE;
-        per_class(recording, count.into(), index, |number| {
-            if let Some(place) = few.numbers.get_mut(few.len) {
+        let mut list = Self::NONE;
+        draw_per_class(recording, count.into(), index, |number| {
+            if let Some(place) = list.numbers.get_mut(list.len) {
                 *place = number;
-                few.len += 1;
+                list.len += 1;
             }
         });
-        few
+        list
     }
 
     fn get(&self, index: usize) -> Option<usize> {
@@ -46,14 +46,14 @@ enum Pass {
 
 /// The source of one wearer.
 #[derive(Debug)]
-pub struct Wearer<'a> {
+pub struct WearerSource<'a> {
     recording: Recording<'a>,
     /// Features of all training windows, by number, where there is room for them.
     cache: Option<&'a [[f32; FEATURES]]>,
     /// Those that are labelled, where not all are.
-    labelled: Few,
+    labelled: WindowList,
     /// Those that this round's head is fitted on.
-    head: Few,
+    head: WindowList,
     round: Option<RoundId>,
     pass: Pass,
     next: usize,
@@ -61,14 +61,14 @@ pub struct Wearer<'a> {
     class: [u8; 1],
 }
 
-impl<'a> Wearer<'a> {
+impl<'a> WearerSource<'a> {
     /// The source; `room` receives the features of all training windows if it is large enough.
     #[must_use]
     pub fn new(recording: Recording<'a>, room: &'a mut [[f32; FEATURES]]) -> Self {
         let header = recording.header();
         let labelled = match header.labelled_per_class {
-            0 => Few::NONE,
-            count => Few::draw(&recording, count, header.wearer),
+            0 => WindowList::NONE,
+            count => WindowList::draw(&recording, count, header.wearer),
         };
         let cache = match room.get_mut(..recording.training_windows()) {
             Some(room) => {
@@ -85,7 +85,7 @@ impl<'a> Wearer<'a> {
             recording,
             cache,
             labelled,
-            head: Few::NONE,
+            head: WindowList::NONE,
             round: None,
             pass: Pass::All,
             next: 0,
@@ -110,7 +110,7 @@ impl<'a> Wearer<'a> {
     }
 }
 
-impl SampleSource for Wearer<'_> {
+impl SampleSource for WearerSource<'_> {
     fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
         self.pass = if self.recording.header().labelled_per_class == 0 { Pass::All } else { Pass::Labelled };
         self.next = 0;
@@ -124,7 +124,7 @@ impl SampleSource for Wearer<'_> {
         if header.head_per_class > 0 && self.pass == Pass::All {
             if self.round != Some(id) {
                 let index = round_index(header.wearer, id.round);
-                self.head = Few::draw(&self.recording, header.head_per_class, index);
+                self.head = WindowList::draw(&self.recording, header.head_per_class, index);
                 self.round = Some(id);
             }
             self.pass = Pass::Head;

@@ -5,7 +5,7 @@ use fedspan_protocol::frame::crc32c;
 
 /// A number that only grows. The largest of its copies is the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CounterKind {
     /// Handshakes that are numbered for use.
     Handshakes,
     /// What all noisy updates have cost.
@@ -15,20 +15,20 @@ pub enum Kind {
 }
 
 /// Bytes of the number and of the check behind the magic.
-const REST: usize = 8 + 4;
+const PAYLOAD: usize = 8 + 4;
 
 /// Bytes of a copy, at most.
-pub const LONGEST: usize = 8 + REST;
+pub const MAX_LEN: usize = 8 + PAYLOAD;
 
 /// Bytes with which every magic begins.
-const BEGINNING: usize = 4;
+const PREFIX: usize = 4;
 
-impl Kind {
+impl CounterKind {
     /// What must not get lost.
-    pub const ALL: [Self; 2] = [Self::Handshakes, Self::Spent];
+    pub const PROTECTED: [Self; 2] = [Self::Handshakes, Self::Spent];
 
     /// What is found.
-    const FOUND: [Self; 3] = [Self::Handshakes, Self::Spent, Self::Erasures];
+    const SCANNED: [Self; 3] = [Self::Handshakes, Self::Spent, Self::Erasures];
 
     /// What a copy begins with.
     ///
@@ -49,7 +49,7 @@ impl Kind {
     /// The largest number. No device has so many handshakes, and what the storage puts around a record that a server has
     /// chosen, read as a number of them, is beyond it: its sixth byte is the record's version. What is spent needs no such
     /// bound.
-    pub const fn most(self) -> u64 {
+    pub const fn max_value(self) -> u64 {
         match self {
             Self::Handshakes | Self::Erasures => (1 << 40) - 1,
             Self::Spent => u64::MAX,
@@ -57,7 +57,7 @@ impl Kind {
     }
 
     /// Its names in the storage. It is there twice: should one copy spoil, the other does not fall behind it.
-    pub const fn names(self) -> [u8; 2] {
+    pub const fn keys(self) -> [u8; 2] {
         match self {
             Self::Handshakes => [1, 2],
             Self::Spent => [3, 4],
@@ -75,20 +75,20 @@ impl Kind {
 
     /// Bytes of a copy.
     pub const fn length(self) -> usize {
-        self.magic().len() + REST
+        self.magic().len() + PAYLOAD
     }
 }
 
 /// A copy of a number: magic, number (little endian), CRC-32C of both.
 #[derive(Clone, Copy, Debug)]
-pub struct NumberCopy {
-    bytes: [u8; LONGEST],
+pub struct CounterCopy {
+    bytes: [u8; MAX_LEN],
     length: usize,
 }
 
-impl NumberCopy {
-    pub fn new(kind: Kind, number: u64) -> Self {
-        let mut copy = Self { bytes: [0; LONGEST], length: kind.length() };
+impl CounterCopy {
+    pub fn new(kind: CounterKind, number: u64) -> Self {
+        let mut copy = Self { bytes: [0; MAX_LEN], length: kind.length() };
         let all = kind.magic().iter().copied().chain(number.to_le_bytes());
         copy.bytes.iter_mut().zip(all).for_each(|(place, byte)| *place = byte);
         if let Some((checked, check)) =
@@ -106,63 +106,65 @@ impl NumberCopy {
 
 /// Whether something in these bytes could begin a copy.
 pub fn has_magic(bytes: &[u8]) -> bool {
-    bytes.windows(BEGINNING).any(|window| Kind::FOUND.iter().any(|kind| kind.magic().starts_with(window)))
+    bytes
+        .windows(PREFIX)
+        .any(|window| CounterKind::SCANNED.iter().any(|kind| kind.magic().starts_with(window)))
 }
 
 /// What is in a part of the flash.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct ScanResult {
     /// The largest number of all copies of each kind, and how many bytes were read when the last copy of it ended.
-    newest: [Option<(u64, u32)>; Kind::FOUND.len()],
+    newest: [Option<(u64, u32)>; CounterKind::SCANNED.len()],
     /// Nothing: all of it is erased.
     pub is_blank: bool,
 }
 
-impl Found {
-    fn of(&self, kind: Kind) -> Option<(u64, u32)> {
+impl ScanResult {
+    fn get(&self, kind: CounterKind) -> Option<(u64, u32)> {
         self.newest.get(kind.index()).copied().flatten()
     }
 
     /// The largest number.
-    pub fn number(&self, kind: Kind) -> Option<u64> {
-        self.of(kind).map(|(number, _)| number)
+    pub fn value(&self, kind: CounterKind) -> Option<u64> {
+        self.get(kind).map(|(number, _)| number)
     }
 
     /// Where the last copy of it ends, in bytes from where reading began; 0 if there is none.
-    pub fn end(&self, kind: Kind) -> u32 {
-        self.of(kind).map_or(0, |(_, end)| end)
+    pub fn end(&self, kind: CounterKind) -> u32 {
+        self.get(kind).map_or(0, |(_, end)| end)
     }
 }
 
 /// Reads flash from one end to the other, byte by byte.
 #[derive(Debug)]
-pub struct Search {
+pub struct Scanner {
     /// The bytes that were read last, the newest at the end.
-    window: [u8; LONGEST],
+    window: [u8; MAX_LEN],
     read: u32,
-    pub found: Found,
+    pub found: ScanResult,
 }
 
-impl Search {
+impl Scanner {
     pub fn new() -> Self {
-        let found = Found { newest: [None; Kind::FOUND.len()], is_blank: true };
-        Self { window: [0; LONGEST], read: 0, found }
+        let found = ScanResult { newest: [None; CounterKind::SCANNED.len()], is_blank: true };
+        Self { window: [0; MAX_LEN], read: 0, found }
     }
 
     /// The next byte.
-    pub fn take(&mut self, byte: u8) {
+    pub fn push(&mut self, byte: u8) {
         self.window.rotate_left(1);
         if let Some(last) = self.window.last_mut() {
             *last = byte;
         }
         self.read = self.read.saturating_add(1);
         self.found.is_blank &= byte == 0xFF;
-        for kind in Kind::FOUND {
-            let bytes = self.window.get(LONGEST - kind.length()..).unwrap_or_default();
+        for kind in CounterKind::SCANNED {
+            let bytes = self.window.get(MAX_LEN - kind.length()..).unwrap_or_default();
             let Some(rest) = bytes.strip_prefix(kind.magic()) else { continue };
             if let Some(number) = rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
-                && number <= kind.most()
-                && NumberCopy::new(kind, number).bytes() == bytes
+                && number <= kind.max_value()
+                && CounterCopy::new(kind, number).bytes() == bytes
                 && let Some(newest) = self.found.newest.get_mut(kind.index())
             {
                 *newest = (*newest).max(Some((number, self.read)));

@@ -2,9 +2,9 @@
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
-use crate::recorded::{HEADER, SHAPES, partition, raw, seal, series};
+use crate::recording::{HEADER, SHAPES, partition, raw, seal, series};
 use fedspan_client::features::FEATURES;
-use fedspan_client::recorded::{Problem, Recording};
+use fedspan_client::recording::{FormatError, Recording};
 
 /// Reads everything that a recording gives access to.
 fn read_all(recording: &Recording<'_>) -> usize {
@@ -64,13 +64,13 @@ fn any_damage_is_found() {
 
 #[test]
 fn a_partition_without_a_recording_says_what_is_there() {
-    assert_eq!(Recording::parse(&[0xff; 4096]).unwrap_err(), Problem::Blank);
-    assert_eq!(Recording::parse(&[0; 4096]).unwrap_err(), Problem::Blank);
-    assert_eq!(Recording::parse(&[]).unwrap_err(), Problem::Length { needed: 64, got: 0 });
+    assert_eq!(Recording::parse(&[0xff; 4096]).unwrap_err(), FormatError::Blank);
+    assert_eq!(Recording::parse(&[0; 4096]).unwrap_err(), FormatError::Blank);
+    assert_eq!(Recording::parse(&[]).unwrap_err(), FormatError::Length { needed: 64, got: 0 });
     let mut random = Random(1);
     for _ in 0..2000 {
         let noise: Vec<u8> = (0..512).flat_map(|_| random.next().to_le_bytes()).collect();
-        assert_eq!(Recording::parse(&noise).unwrap_err(), Problem::Magic);
+        assert_eq!(Recording::parse(&noise).unwrap_err(), FormatError::Magic);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A wearer's raw inertial samples in a partition of flash, as a device trains on them: windows are cut and
 //! features computed as they are needed, nothing of length m is kept.
 //!
-//! This file is the format: its reader and its writer. [`Wearer`] makes samples of a recording, [`draw`]
+//! This file is the format: its reader and its writer. [`WearerSource`] makes samples of a recording, [`draw`]
 //! chooses windows as the simulator does. [`table`] is for samples that are no motion.
 //!
 //! Little endian throughout; offsets in bytes. The format may change; its version then does.
@@ -44,9 +44,9 @@ mod wearer;
 use core::fmt;
 use core::ops::Range;
 
-use bytes::{array, check_whole, u16_at, u32_at, u64_at};
+use bytes::{leading_bytes, u16_at, u32_at, u64_at, verify_envelope};
 
-pub use wearer::Wearer;
+pub use wearer::WearerSource;
 
 use crate::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 
@@ -68,7 +68,7 @@ const SAMPLE: usize = 2 * CHANNELS;
 /// Why a partition holds no recording that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum FormatError {
     /// Nothing was ever written.
     Blank,
     /// Something else is there.
@@ -95,7 +95,7 @@ pub enum Problem {
     },
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Blank => f.write_str("it is blank"),
@@ -109,7 +109,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl core::error::Error for Problem {}
+impl core::error::Error for FormatError {}
 
 /// What the header says beside lengths.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,9 +171,9 @@ impl<'a> Recording<'a> {
     /// comes after is in bounds.
     ///
     /// # Errors
-    /// [`Problem`].
-    pub fn parse(partition: &'a [u8]) -> Result<Self, Problem> {
-        let checked = check_whole(partition, HEADER, &MAGIC, VERSION)?;
+    /// [`FormatError`].
+    pub fn parse(partition: &'a [u8]) -> Result<Self, FormatError> {
+        let checked = verify_envelope(partition, HEADER, &MAGIC, VERSION)?;
         let head = partition.get(..HEADER).unwrap_or(checked);
         let mut scale = [0.0; CHANNELS];
         for (index, place) in scale.iter_mut().enumerate() {
@@ -197,30 +197,30 @@ impl<'a> Recording<'a> {
             ("a reserved field", u32_at(head, 36) == 0),
         ] {
             if !good {
-                return Err(Problem::Header(field));
+                return Err(FormatError::Header(field));
             }
         }
         let end = HEADER + usize::from(u16_at(head, 6)) * SERIES;
-        let series = checked.get(HEADER..end).ok_or(Problem::Header("the number of series"))?;
+        let series = checked.get(HEADER..end).ok_or(FormatError::Header("the number of series"))?;
         let samples = checked.get(end..).unwrap_or_default();
         let recording = Self { header, series, samples };
         recording.check_series()?;
         Ok(recording)
     }
 
-    fn check_series(&self) -> Result<(), Problem> {
+    fn check_series(&self) -> Result<(), FormatError> {
         let mut left = self.samples.len();
         for (index, bytes) in self.series.chunks_exact(SERIES).enumerate() {
-            let wrong = |field| Problem::Series { index, field };
+            let wrong = |field| FormatError::Series { index, field };
             let count = usize::try_from(u32_at(bytes, 4)).unwrap_or(usize::MAX);
             let length = count.checked_mul(SAMPLE).ok_or(wrong("the number of samples"))?;
             left = left.checked_sub(length).ok_or(wrong("the number of samples"))?;
         }
         if left > 0 {
-            return Err(Problem::Header("the length"));
+            return Err(FormatError::Header("the length"));
         }
         for (index, series) in self.series().enumerate() {
-            let wrong = |field| Problem::Series { index, field };
+            let wrong = |field| FormatError::Series { index, field };
             let windows = series.windows(self.header.hop);
             if u16::from(series.class) >= self.header.classes {
                 return Err(wrong("the class"));
@@ -234,7 +234,11 @@ impl<'a> Recording<'a> {
         }
         // Windows are counted in 16 bits.
         let windows: usize = self.series().map(|s| usize::from(s.train) + s.test.len()).sum();
-        if windows > usize::from(u16::MAX) { Err(Problem::Header("the number of windows")) } else { Ok(()) }
+        if windows > usize::from(u16::MAX) {
+            Err(FormatError::Header("the number of windows"))
+        } else {
+            Ok(())
+        }
     }
 
     /// What the header says.
@@ -321,7 +325,7 @@ impl<'a> Recording<'a> {
             for ((place, raw), scale) in sample.iter_mut().zip(bytes.chunks_exact(2)).zip(&self.header.scale)
             {
                 // In f32, as the simulator computes it.
-                *place = f32::from(i16::from_le_bytes(array(raw))) * scale;
+                *place = f32::from(i16::from_le_bytes(leading_bytes(raw))) * scale;
             }
             extractor.push(&sample, out);
         }

@@ -1,10 +1,10 @@
 //! A wearer's samples: the same as a plain implementation with vectors draws, in the same order.
 #![cfg(feature = "recorded")]
 
-use crate::recorded::{HEADER, HOP, SHAPES, partition, raw};
+use crate::recording::{HEADER, HOP, SHAPES, partition, raw};
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
-use fedspan_client::recorded::draw::{Stream, round_index};
-use fedspan_client::recorded::{DRAW_MAX, Header, Recording, Wearer};
+use fedspan_client::recording::draw::{DrawRng, round_index};
+use fedspan_client::recording::{DRAW_MAX, Header, Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_protocol::message::RoundId;
 
@@ -35,7 +35,7 @@ fn plain() -> Vec<Sample> {
 
 /// `draw_per_class` of the simulator.
 fn drawn(all: &[Sample], count: usize, index: u64) -> Vec<Sample> {
-    let mut random = Stream::new(HEADER.seed, index);
+    let mut random = DrawRng::new(HEADER.seed, index);
     let mut chosen = Vec::new();
     for class in 0..=all.iter().map(|(class, _)| *class).max().unwrap() {
         let mut own: Vec<&Sample> = all.iter().filter(|(c, _)| *c == class).collect();
@@ -48,7 +48,7 @@ fn drawn(all: &[Sample], count: usize, index: u64) -> Vec<Sample> {
     chosen
 }
 
-fn pass(source: &mut Wearer<'_>) -> Vec<Sample> {
+fn pass(source: &mut WearerSource<'_>) -> Vec<Sample> {
     let mut got = Vec::new();
     while let Some(samples) = source.next() {
         let Targets::Classes(&[class]) = samples.targets else { panic!("one class") };
@@ -58,7 +58,7 @@ fn pass(source: &mut Wearer<'_>) -> Vec<Sample> {
 }
 
 /// One after the other from the last to the first; that is all.
-fn backwards(source: &mut Wearer<'_>, count: usize) -> Vec<Sample> {
+fn backwards(source: &mut WearerSource<'_>, count: usize) -> Vec<Sample> {
     assert!(source.at(count).is_none() && source.at(usize::MAX).is_none());
     let sample = |number| {
         let samples = source.at(number).unwrap();
@@ -79,7 +79,7 @@ fn passes_bring_what_the_simulator_brings() {
     for room in [0, 15, 100] {
         let mut room = vec![[0.0; FEATURES]; room];
         let enough = room.len() >= 15;
-        let mut source = Wearer::new(recording, &mut room);
+        let mut source = WearerSource::new(recording, &mut room);
         assert_eq!((source.is_cached(), source.windows()), (enough, 15));
         for number in [1, 2, 1, 700] {
             source.rewind_for_head(round(number)).unwrap();
@@ -101,7 +101,7 @@ fn samples_come_in_any_order() {
         let recording = Recording::parse(&bytes).unwrap();
         for room in [0, 15] {
             let mut room = vec![[0.0; FEATURES]; room];
-            let mut source = Wearer::new(recording, &mut room);
+            let mut source = WearerSource::new(recording, &mut room);
             for head in [false, true] {
                 let _ = if head {
                     source.rewind_for_head(round(3))
@@ -123,7 +123,7 @@ fn a_newcomer_has_a_few_labels_and_keeps_them() {
     let bytes = partition(&header, 0);
     let recording = Recording::parse(&bytes).unwrap();
     let mut room = vec![[0.0; FEATURES]; 15];
-    let mut source = Wearer::new(recording, &mut room);
+    let mut source = WearerSource::new(recording, &mut room);
     let expected = drawn(&plain(), 1, HEADER.wearer);
     assert_eq!(source.windows(), 3);
     for number in [1, 2] {
@@ -139,13 +139,13 @@ fn a_draw_is_the_start_of_a_permutation() {
     for n in 0..40 {
         for count in 0..=DRAW_MAX {
             let mut all: Vec<usize> = (0..n).collect();
-            let mut random = Stream::new(3, n as u64);
+            let mut random = DrawRng::new(3, n as u64);
             for i in 0..count.min(n) {
                 let j = i + random.below(n - i);
                 all.swap(i, j);
             }
             let mut got = Vec::new();
-            Stream::new(3, n as u64).choose(n, count, |i| got.push(i));
+            DrawRng::new(3, n as u64).sample_without_replacement(n, count, |i| got.push(i));
             assert_eq!(got, all[..count.min(n)]);
         }
     }
