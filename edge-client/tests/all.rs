@@ -9,8 +9,8 @@ mod common;
 #[path = "common/law.rs"]
 mod law;
 #[cfg(feature = "flash")]
-#[path = "common/nor.rs"]
-mod nor;
+#[path = "common/nor_flash.rs"]
+mod nor_flash;
 #[cfg(feature = "recorded")]
 #[path = "common/recording.rs"]
 mod recording;
@@ -18,8 +18,8 @@ mod recording;
 #[path = "common/sampler.rs"]
 mod sampler;
 #[cfg(feature = "flash")]
-#[path = "common/torn.rs"]
-mod torn;
+#[path = "common/torn_flash.rs"]
+mod torn_flash;
 
 mod adapter;
 mod attack_floats;
@@ -27,12 +27,11 @@ mod attack_moments;
 mod audit;
 mod convolution;
 mod correlation;
-mod cuts;
-mod declined;
+mod counter_forgery;
+mod declined_rounds;
 mod dense;
 mod dense_network;
 mod discrete_gaussian;
-mod downloads;
 mod entropy;
 mod extremes;
 mod falsifier;
@@ -40,19 +39,16 @@ mod fedrep_neighbours;
 mod fedrep_private;
 mod fixed;
 mod fixed_kernels;
-mod flash;
-mod forged;
-mod garbage;
-mod handshakes;
+mod flash_images;
+mod flash_store;
+mod handshake_counter;
 mod head;
 mod hostile;
-mod images;
-mod ledger;
-mod ledger_flash;
 mod left_out;
 mod linear_adapter;
 mod link;
-mod malicious;
+mod malformed_messages;
+mod malicious_server;
 mod mechanism;
 mod network;
 mod network_any;
@@ -60,26 +56,30 @@ mod network_batches;
 mod network_rounds;
 mod noise;
 mod power;
+mod power_cuts;
 mod power_neighbours;
 mod power_private;
 mod power_rounds;
 mod power_seeds;
-mod quiet_link;
+mod privacy_ledger;
+mod privacy_ledger_flash;
 mod recording_format;
 mod recording_table;
 mod recording_wearer;
 mod recurrent;
+mod rejected_input;
+mod representation_downloads;
+mod response_slots;
 mod ridge_choice;
 mod ridge_scores;
 mod scaled;
 mod session;
-mod slots;
+mod silent_link;
 mod specified;
 mod starts;
 mod streaming;
 mod strips;
 mod timing;
-mod traces;
-mod unchanged;
+mod traffic_traces;
 mod units;
 mod update;

@@ -5,7 +5,7 @@
 //! is 0.03 to 0.09, not 0. It is hidden by the slot in which an update leaves, and by nothing else; there is always one.
 #![cfg(feature = "privacy")]
 
-use crate::common::costly::private;
+use crate::common::priced_task::private;
 use crate::common::problem::{Problem, gradient, problem};
 use crate::common::server::{Flash, payload};
 use crate::sampler::words;

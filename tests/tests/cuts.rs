@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
 use crate::common::{Board, DEVICE, Host, gate, keys, opening, protected, uncobs};
-use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
+use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_aggregator::connection::Inbound;
 use fedspan_client::Millis;
 use fedspan_client::memory::StreamingWorkspace;

@@ -37,7 +37,7 @@ impl CounterKind {
     /// head has whole floats), a check of the length, and the name, 0. The second magic fits nowhere there: each of its
     /// last letters but the `S` could only be a length if it were 3 modulo 4, and none is 0. The first fits where it is
     /// all of the record's check, or begins in a record that lies before it: then the number is over [`most`](Self::most).
-    /// A test tries all lengths with all words (`tests/forged.rs`).
+    /// A test tries all lengths with all words (`tests/counter_forgery.rs`).
     const fn magic(self) -> &'static [u8] {
         match self {
             Self::Handshakes => b"FSPH",

@@ -72,7 +72,7 @@ impl core::error::Error for FlashError {}
 /// first write and counted in [`FlashStore::erased`]; the number of handshakes and the privacy ledger are not.
 ///
 /// Power may go in the middle of any write and any erasure, and again in what the next start does about that: the record is
-/// the old one or the new one, no number is less than what was saved (`tests/cuts.rs`). A page is erased only after a note of that
+/// the old one or the new one, no number is less than what was saved (`tests/power_cuts.rs`). A page is erased only after a note of that
 /// (24 bytes, where words have up to 8) in the page that is in use, so that a start knows what it finds half erased.
 ///
 /// # Versions

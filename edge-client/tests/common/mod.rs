@@ -3,7 +3,6 @@
 
 #[cfg(feature = "privacy")]
 pub mod clipped;
-pub mod costly;
 pub mod dense;
 #[cfg(feature = "network")]
 pub mod exact;
@@ -15,6 +14,7 @@ pub mod linear;
 #[cfg(feature = "network")]
 pub mod network;
 pub mod power;
+pub mod priced_task;
 #[cfg(feature = "privacy")]
 pub mod private;
 pub mod problem;

@@ -12,7 +12,7 @@ use rand_core::SeedableRng;
 
 use super::Millis;
 use super::history::Violation;
-use super::nor::{Nor, PAGE};
+use super::nor_flash::{Nor, PAGE};
 use super::plan::{Plan, RECORD};
 
 type Own = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;

@@ -3,7 +3,7 @@
 #![cfg(feature = "privacy")]
 
 use crate::common;
-use crate::common::costly::*;
+use crate::common::priced_task::*;
 use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::common::costly::*;
+use crate::common::priced_task::*;
 use crate::common::problem::{Problem, config, gradient, problem};
 use crate::common::server::*;
 use crate::common::*;
@@ -146,7 +146,7 @@ fn trace(
 ) -> Vec<(u64, String)> {
     let clock = Rc::new(Cell::new(0));
     let source = Slow { samples: problem.samples.clone(), clock: clock.clone(), took };
-    let task = Costly::new(Linear::new(Heap::new(problem.d, problem.k, problem.c)), Some(1000), SLOT);
+    let task = PricedTask::new(Linear::new(Heap::new(problem.d, problem.k, problem.c)), Some(1000), SLOT);
     let config = config(LIMIT);
     let random = ChaCha8Rng::seed_from_u64(1);
     let mut session = Session::new(config, Protection::Plaintext, task, source, Flash::default(), random);

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use crate::nor::{Nor, PAGE, WORD};
+use crate::nor_flash::{Nor, PAGE, WORD};
 use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 
@@ -128,12 +128,12 @@ fn open(nor: &Nor, private: bool) -> (Flash, Values) {
 fn table() -> String {
     let mut text = String::from(
         "# Golden flash images\n\n\
-         What version 2 of `FlashStore` has in flash: two pages of 512 bytes, words of 4, a head of 2 x 1. `tests/images.rs`\n\
+         What version 2 of `FlashStore` has in flash: two pages of 512 bytes, words of 4, a head of 2 x 1. `tests/flash_images.rs`\n\
          fails when this version writes other bytes, or reads other values. Of a record of round `r`, the campaign is\n\
          0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`.\n\n\
          A change of the format keeps these files as they are, in a folder of their own, and a test that opens or refuses\n\
          each. Written anew by\n\n\
-         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- images::\n```\n\n\
+         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- flash_images::\n```\n\n\
          | file | meaning | handshakes | spent | round of the record |\n| --- | --- | ---: | ---: | ---: |\n",
     );
     for golden in all() {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::Random;
-use crate::nor::{Nor, PAGE, WORD};
+use crate::nor_flash::{Nor, PAGE, WORD};
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
 use fedspan_client::store::{FlashError, FlashStore, Record, RecordHeader, Store, record_len};
 use proptest::prelude::*;

@@ -3,12 +3,12 @@
 //! not finished is anything that flash can hold then.
 //!
 //! `cargo test` tries each second cut with one of the things that it can leave; all of them, some minutes long:
-//! `cargo test --release -p fedspan-client --features flash --test all -- cuts:: --ignored --nocapture`.
+//! `cargo test --release -p fedspan-client --features flash --test all -- power_cuts:: --ignored --nocapture`.
 #![cfg(feature = "flash")]
 
 use std::collections::HashSet;
 
-use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
+use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 
 const K: usize = 2;

@@ -14,7 +14,7 @@ use super::server::{Bench, Flash};
 /// `T`, of which an update costs `release` of `budget`, and which is quiet for a `slot` when it computes; with no budget it
 /// says that it is not private, and costs so much nevertheless.
 #[derive(Clone, Debug)]
-pub struct Costly<T> {
+pub struct PricedTask<T> {
     pub task: T,
     pub release: u32,
     pub budget: Option<u64>,
@@ -26,13 +26,13 @@ pub struct Costly<T> {
     pub broken: bool,
 }
 
-impl<T> Costly<T> {
+impl<T> PricedTask<T> {
     pub fn new(task: T, budget: Option<u64>, slot: u64) -> Self {
         Self { task, release: 3, budget, slot, releases: Vec::new(), dry: false, broken: false }
     }
 }
 
-impl<T: Task> Task for Costly<T> {
+impl<T: Task> Task for PricedTask<T> {
     fn capabilities(&self) -> Capabilities {
         let privacy = match self.budget {
             Some(budget) => Privacy::Gaussian { release: self.release, budget, spent: 0 },
@@ -113,10 +113,10 @@ impl<T: Task> Task for Costly<T> {
     }
 }
 
-pub type PrivateBench = Bench<super::Sliced, Costly<Linear<Heap>>>;
+pub type PrivateBench = Bench<super::Sliced, PricedTask<Linear<Heap>>>;
 
 /// A device whose update costs 3 of `budget`, and which answers a `slot` after it began to compute.
 pub fn private(problem: &Problem, limit: u16, budget: Option<u64>, slot: u64, flash: &Flash) -> PrivateBench {
     let task = Linear::new(Heap::new(problem.d, problem.k, problem.c));
-    Bench::of(config(limit), Costly::new(task, budget, slot), problem.samples.clone(), flash.clone())
+    Bench::of(config(limit), PricedTask::new(task, budget, slot), problem.samples.clone(), flash.clone())
 }

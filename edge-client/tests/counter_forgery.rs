@@ -2,7 +2,7 @@
 //! handshakes, or a note of a page that is erased.
 #![cfg(feature = "flash")]
 
-use crate::nor::{Nor, PAGE, WORD};
+use crate::nor_flash::{Nor, PAGE, WORD};
 use fedspan_client::store::{ALL_SPENT, FlashStore, Record, Store, record_len};
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;

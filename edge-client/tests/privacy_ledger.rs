@@ -2,7 +2,7 @@
 //! paid for is declined before anything is received; a ledger that cannot be read is spent.
 #![cfg(feature = "privacy")]
 
-use crate::common::costly::*;
+use crate::common::priced_task::*;
 use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;
@@ -556,7 +556,7 @@ fn privacy_and_keys_are_independent() {
     for (budget, keyed) in [(None, false), (None, true), (Some(10), false), (Some(10), true)] {
         let flash = Flash::default();
         let protection = if keyed { Protection::Key(Key::new(0, [7; 32])) } else { Protection::Plaintext };
-        let task = Costly::new(Linear::new(Heap::new(20, 2, 1)), budget, SLOT);
+        let task = PricedTask::new(Linear::new(Heap::new(20, 2, 1)), budget, SLOT);
         let (source, random) = (problem.samples.clone(), ChaCha8Rng::seed_from_u64(1));
         let mut session = Session::new(config(256), protection, task, source, flash.clone(), random);
         let mut out = vec![0; config(256).transmit_capacity()];
@@ -568,9 +568,9 @@ fn privacy_and_keys_are_independent() {
 }
 
 /// A device that sees 30 samples a round, once, with this budget.
-fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, Costly<Linear<Heap>>> {
+fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, PricedTask<Linear<Heap>>> {
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
-    let task = Costly::new(Linear::new(Heap::streaming(20, 2, 1)), Some(budget), SLOT);
+    let task = PricedTask::new(Linear::new(Heap::streaming(20, 2, 1)), Some(budget), SLOT);
     let mut bench = Bench::of(config, task, NoRecording, flash.clone());
     bench.connect(7, 60_000);
     bench

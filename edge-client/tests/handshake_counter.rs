@@ -3,7 +3,7 @@
 #![cfg(feature = "flash")]
 
 use crate::common;
-use crate::nor::{Nor, PAGE, WORD};
+use crate::nor_flash::{Nor, PAGE, WORD};
 use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;

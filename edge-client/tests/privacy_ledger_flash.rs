@@ -3,7 +3,7 @@
 #![cfg(feature = "flash")]
 
 use crate::common::Random;
-use crate::nor::{Nor, PAGE, WORD};
+use crate::nor_flash::{Nor, PAGE, WORD};
 use fedspan_client::store::{ALL_SPENT, FlashStore, Record, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 
