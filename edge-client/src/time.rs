@@ -3,10 +3,10 @@
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
-/// Milliseconds: a moment on a clock that never goes back, wherever it starts, or the time between two moments.
+/// Milliseconds: a point in time on a monotonic clock with any origin, or a span of time.
 ///
-/// `+` and `-` saturate: a wake-up at [`Millis::MAX`] never comes, however much is added to it, and a moment that has
-/// passed is [`Millis::ZERO`] away.
+/// `+` and `-` saturate: a wake-up at [`Millis::MAX`] never comes, and the span to a point in the past is
+/// [`Millis::ZERO`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(u64);
 

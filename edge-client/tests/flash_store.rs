@@ -143,7 +143,10 @@ fn flash_that_cannot_be_used_says_why() {
     assert_eq!(backward, Some(FlashError::Range { bytes: 0, needed: 2 * PAGE }));
     let far = problem(0..8 * page);
     assert_eq!(far, Some(FlashError::Range { bytes: 8 * page, needed: 2 * PAGE }));
-    assert_eq!(far.unwrap().to_string(), "the range has 4096 bytes inside the flash, 1024 are needed");
+    assert_eq!(
+        far.unwrap().to_string(),
+        "the range of 4096 bytes is too short or extends beyond the flash; at least 1024 bytes inside it are needed"
+    );
     assert_eq!(problem(0..4 * page), None);
 }
 

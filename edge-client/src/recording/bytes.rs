@@ -1,11 +1,16 @@
-//! Numbers in a partition, and the frame that every format there has.
+//! Little-endian fields and the envelope that all partition formats share.
 
 use fedspan_protocol::frame::crc32c;
 
 use super::FormatError;
 
-/// What every format here begins and ends with: magic, version, and at offset 8 the length of all that is
-/// checked, which is returned; a CRC-32C behind it.
+/// Checks the envelope that all formats share: magic, version, the length of the checked bytes at offset 8,
+/// and a CRC-32C after them. Returns the checked bytes.
+///
+/// # Errors
+/// [`FormatError::Blank`], [`Magic`](FormatError::Magic), [`Version`](FormatError::Version),
+/// [`Length`](FormatError::Length) and [`Check`](FormatError::Check), in this order of precedence; but a
+/// partition shorter than the header is a `Length` error.
 pub(super) fn verify_envelope<'a>(
     partition: &'a [u8],
     header: usize,
@@ -31,7 +36,7 @@ pub(super) fn verify_envelope<'a>(
     if crc32c(checked).to_le_bytes() == check { Ok(checked) } else { Err(FormatError::Check) }
 }
 
-/// `N` bytes, zeros where there are none.
+/// The first `N` bytes, or zeros if there are fewer.
 pub(super) fn leading_bytes<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.first_chunk().copied().unwrap_or([0; N])
 }

@@ -1,13 +1,13 @@
-//! The simulator's seeded draws, without its vectors: which windows a wearer labels, and which of them a
-//! round's head is fitted on. `aggregator/src/random.rs` and `sim/src/data/watch.rs` (`draw_per_class`) hold
-//! the originals; same seed, same windows.
+//! The simulator's seeded draws, without allocation: the windows that a wearer labels, and those on which a
+//! round's head is fitted. The originals are in `aggregator/src/random.rs` and `sim/src/data/watch.rs`
+//! (`draw_per_class`); the same seed gives the same windows.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use super::{DRAW_MAX, Recording};
 
-/// `Purpose::Partition`, and where the draws per class begin among its streams.
+/// The simulator's `Purpose::Partition`, and the first of its streams that is used for draws per class.
 const PURPOSE: u8 = 6;
 const FIRST: u64 = 2000;
 
@@ -16,7 +16,7 @@ const FIRST: u64 = 2000;
 pub struct DrawRng(ChaCha8Rng);
 
 impl DrawRng {
-    /// The stream of `seed` for draw `index`.
+    /// The generator of draw `index` under `seed`.
     #[must_use]
     pub fn new(seed: u64, index: u64) -> Self {
         let mut key = [0u8; 32];
@@ -44,8 +44,8 @@ impl DrawRng {
         }
     }
 
-    /// The first `count` (at most [`DRAW_MAX`]) of a random permutation of `0..n`, each given to `take`. The
-    /// permutation itself is never there: of its exchanges only those that still matter are remembered.
+    /// Calls `take` with the first `count` (at most [`DRAW_MAX`]) elements of a random permutation of `0..n`.
+    /// The permutation itself is never stored, only those exchanges that still matter.
     pub fn sample_without_replacement(&mut self, n: usize, count: usize, mut take: impl FnMut(usize)) {
         let mut moved = [(usize::MAX, 0); DRAW_MAX];
         for i in 0..count.min(n).min(DRAW_MAX) {
@@ -53,7 +53,7 @@ impl DrawRng {
             let value = |at: usize| moved.iter().find(|(place, _)| *place == at).map_or(at, |(_, v)| *v);
             let (own, other) = (value(i), value(j));
             take(other);
-            // What was at i is now at j; i is not looked at again.
+            // The value at i has moved to j; i is not used again.
             let known = moved.iter().position(|(place, _)| *place == j).unwrap_or(i);
             if let Some(entry) = moved.get_mut(known) {
                 *entry = (j, own);
@@ -62,7 +62,7 @@ impl DrawRng {
     }
 }
 
-/// `count` random training windows of each class, by their numbers, class after class.
+/// Draws `count` random training windows of each class and calls `take` with their numbers, class by class.
 pub fn draw_per_class(recording: &Recording<'_>, count: usize, index: u64, mut take: impl FnMut(u16)) {
     let header = recording.header();
     let mut stream = DrawRng::new(header.seed, index);
@@ -75,7 +75,7 @@ pub fn draw_per_class(recording: &Recording<'_>, count: usize, index: u64, mut t
     }
 }
 
-/// Which draw a round's head is fitted on.
+/// Index of the draw for a round's head.
 #[must_use]
 pub fn round_index(wearer: u64, round: u32) -> u64 {
     wearer.wrapping_add(1) << 32 | u64::from(round)

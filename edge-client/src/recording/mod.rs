@@ -1,22 +1,22 @@
-//! A wearer's raw inertial samples in a partition of flash, as a device trains on them: windows are cut and
-//! features computed as they are needed, nothing of length m is kept.
+//! Recordings: the raw inertial samples of a wearer in a flash partition, on which a device trains. Windows are cut and
+//! features computed on demand; nothing of length m is kept.
 //!
-//! This file is the format: its reader and its writer. [`WearerSource`] makes samples of a recording, [`draw`]
-//! chooses windows as the simulator does. [`table`] is for samples that are no motion.
+//! This file has the format, its reader and its writer. [`WearerSource`] makes samples of a recording, [`draw`] chooses
+//! windows as the simulator does, and [`table`] is a format for samples that are not motion.
 //!
-//! Little endian throughout; offsets in bytes. The format may change; its version then does.
+//! All numbers are little endian, all offsets in bytes. A change of the format changes its version.
 //!
-//! | offset | type | what |
+//! | offset | type | content |
 //! | --- | --- | --- |
 //! | 0 | 4 bytes | `FSRC` |
 //! | 4 | u16 | version, 1 |
 //! | 6 | u16 | number of series, S |
-//! | 8 | u32 | length of all that is checked, L: 64 + 16 S + 12 bytes a sample |
+//! | 8 | u32 | length of the checked bytes, L: 64 + 16 S + 12 per sample |
 //! | 12 | u16 | classes, 1 to 16 |
 //! | 14 | u16 | samples between the starts of two windows |
 //! | 16 | u64 | seed of the draws below |
 //! | 24 | u64 | number of the wearer in these draws |
-//! | 32 | u16 | windows per class that a training round's head is fitted on, drawn anew each round; 0: all |
+//! | 32 | u16 | windows per class on which a round's head is fitted, drawn for each training round; 0: all |
 //! | 34 | u16 | windows per class that the wearer has labelled, drawn once; 0: all |
 //! | 36 | u32 | 0 |
 //! | 40 | 6 x f32 | scale of each channel: sample times scale is g, then rad/s |
@@ -24,17 +24,17 @@
 //! | 64 + 16 S | i16 | samples, series after series, six channels each |
 //! | L | u32 | CRC-32C of the first L bytes |
 //!
-//! | offset in a series | type | what |
+//! | offset in a series | type | content |
 //! | --- | --- | --- |
 //! | 0 | u8 | class of all its windows |
 //! | 1 | 3 bytes | 0 |
 //! | 4 | u32 | samples |
-//! | 8 | u16 | windows `0..` this train |
-//! | 10, 12 | u16, u16 | windows from this one to before that one test |
+//! | 8 | u16 | windows `0..` this are for training |
+//! | 10, 12 | u16, u16 | first test window, and the end of the test windows |
 //! | 14 | u16 | 0 |
 //!
-//! Which windows train and test is written down instead of computed from a fraction, so that nothing can be
-//! rounded one way on the host and another way on the board.
+//! The training and test windows are stored, not computed from a fraction, so that host and board cannot
+//! round differently.
 
 mod bytes;
 pub mod draw;
@@ -54,43 +54,43 @@ use crate::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 pub const MAGIC: [u8; 4] = *b"FSRC";
 /// Version of the format.
 pub const VERSION: u16 = 1;
-/// Most classes.
+/// Largest number of classes.
 pub const CLASSES_MAX: usize = 16;
-/// Most windows per class in a draw.
+/// Largest number of windows per class in a draw.
 pub const DRAW_MAX: usize = 8;
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const HEADER: usize = 64;
-/// Bytes of a series' description.
+/// Length of a series' description in bytes.
 pub const SERIES: usize = 16;
 const SAMPLE: usize = 2 * CHANNELS;
 
-/// Why a partition holds no recording that can be used.
+/// Reason why a partition holds no usable recording or table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// Nothing was ever written.
+    /// The partition was never written.
     Blank,
-    /// Something else is there.
+    /// The partition holds something else.
     Magic,
-    /// Another version.
+    /// The format has another version.
     Version(u16),
-    /// Longer than the partition.
+    /// The content is longer than the partition.
     Length {
-        /// What the header says, check included.
+        /// Length according to the header, including the checksum.
         needed: usize,
-        /// What there is.
+        /// Length of the partition.
         got: usize,
     },
-    /// The check does not match.
+    /// The checksum does not match.
     Check,
     /// A field of the header is out of range.
     Header(&'static str),
     /// A field of a series is out of range.
     Series {
-        /// Which one, from 0.
+        /// Index of the series, from 0.
         index: usize,
-        /// Which field.
+        /// The field that is out of range.
         field: &'static str,
     },
 }
@@ -98,11 +98,17 @@ pub enum FormatError {
 impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Blank => f.write_str("it is blank"),
-            Self::Magic => f.write_str("something else is there"),
-            Self::Version(version) => write!(f, "version {version}; this firmware reads version {VERSION}"),
-            Self::Length { needed, got } => write!(f, "{needed} bytes long, the partition has {got}"),
-            Self::Check => f.write_str("damaged: its check does not match"),
+            Self::Blank => f.write_str("the partition is blank; nothing was written to it"),
+            Self::Magic => f.write_str(
+                "the partition holds something else: its first bytes are not those of this format",
+            ),
+            Self::Version(version) => {
+                write!(f, "format version {version}; this firmware reads version {VERSION}")
+            }
+            Self::Length { needed, got } => {
+                write!(f, "the content takes {needed} bytes, the partition has {got}")
+            }
+            Self::Check => f.write_str("damaged: the checksum does not match; write it again"),
             Self::Header(field) => write!(f, "{field} in the header is out of range"),
             Self::Series { index, field } => write!(f, "{field} of series {index} is out of range"),
         }
@@ -111,10 +117,10 @@ impl fmt::Display for FormatError {
 
 impl core::error::Error for FormatError {}
 
-/// What the header says beside lengths.
+/// Header of a recording, without lengths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Header {
-    /// Classes.
+    /// Number of classes.
     pub classes: u16,
     /// Samples between the starts of two windows.
     pub hop: u16,
@@ -122,24 +128,24 @@ pub struct Header {
     pub seed: u64,
     /// Number of the wearer in the draws.
     pub wearer: u64,
-    /// Windows per class for a training round's head; 0: all.
+    /// Windows per class for a training round's head; 0 for all.
     pub head_per_class: u16,
-    /// Windows per class that are labelled; 0: all.
+    /// Labelled windows per class; 0 for all.
     pub labelled_per_class: u16,
-    /// Scale of each channel.
+    /// Scale of each channel, from raw samples to g and rad/s.
     pub scale: [f32; CHANNELS],
 }
 
-/// One series: one movement, recorded without a break.
+/// One series: a movement, recorded without a break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series<'a> {
-    /// Class of all its windows.
+    /// Class of all windows of the series.
     pub class: u8,
-    /// Windows before this one train.
+    /// Number of training windows, the first of the series.
     pub train: u16,
-    /// These windows test.
+    /// Range of the test windows.
     pub test: Range<u16>,
-    /// Raw samples.
+    /// Raw samples, 6 x i16 each.
     pub samples: &'a [u8],
 }
 
@@ -158,20 +164,20 @@ pub struct Recording<'a> {
     samples: &'a [u8],
 }
 
-/// Where one window is.
+/// A window of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<'a> {
-    /// Its class.
+    /// Class of the window.
     pub class: u8,
     samples: &'a [u8],
 }
 
 impl<'a> Recording<'a> {
-    /// Finds the recording at the start of a partition and checks all of it: whatever the bytes are, what
-    /// comes after is in bounds.
+    /// Finds the recording at the start of a partition and checks it completely, so that all later accesses
+    /// are in bounds.
     ///
     /// # Errors
-    /// [`FormatError`].
+    /// The first [`FormatError`] found.
     pub fn parse(partition: &'a [u8]) -> Result<Self, FormatError> {
         let checked = verify_envelope(partition, HEADER, &MAGIC, VERSION)?;
         let head = partition.get(..HEADER).unwrap_or(checked);
@@ -232,7 +238,7 @@ impl<'a> Recording<'a> {
                 return Err(wrong("the test part"));
             }
         }
-        // Windows are counted in 16 bits.
+        // Window numbers are 16 bits wide.
         let windows: usize = self.series().map(|s| usize::from(s.train) + s.test.len()).sum();
         if windows > usize::from(u16::MAX) {
             Err(FormatError::Header("the number of windows"))
@@ -241,13 +247,13 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// What the header says.
+    /// The header.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// All series.
+    /// The series in order.
     pub fn series(&self) -> impl Iterator<Item = Series<'a>> + use<'a> {
         let mut rest = self.samples;
         self.series.chunks_exact(SERIES).map(move |bytes| {
@@ -263,19 +269,19 @@ impl<'a> Recording<'a> {
         })
     }
 
-    /// Windows that train.
+    /// Number of training windows.
     #[must_use]
     pub fn training_windows(&self) -> usize {
         self.series().map(|series| usize::from(series.train)).sum()
     }
 
-    /// Training windows of one class.
+    /// Number of training windows of a class.
     #[must_use]
     pub fn windows_of(&self, class: u8) -> usize {
         self.series().filter(|series| series.class == class).map(|series| usize::from(series.train)).sum()
     }
 
-    /// The number, among all training windows, of training window `nth` of one class.
+    /// Number of a class's `nth` training window among all training windows.
     #[must_use]
     pub fn number_of(&self, class: u8, mut nth: usize) -> Option<usize> {
         let mut before = 0;
@@ -292,13 +298,13 @@ impl<'a> Recording<'a> {
         None
     }
 
-    /// Training window `number`: series after series, in time.
+    /// Training window `number`, counted through the series in order.
     #[must_use]
     pub fn training(&self, number: usize) -> Option<Window<'a>> {
         self.locate(number, |series| 0..series.train)
     }
 
-    /// Test window `number`: series after series, in time.
+    /// Test window `number`, counted through the series in order.
     #[must_use]
     pub fn test(&self, number: usize) -> Option<Window<'a>> {
         self.locate(number, |series| series.test.clone())
@@ -317,14 +323,14 @@ impl<'a> Recording<'a> {
         None
     }
 
-    /// The features of a window.
+    /// Computes the features of a window.
     pub fn features(&self, window: &Window<'_>, out: &mut [f32; FEATURES]) {
         let mut extractor = WindowFeatures::new();
         for bytes in window.samples.chunks_exact(SAMPLE) {
             let mut sample = [0.0; CHANNELS];
             for ((place, raw), scale) in sample.iter_mut().zip(bytes.chunks_exact(2)).zip(&self.header.scale)
             {
-                // In f32, as the simulator computes it.
+                // Computed in f32, as the simulator does.
                 *place = f32::from(i16::from_le_bytes(leading_bytes(raw))) * scale;
             }
             extractor.push(&sample, out);
@@ -332,8 +338,8 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Writes a recording, piece by piece, through `write`; the check comes last and is the caller's to append:
-/// four bytes, the CRC-32C of all that came before, little endian. For the host, which has a vector for that.
+/// Writes a recording in pieces through `write`, on the host. The caller appends the checksum: the CRC-32C of
+/// all bytes written, 4 bytes, little endian.
 pub fn write(header: &Header, series: &[Series<'_>], mut write: impl FnMut(&[u8])) {
     let samples: usize = series.iter().map(|s| s.samples.len()).sum();
     let length = HEADER + SERIES * series.len() + samples;

@@ -1,16 +1,16 @@
-//! Samples of a regression problem as a table in a partition of flash, one row a sample: for boards and data
-//! that have nothing to do with motion. Nothing is kept in RAM but the row that is read.
+//! Tables: the samples of a regression problem in a flash partition, one row per sample, for boards and data
+//! that have nothing to do with motion. Only the current row is in RAM.
 //!
-//! Little endian throughout; offsets in bytes. The format may change; its version then does.
+//! All numbers are little endian, all offsets in bytes. A change of the format changes its version.
 //!
-//! | offset | type | what |
+//! | offset | type | content |
 //! | --- | --- | --- |
 //! | 0 | 4 bytes | `FSTB` |
 //! | 4 | u16 | version, 1 |
-//! | 6 | u16 | features of a sample, d |
-//! | 8 | u32 | length of all that is checked, L: 20 + 4 (d + 1) bytes a row |
-//! | 12 | u32 | rows that train |
-//! | 16 | u32 | rows that test, after them |
+//! | 6 | u16 | features per sample, d |
+//! | 8 | u32 | length of the checked bytes, L: 20 + 4 (d + 1) per row |
+//! | 12 | u32 | training rows |
+//! | 16 | u32 | test rows, after the training rows |
 //! | 20 | f32 | rows: d features, then the target |
 //! | L | u32 | CRC-32C of the first L bytes |
 
@@ -25,15 +25,15 @@ use crate::source::{SampleSource, Samples, Targets};
 pub const MAGIC: [u8; 4] = *b"FSTB";
 /// Version of the format.
 pub const VERSION: u16 = 1;
-/// Bytes before the first row.
+/// Length of the header in bytes.
 pub const HEADER: usize = 20;
 
-/// Which rows.
+/// A part of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// Those that train.
+    /// The training rows.
     Training,
-    /// Those that test.
+    /// The test rows.
     Test,
 }
 
@@ -46,11 +46,11 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Finds the table at the start of a partition and checks all of it: whatever the bytes are, what comes
-    /// after is in bounds. A value that is not finite is the model's business, which skips its sample.
+    /// Finds the table at the start of a partition and checks it completely, so that all later accesses are
+    /// in bounds. Values may be infinite or NaN: the model skips such samples.
     ///
     /// # Errors
-    /// [`FormatError`].
+    /// The first [`FormatError`] found.
     pub fn parse(partition: &'a [u8]) -> Result<Self, FormatError> {
         let checked = verify_envelope(partition, HEADER, &MAGIC, VERSION)?;
         let (head, rows) =
@@ -68,13 +68,13 @@ impl<'a> Table<'a> {
         Ok(Self { features, training, test })
     }
 
-    /// `d`.
+    /// Number of features per sample, `d`.
     #[must_use]
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// Rows of a part.
+    /// Number of rows of a part.
     #[must_use]
     pub fn rows(&self, part: Split) -> usize {
         self.bytes(part).len() / (4 * (self.features + 1))
@@ -88,18 +88,18 @@ impl<'a> Table<'a> {
     }
 }
 
-/// One part of a table of `D` features as samples, one at a time.
+/// Sample source over one part of a table with `D` features: one sample at a time.
 #[derive(Clone, Debug)]
 pub struct Rows<'a, const D: usize> {
     all: &'a [u8],
-    /// Rows of this pass that have been handed out.
+    /// Number of rows read in this pass.
     next: usize,
     x: [f32; D],
     y: [f32; 1],
 }
 
 impl<'a, const D: usize> Rows<'a, D> {
-    /// `None` if the table has another number of features.
+    /// A source over the rows of `part`. `None` if the table does not have `D` features.
     #[must_use]
     pub fn new(table: &Table<'a>, part: Split) -> Option<Self> {
         let all = table.bytes(part);
@@ -129,9 +129,8 @@ impl<const D: usize> SampleSource for Rows<'_, D> {
     }
 }
 
-/// Writes a table, piece by piece, through `write`; the check comes last and is the caller's to append: four
-/// bytes, the CRC-32C of all that came before, little endian. `x` is row-major, m x d; training rows come
-/// first.
+/// Writes a table in pieces through `write`. The caller appends the checksum: the CRC-32C of all bytes
+/// written, 4 bytes, little endian. `x` is row-major, m x d; training rows come first.
 pub fn write<'a>(
     features: u16,
     training: (&'a [f32], &'a [f32]),

@@ -1,6 +1,5 @@
-//! A recording as the samples of a device: the same windows in the same order as the simulator's client of
-//! the same wearer has them (`sim/src/data`), and nothing of length m but the features that a board with the
-//! room may keep.
+//! Sample source over a recording: the same windows in the same order as the simulator's client of the same
+//! wearer (`sim/src/data`). Nothing of length m is kept, other than features on a board with room for them.
 
 use fedspan_protocol::message::RoundId;
 
@@ -10,7 +9,7 @@ use crate::error::SourceError;
 use crate::features::FEATURES;
 use crate::source::{SampleSource, Samples, Targets};
 
-/// A few windows, by number.
+/// A short list of window numbers.
 #[derive(Clone, Copy, Debug)]
 struct WindowList {
     numbers: [u16; CLASSES_MAX * DRAW_MAX],
@@ -36,7 +35,7 @@ impl WindowList {
     }
 }
 
-/// Which windows a pass runs over.
+/// The set of windows that a pass covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
     All,
@@ -44,15 +43,15 @@ enum Pass {
     Head,
 }
 
-/// The source of one wearer.
+/// Sample source over the recording of one wearer.
 #[derive(Debug)]
 pub struct WearerSource<'a> {
     recording: Recording<'a>,
-    /// Features of all training windows, by number, where there is room for them.
+    /// Features of all training windows, by number, if there is room for them.
     cache: Option<&'a [[f32; FEATURES]]>,
-    /// Those that are labelled, where not all are.
+    /// The labelled windows, if not all are.
     labelled: WindowList,
-    /// Those that this round's head is fitted on.
+    /// The windows on which this round's head is fitted.
     head: WindowList,
     round: Option<RoundId>,
     pass: Pass,
@@ -62,7 +61,8 @@ pub struct WearerSource<'a> {
 }
 
 impl<'a> WearerSource<'a> {
-    /// The source; `room` receives the features of all training windows if it is large enough.
+    /// A source over `recording`. If `room` is large enough, the features of all training windows are
+    /// computed into it once.
     #[must_use]
     pub fn new(recording: Recording<'a>, room: &'a mut [[f32; FEATURES]]) -> Self {
         let header = recording.header();
@@ -94,13 +94,13 @@ impl<'a> WearerSource<'a> {
         }
     }
 
-    /// Features are kept in RAM.
+    /// True if the features are kept in RAM.
     #[must_use]
     pub fn is_cached(&self) -> bool {
         self.cache.is_some()
     }
 
-    /// Windows that train.
+    /// Number of windows in a training pass.
     #[must_use]
     pub fn windows(&self) -> usize {
         match self.recording.header().labelled_per_class {
@@ -120,7 +120,7 @@ impl SampleSource for WearerSource<'_> {
     fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
         self.rewind(id)?;
         let header = self.recording.header();
-        // Who has labelled a few windows fits on all of those.
+        // A wearer with only a few labelled windows fits on all of these.
         if header.head_per_class > 0 && self.pass == Pass::All {
             if self.round != Some(id) {
                 let index = round_index(header.wearer, id.round);

@@ -2,21 +2,22 @@
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 
-/// How a session behaves.
+/// Settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The device's identity, unique in the fleet.
     pub device: u64,
-    /// Largest decoded frame, 128 to 4096 bytes: the length of the receive buffer.
+    /// Largest decoded frame in bytes, 128 to 16,384: the length of the receive buffer.
     pub frame_limit: u16,
-    /// Where samples come from.
+    /// The source of samples.
     pub sampling: Sampling,
-    /// Closes the link once the final head is fitted and acknowledged: for devices that only come by.
+    /// Whether to close the link once the final head is fitted and acknowledged, for devices that connect
+    /// only briefly.
     pub leave_when_fitted: bool,
 }
 
 impl Config {
-    /// A device with a replayable source and the default frame limit.
+    /// Settings of a device with a replayable source and the default frame limit.
     #[must_use]
     pub const fn new(device: u64) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
@@ -24,7 +25,7 @@ impl Config {
         Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false }
     }
 
-    /// Bytes that the buffer for outgoing frames must have.
+    /// Bytes that the buffer for outgoing frames must hold.
     #[must_use]
     pub const fn transmit_capacity(&self) -> usize {
         wire_capacity(self.limit())
@@ -42,14 +43,15 @@ impl Config {
     }
 }
 
-/// Where a round's samples come from.
+/// The source of a round's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampling {
-    /// From the source, which can be read twice.
+    /// The session's [`SampleSource`](crate::SampleSource), which can be read more than once.
     Replay,
-    /// From [`Event::Sample`](super::Event::Sample): a round is computed after this many usable samples.
+    /// [`Event::Sample`](super::Event::Sample): the round is computed once enough usable samples have
+    /// arrived.
     Stream {
-        /// How many.
+        /// Number of usable samples per round.
         samples: u32,
     },
 }

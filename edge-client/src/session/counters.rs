@@ -1,6 +1,6 @@
 //! Counters of a session.
 
-/// Everything that happened and left no other trace.
+/// Numbers of events that leave no other trace. They saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Rounds whose update was counted.
@@ -15,33 +15,33 @@ pub struct Counters {
     pub closed: u32,
     /// Messages that could not be decoded.
     pub malformed: u32,
-    /// Messages, chunks or samples that had no place when they came.
+    /// Messages, chunks or samples that did not fit the phase in which they arrived.
     pub unexpected: u32,
-    /// Chunks asked for again.
+    /// Requests for missing chunks.
     pub asked_again: u32,
-    /// Frames that did not fit the buffer for outgoing frames.
+    /// Outgoing frames that did not fit the transmit buffer.
     pub unsent: u32,
-    /// Times that a server asked for a new hello: it had restarted behind a link that stayed up.
+    /// Requests of a server for a new hello, because it had restarted behind a link that stayed up.
     pub rehandshakes: u32,
-    /// Sealed frames that were replayed, forged, or came where none is expected.
+    /// Sealed frames that were replayed, forged, or not expected.
     pub unopened: u32,
-    /// Messages and sealed frames that came while this device was quiet
-    /// ([`Session::quiet_until`](super::Session::quiet_until)): they are lost.
+    /// Messages and sealed frames dropped because they arrived while this device was silent
+    /// ([`Session::silent_until`](super::Session::silent_until)).
     pub dropped_while_silent: u32,
-    /// Messages that were not sealed and should have been.
+    /// Messages without a seal on a link that has a key.
     pub unsealed: u32,
     /// Failures of the storage.
     pub storage: u32,
-    /// Privacy ledgers that were there and cannot be read: the whole budget counts as spent.
+    /// Privacy ledgers that existed but could not be read: the whole budget counts as spent.
     pub ledger_lost: u32,
-    /// Private rounds that were paid for and of which nothing has left: closed, declined or replaced after that.
+    /// Charged private rounds of which nothing was sent, because they were closed, declined or replaced.
     pub forfeited: u32,
-    /// Computations that took longer than a slot ([`Task::slot`](crate::Task::slot)): their answer waits for the next,
-    /// and that it does tells how long they took. There should be none: choose a longer slot.
+    /// Computations that took longer than the slot ([`Task::slot`](crate::Task::slot)). Their answers wait
+    /// for the next slot, and that delay reveals their duration. If this is not 0, choose a longer slot.
     pub slots_missed: u32,
 }
 
-/// Up to the largest number, and no further.
+/// Increments a counter; it saturates.
 #[inline(never)]
 pub(super) fn count(counter: &mut u32) {
     *counter = counter.saturating_add(1);

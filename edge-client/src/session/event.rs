@@ -3,34 +3,35 @@
 use crate::source::Targets;
 use crate::time::Millis;
 
-/// What happened.
+/// An input of the session.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The link to the server stands (again).
+    /// The link to the server is up.
     LinkUp,
-    /// The link is gone.
+    /// The link to the server is down.
     LinkDown,
-    /// A checked frame came: the bytes of its message and body.
+    /// A frame with a valid checksum arrived: the bytes of its message and body.
     Message(&'a [u8]),
-    /// A whole sealed frame came. It is decrypted where it is.
+    /// A complete sealed frame arrived. The session decrypts it in place.
     Sealed(&'a mut [u8]),
-    /// The wake-up time has come, or [`Progress::again`] has asked for it.
+    /// The wake-up time has come, or [`Progress::again`] is set.
     Tick,
-    /// A sensor delivered a sample (d values) and its target.
+    /// A sensor has delivered a sample (d values) and its target.
     Sample(&'a [f32], Targets<'a>),
 }
 
-/// What to do next.
+/// The driver's next step.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of `out` to send now.
     pub sent: usize,
-    /// Call again with [`Event::Tick`] as soon as there is room for another frame, before anything else: there is more to
-    /// send, or the session has computed and has to see what time it is now.
+    /// Call again with [`Event::Tick`] as soon as there is room for another frame, before anything else:
+    /// there is more to send, or the session has computed and needs the current time.
     pub again: bool,
     /// Close the link.
     pub close: bool,
-    /// Call again with [`Event::Tick`] (offline: try to connect) at this time, if nothing happens before.
+    /// Time at which to call again with [`Event::Tick`] if nothing happens before (offline: try to connect
+    /// then).
     pub wake: Millis,
 }

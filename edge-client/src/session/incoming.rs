@@ -1,4 +1,4 @@
-//! The session's receiving half: from `RoundOpen` and its tensors to a computed update.
+//! Receiving half of a session: from `RoundOpen` and its tensors to a computed update.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{
@@ -31,9 +31,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
-    /// A sealed frame, where frames are.
+    /// Handles a sealed frame.
     pub(super) fn handle_sealed(&mut self, now: Millis, frame: &mut [u8]) {
-        let greeting = match self.state.phase {
+        let awaiting_welcome = match self.state.phase {
             Phase::Offline => {
                 frame.fill(0);
                 return count(&mut self.state.counters.unopened);
@@ -41,17 +41,17 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             Phase::Greeting { hello_sent } => hello_sent,
             _ => false,
         };
-        match self.secure.decrypt(frame, greeting) {
+        match self.secure.decrypt(frame, awaiting_welcome) {
             Some(message) => self.dispatch_message(now, message),
             None => count(&mut self.state.counters.unopened),
         }
-        if greeting && self.state.is_established() {
+        if awaiting_welcome && self.state.is_established() {
             self.state.send_key_proof = true;
         }
     }
 
-    /// A message that is not sealed where it should be. Anybody may have sent it: the most it can do is to have the
-    /// device come back later, or say hello again.
+    /// Handles an unsealed message on a link that has a key. Its sender is unknown: at most it makes the
+    /// device reconnect later or repeat its hello.
     pub(super) fn handle_unsealed(&mut self, now: Millis, bytes: &[u8]) {
         count(&mut self.state.counters.unsealed);
         if let Ok((message, _)) = decode::<ToDevice>(bytes) {
@@ -60,7 +60,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     fn handle_round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        // The server has not heard of this round for a while; it is under way.
+        // The round is under way; the server only repeats its opening.
         let under_way =
             matches!(self.state.phase, Phase::Receiving { .. } | Phase::Collecting | Phase::AwaitingSlot);
         if open.id == self.state.round && under_way {
@@ -72,23 +72,21 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
         // to be fetched again.
         let fit = matches!(open.task, message::Task::FitHead { .. });
-        // What has left counts like what is finished: a server that opens another round in between must not get
-        // a second update for the same one.
+        // A round of which anything was sent counts as finished: a server that opens another round in between
+        // must not get a second update for it.
         let last = self.state.last_round.max(self.state.last_sent_round);
         if open.id.round < last || (open.id.round == last && !fit) {
             self.state.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;
         }
         let cost = self.task.cost(&open.task);
-        // A round is computed once for what it costs; the answer to the same question is the same.
-        let charged_round = self
-            .state
-            .charged_round
-            .filter(|charged_round| SLOTS_ENABLED && cost > 0 && charged_round.id == open.id);
-        if let Some(charged_round) = charged_round {
-            return self.state.decline_round(charged_round.id, charged_round.reason);
+        // A charged round is computed once; a repeated opening gets the same answer.
+        let charged =
+            self.state.charged_round.filter(|charged| SLOTS_ENABLED && cost > 0 && charged.id == open.id);
+        if let Some(charged) = charged {
+            return self.state.decline_round(charged.id, charged.reason);
         }
-        // The task last: once it has said yes, it has let go of the round before.
+        // The task comes last: accepting this round discards its previous one.
         let accepted = Assembly::new(&open.tensors)
             .map_err(|_| DeclineReason::Tensors)
             .and_then(|assembly| self.check_budget(cost).map(|()| assembly))
@@ -150,7 +148,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if let Err(reason) = self.task.verify() {
             return self.state.decline_round(id, reason);
         }
-        // Before the first sample, since with the price comes the seed. No sample has a part in a decline here.
+        // Before the first sample is read, because charging also fixes the noise seed. A decline here depends
+        // on no sample.
         if let Err(reason) = self.charge_round() {
             return self.state.decline_round(id, reason);
         }
@@ -160,7 +159,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 Err(reason) => self.state.decline_round(id, reason),
             };
         }
-        // From here on, as samples are looked at.
+        // Silent from here on, since samples are read.
         self.state.enter_silence(now);
         let result = self.task.run(id, &mut self.source);
         self.finish_computation(result);
@@ -196,7 +195,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.send_update();
     }
 
-    /// Writes the head down, with the last round that must not be computed again. False if that fails, which counts.
+    /// Writes the head and the last round that must not be computed again. False, and counted, if that fails.
     fn save_record(&mut self, round: u32) -> bool {
         let record = Record {
             campaign: self.state.campaign,
@@ -212,8 +211,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         saved
     }
 
-    /// Where the last record could not be written, what costs something has to wait until it can: no more is paid for
-    /// updates that cannot leave.
+    /// Retries a failed write of the record before a round with a cost: nothing is charged while updates
+    /// cannot be sent.
     fn ensure_saved(&mut self, cost: u64, last: u32) -> Result<(), DeclineReason> {
         if SLOTS_ENABLED && cost > 0 && self.state.save_failed && !self.save_record(last) {
             return Err(DeclineReason::Device);
@@ -221,7 +220,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         Ok(())
     }
 
-    /// Whether a round's update can be paid for. What costs nothing always can; what costs something has a slot.
+    /// Checks that the budget covers a round. Rounds without a cost always pass; rounds with a cost need a
+    /// slot.
     fn check_budget(&self, cost: u64) -> Result<(), DeclineReason> {
         match (cost, self.state.slot) {
             (0, _) => Ok(()),
@@ -230,8 +230,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
-    /// Pays for an update before it is computed, since whether that succeeds tells something as well. Once for each
-    /// round: a retry sends the same bytes, or the same decline. It stays paid for whatever becomes of it.
+    /// Charges an update to the budget before it is computed, since the success of the computation also
+    /// reveals something. Each round is charged once: a retry sends the same bytes, or the same decline. The
+    /// charge is never refunded.
     fn charge_round(&mut self) -> Result<(), DeclineReason> {
         let cost = self.state.cost;
         self.check_budget(cost)?;

@@ -1,4 +1,4 @@
-//! The session's sending half: which frame is next, and how a tensor becomes bytes without a copy of it.
+//! Sending half of a session: the choice of the next frame, and the encoding of tensors without a copy.
 
 use core::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
-/// What of the update is in the body of a frame: these elements of each of these tensors.
+/// Part of the update in the body of a frame: the same range of elements of each of these tensors.
 struct BodyRange {
     tensors: Range<usize>,
     elements: Range<usize>,
@@ -23,7 +23,7 @@ struct BodyRange {
 impl BodyRange {
     const EMPTY: Self = Self { tensors: 0..0, elements: 0..0 };
 
-    /// The elements of this tensor.
+    /// The range, limited to the elements of `tensor`.
     fn elements_of(&self, tensor: &TensorDescriptor) -> Range<usize> {
         self.elements.start..self.elements.end.min(tensor.elements())
     }
@@ -51,7 +51,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         };
         let encoded = self.secure.encode(&message, body, fill, out).ok();
         if !finite {
-            // It does not leave; the next frame says so.
+            // The frame is not sent; the next one is a decline.
             self.state.decline_round(self.state.round, DeclineReason::UpdateNonFinite);
             return 0;
         }
@@ -70,7 +70,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             self.secure.reset();
         }
         if self.secure.start_handshake(&mut self.store, &mut self.random).is_err() {
-            // Without a number that is sure to be new there is no handshake; perhaps the storage works later.
+            // Without a fresh number there is no handshake. The storage may work again later.
             count(&mut self.state.counters.storage);
             self.state.close = true;
             return None;
@@ -80,7 +80,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         capabilities.privacy = self.ledger.with_spent(capabilities.privacy);
         if let Sampling::Stream { .. } = self.config.sampling {
             capabilities.tasks &= self.task.streamed_tasks();
-            // No second pass leaves samples out.
+            // Leave-one-out needs a second pass over the samples.
             capabilities.roles &= !CHOOSES_RIDGE;
         }
         self.state.await_welcome(now);
@@ -89,7 +89,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 }
 
 impl SessionState {
-    /// What is to be said now, hello excepted.
+    /// The next message to send, other than a hello.
     fn next_frame_after_hello(&mut self, now: Millis) -> Option<(ToServer, BodyRange)> {
         let message = match self.phase {
             _ if self.close => return None,
@@ -115,7 +115,7 @@ impl SessionState {
         Some((message, BodyRange::EMPTY))
     }
 
-    /// The update's head; all tensors are in its body, or all in chunks.
+    /// The update message: its body holds all tensors, or none if they follow in chunks.
     fn update_frame(&mut self, now: Millis) -> (ToServer, BodyRange) {
         let chunked = self.upload.iter().any(|t| t.chunk > 0);
         self.advance(now, chunked.then_some(UploadCursor::Chunk { tensor: 0, index: 0 }));
@@ -151,7 +151,7 @@ impl SessionState {
 
     fn requested_chunk_frame(&mut self) -> Option<(ToServer, BodyRange)> {
         let missing = self.resend.as_mut()?;
-        // In any order; taking the first would bring a panic along.
+        // Taken from the end: removing the first would add a panic branch. The order does not matter.
         let (tensor, index) = (missing.tensor, missing.chunks.pop());
         if missing.chunks.is_empty() {
             self.resend = None;
@@ -172,7 +172,7 @@ impl SessionState {
     }
 
     fn record_sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
-        // Also where nothing was sent: trying again at once would not help.
+        // Also if nothing was sent: an immediate retry would not help.
         self.last_sent_at = now;
         match encoded {
             Some(bytes) => bytes,
@@ -184,8 +184,8 @@ impl SessionState {
     }
 }
 
-/// Writes elements `range` of an outgoing tensor, encoded, through a buffer of one encoding block. False
-/// if a value is not finite.
+/// Encodes elements `range` of an outgoing tensor, one encoding block at a time. False if a value is not
+/// finite.
 fn write_elements(
     task: &impl Task,
     index: usize,

@@ -1,4 +1,4 @@
-//! What stands between the session and the link: keys, or on the bench nothing.
+//! Secure layer between the session and the link: handshakes and sealed frames, or plaintext on the bench.
 
 use core::ops::Range;
 
@@ -9,13 +9,14 @@ use rand_core::Rng;
 
 use crate::store::{Store, StoreError};
 
-/// Handshakes that are numbered between two writes to storage.
+/// Handshake numbers reserved with each write to storage.
 const NUMBERS_RESERVED: u64 = 128;
 
-/// How frames are protected.
+/// Protection of frames.
 #[derive(Clone, Debug)]
 pub enum Protection {
-    /// A checksum against noise, and nothing against people. For the bench: the server has to be asked for it, too.
+    /// A checksum against transmission errors and nothing against attackers. For the bench: the server must
+    /// allow it.
     Plaintext,
     /// Authenticated encryption with this key.
     Key(Key),
@@ -24,10 +25,10 @@ pub enum Protection {
 #[derive(Debug)]
 pub struct SecureLayer {
     key: Option<Key>,
-    /// Numbers of handshakes that no reset brings back: the next one, up to what is stored. `None` until they are
-    /// read for the first time.
-    numbers: Option<Range<u64>>,
-    /// The hello that is on its way, and its hash once it has left.
+    /// Reserved handshake numbers that are still unused: no reset reuses one. `None` until they are first
+    /// read.
+    reserved: Option<Range<u64>>,
+    /// The hello in flight, and its hash once it has been sent.
     greeting: Option<Greeting>,
     transcript: Option<[u8; 32]>,
     channel: Option<Channel>,
@@ -39,21 +40,24 @@ impl SecureLayer {
             Protection::Plaintext => None,
             Protection::Key(key) => Some(key),
         };
-        Self { key, numbers: None, greeting: None, transcript: None, channel: None }
+        Self { key, reserved: None, greeting: None, transcript: None, channel: None }
     }
 
     pub fn is_plaintext(&self) -> bool {
         self.key.is_none()
     }
 
-    /// Forgets the connection's keys: the next hello begins a new handshake.
+    /// Discards the keys of the connection: the next hello begins a new handshake.
     pub fn reset(&mut self) {
         self.greeting = None;
         self.transcript = None;
         self.channel = None;
     }
 
-    /// Numbers a new handshake, unless one is under way: a hello that is repeated is repeated as it was.
+    /// Takes a number for a new handshake, unless one is under way: a repeated hello is identical.
+    ///
+    /// # Errors
+    /// [`StoreError`] if no number can be reserved in storage.
     pub fn start_handshake(
         &mut self,
         store: &mut impl Store,
@@ -63,27 +67,27 @@ impl SecureLayer {
         if self.greeting.is_some() {
             return Ok(());
         }
-        let mut numbers = match self.numbers.take() {
-            Some(numbers) => numbers,
+        let mut reserved = match self.reserved.take() {
+            Some(reserved) => reserved,
             None => {
                 let stored = store.load_handshakes()?;
                 stored..stored
             }
         };
-        if numbers.is_empty() {
-            // Before the first of them is used.
-            numbers.end = numbers.end.checked_add(NUMBERS_RESERVED).ok_or(StoreError)?;
-            store.save_handshakes(numbers.end)?;
+        if reserved.is_empty() {
+            // Reserved in storage before the first of them is used.
+            reserved.end = reserved.end.checked_add(NUMBERS_RESERVED).ok_or(StoreError)?;
+            store.save_handshakes(reserved.end)?;
         }
         let mut nonce = [0; NONCE];
         random.fill_bytes(&mut nonce);
-        self.greeting = Some(Greeting { epoch: key.epoch(), handshake: numbers.start, nonce });
-        numbers.start += 1;
-        self.numbers = Some(numbers);
+        self.greeting = Some(Greeting { epoch: key.epoch(), handshake: reserved.start, nonce });
+        reserved.start += 1;
+        self.reserved = Some(reserved);
         Ok(())
     }
 
-    /// Encodes one message under what protection there is.
+    /// Encodes a message with the available protection.
     pub fn encode(
         &mut self,
         message: &ToServer,
@@ -103,17 +107,18 @@ impl SecureLayer {
         }
     }
 
-    /// Opens a sealed frame: the answer to the hello that is on its way (`greeting`), or a frame after that. Its
-    /// message and body; `None`, and zeros, if it is not for this connection or not from this server.
-    pub fn decrypt<'a>(&mut self, frame: &'a mut [u8], greeting: bool) -> Option<&'a [u8]> {
+    /// Decrypts a sealed frame in place: the answer to the hello in flight (`awaiting_welcome`), or a later
+    /// frame. Returns its message and body. `None`, with the frame zeroed, if it is not for this connection
+    /// or not from this server.
+    pub fn decrypt<'a>(&mut self, frame: &'a mut [u8], awaiting_welcome: bool) -> Option<&'a [u8]> {
         match (&self.key, &self.transcript, answer_nonce(frame), &mut self.channel) {
-            (Some(key), Some(transcript), Some(nonce), _) if greeting => {
+            (Some(key), Some(transcript), Some(nonce), _) if awaiting_welcome => {
                 let mut channel = Channel::device(key, transcript, &nonce);
                 let message = channel.open(frame).ok()?;
                 self.channel = Some(channel);
                 Some(message)
             }
-            (_, _, None, Some(channel)) if !greeting => channel.open(frame).ok(),
+            (_, _, None, Some(channel)) if !awaiting_welcome => channel.open(frame).ok(),
             _ => {
                 frame.fill(0);
                 None

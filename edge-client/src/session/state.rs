@@ -1,4 +1,4 @@
-//! What the device remembers of its conversation with the server, whatever its task and its samples are.
+//! Protocol state of a session, independent of its task and its samples.
 
 use fedspan_protocol::assembly::Assembly;
 use fedspan_protocol::message::{
@@ -23,7 +23,7 @@ pub enum Phase {
         ask_missing: bool,
     },
     Collecting,
-    /// The update is computed, and leaves when the device may speak again.
+    /// The update is computed and will be sent at the end of the slot.
     AwaitingSlot,
     Sending {
         next: UploadCursor,
@@ -41,51 +41,52 @@ pub enum UploadCursor {
 #[derive(Clone, Debug)]
 pub struct SessionState {
     pub phase: Phase,
-    /// When something is done about a state that lasts: connect, greet, ask or send again.
+    /// Time at which the current phase acts: connects, or sends its hello, request or update again.
     pub timeout_at: Millis,
     /// The open round, or the last one that was computed.
     pub round: RoundId,
     pub assembly: Assembly,
     pub upload: Descriptors,
     pub usage: Usage,
-    /// What the round's update costs of the privacy budget.
+    /// Cost of the open round's update, in units of the privacy budget.
     pub cost: u64,
-    /// The update is paid for, and nothing of it has left.
+    /// True if the update is charged to the budget and no part of it has been sent.
     pub charged_unsent: bool,
-    /// The last round that was paid for, and what is answered where it is opened again and there is no update of it to
-    /// send: that it was declined outlives the link.
+    /// The last charged round, with the decline to send if the server opens it again and there is no update
+    /// to send. It outlives the link.
     pub charged_round: Option<Decline>,
-    /// The last record could not be written.
+    /// True if the last record could not be written.
     pub save_failed: bool,
-    /// The update in the task's buffers belongs to `round` and may be sent (again).
+    /// True if the task's buffers hold the update of `round`, which may be sent (again).
     pub update_ready: bool,
     pub decline: Option<Decline>,
     pub resend: Option<Missing>,
     pub campaign: u64,
     pub last_round: u32,
-    /// The last round of whose update something has left, finished or not.
+    /// The last round of which any part of an update was sent, whether or not it was finished.
     pub last_sent_round: u32,
-    /// The server must hear that the device has the key.
+    /// True if the session still has to send Alive, to prove to the server that it has the key.
     pub send_key_proof: bool,
-    /// The next hello begins a new handshake.
+    /// True if the next hello must begin a new handshake.
     pub rehandshake: bool,
-    /// Silence after which the device says that it is still there.
+    /// Longest time without sending, after which the session sends Alive.
     pub alive_interval: Millis,
     pub last_sent_at: Millis,
-    /// When the server said welcome.
+    /// Time of the last Welcome.
     pub welcomed_at: Millis,
-    /// Attempts to connect since a server said welcome.
+    /// Connection attempts since the last Welcome.
     pub connect_attempts: u32,
     pub close: bool,
-    /// How long nothing is said after the beginning of a computation; 0 where nothing is private.
+    /// Time from the start of a private computation to its answer; zero if nothing is private.
     pub slot: Millis,
-    /// The slot of the last computation: nothing leaves before, and what comes before is lost.
+    /// End of the last response slot: nothing is sent, and all input is dropped, before it.
     pub silent_until: Millis,
-    /// A round was computed, and how late it is is not known yet.
+    /// True from the start of a computation until the next event, when [`check_slot`](Self::check_slot) sees
+    /// how long it took.
     pub computing: bool,
-    /// Closes the link once the final head is fitted and acknowledged.
+    /// True if the session closes the link once the final head is fitted and acknowledged.
     pub leave_when_fitted: bool,
-    /// The open round fits the final head.
+    /// True if the open round fits the final head.
     pub fitting: bool,
     pub fitted: bool,
     pub refusal: Option<Refusal>,
@@ -93,7 +94,7 @@ pub struct SessionState {
 }
 
 impl SessionState {
-    /// Offline, after what was stored. `slot` is the task's.
+    /// The offline state after a restart with the stored record. `slot` is [`Task::slot`](crate::Task::slot).
     pub fn new(loaded: RecordHeader, config: &Config, slot: Millis) -> Self {
         Self {
             phase: Phase::Offline,
@@ -130,8 +131,8 @@ impl SessionState {
         }
     }
 
-    /// A state that lasts until something happens.
-    // Two words of time and the state, in many places.
+    /// Enters a phase without a timeout.
+    // Not inlined: it stores two words of time and the phase, and is called in many places.
     #[inline(never)]
     pub fn enter(&mut self, phase: Phase) {
         self.enter_until(Millis::MAX, phase);
@@ -142,12 +143,12 @@ impl SessionState {
         self.phase = phase;
     }
 
-    /// A server has said welcome.
+    /// True once the server's Welcome has been accepted.
     pub fn is_established(&self) -> bool {
         !matches!(self.phase, Phase::Offline | Phase::Greeting { .. })
     }
 
-    /// Takes a message that is not for the task.
+    /// Handles a message that does not concern the task.
     pub fn handle_control_message(&mut self, now: Millis, message: &ToDevice) {
         match (message, self.phase) {
             (ToDevice::Welcome(welcome), Phase::Greeting { .. }) => {
@@ -177,12 +178,13 @@ impl SessionState {
             (ToDevice::Ack(ack), _) => self.handle_ack(ack),
             (ToDevice::RoundClosed(id), _) => self.handle_round_closed(*id),
             (ToDevice::Fault(Fault::Greet), _) => self.restart_handshake(),
-            // Among them a chunk of a round that is not being received: left over from before a reconnect.
+            // Includes chunks of a round that is not being received, left over from before a reconnect.
             _ => self.unexpected(),
         }
     }
 
-    /// Takes a message that anybody may have sent.
+    /// Handles a message without authentication on a link that has a key: it can only delay or repeat the
+    /// handshake.
     pub fn handle_unauthenticated(&mut self, now: Millis, message: &ToDevice) {
         match (message, self.phase) {
             (ToDevice::Refused(_), Phase::Greeting { .. }) => self.close = true,
@@ -196,7 +198,8 @@ impl SessionState {
         }
     }
 
-    /// The server has restarted behind a link that stayed up. An update that is ready still is.
+    /// Begins a new handshake: the server has restarted behind a link that stayed up. A finished update is
+    /// kept.
     fn restart_handshake(&mut self) {
         count(&mut self.counters.rehandshakes);
         self.decline = None;
@@ -238,7 +241,7 @@ impl SessionState {
         self.enter(Phase::Idle);
     }
 
-    /// The update in the task's buffers is not sent any more.
+    /// Gives up the update in the task's buffers.
     pub fn drop_update(&mut self) {
         self.update_ready = false;
         self.resend = None;
@@ -247,7 +250,7 @@ impl SessionState {
         }
     }
 
-    /// Begins to send the update: at its slot if it was computed just now, or when somebody asks for it after that.
+    /// Begins to send the update: at the end of the slot if it was just computed, else at once.
     pub fn send_update(&mut self) {
         if SLOTS_ENABLED && self.computing {
             self.enter_until(self.silent_until, Phase::AwaitingSlot);
@@ -260,10 +263,9 @@ impl SessionState {
     pub fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
         count(&mut self.counters.declined);
         self.decline = Some(Decline { id, reason });
-        if let Some(charged_round) =
-            self.charged_round.as_mut().filter(|charged_round| SLOTS_ENABLED && charged_round.id == id)
+        if let Some(charged) = self.charged_round.as_mut().filter(|charged| SLOTS_ENABLED && charged.id == id)
         {
-            charged_round.reason = reason;
+            charged.reason = reason;
         }
         if id == self.round {
             self.drop_update();

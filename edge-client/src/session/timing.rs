@@ -1,23 +1,23 @@
-//! The session's clock: when it asks again, sends again, reconnects, is quiet, and wakes.
+//! Timing of a session: retries, reconnects, keep-alive, response slots and wake-ups.
 
 use super::Progress;
 use super::counters::count;
 use super::state::{Phase, SessionState, UploadCursor};
 use crate::time::Millis;
 
-/// Whether there are tasks whose answers wait for a slot.
+/// True if this build has tasks whose answers wait for a slot.
 pub const SLOTS_ENABLED: bool = cfg!(feature = "privacy");
 
-/// Silence after hello, or between chunks, after which the device asks again.
+/// Time without progress after a hello, or between chunks, after which the session asks again.
 const ASK_AGAIN_AFTER: Millis = Millis::new(2_000);
-/// Silence after an update before it is sent again.
+/// Time without an answer after which an update is sent again.
 const RESEND_AFTER: Millis = Millis::new(10_000);
-/// Shortest time between two signs of life, however short the server's idle limit is.
+/// Shortest keep-alive interval, in ms, however short the server's idle limit is.
 const ALIVE_INTERVAL_MIN: u32 = 100;
-/// Reconnect delays: the first, and the longest, in milliseconds.
+/// First reconnect delay, in ms. [`RECONNECT_MAX`] is the longest.
 const RECONNECT_FIRST: u32 = 500;
 pub const RECONNECT_MAX: u32 = 60_000;
-/// Doublings after which a delay is the longest.
+/// Number of doublings after which the reconnect delay is at its maximum.
 const RECONNECT_DOUBLINGS: u32 = 7;
 
 impl SessionState {
@@ -27,7 +27,8 @@ impl SessionState {
         self.send_key_proof = false;
     }
 
-    /// True if an attempt to connect must be scheduled: unless the server said when, or `tick` has done it.
+    /// Ends the connection. True if a reconnect must be scheduled: not if the server has set its time, or
+    /// `tick` has.
     #[must_use]
     pub fn link_down(&mut self, now: Millis) -> bool {
         self.close = false;
@@ -36,17 +37,18 @@ impl SessionState {
         self.phase != Phase::Offline || self.timeout_at <= now
     }
 
-    /// The delay doubles from attempt to attempt, until a server says welcome; the upper half is random.
+    /// Schedules a reconnect. The delay doubles with each attempt until a Welcome; its upper half is random.
     pub fn schedule_reconnect(&mut self, now: Millis, random: u32) {
         let ceiling = (RECONNECT_FIRST << self.connect_attempts.min(RECONNECT_DOUBLINGS)).min(RECONNECT_MAX);
         self.connect_attempts = self.connect_attempts.saturating_add(1);
         let half = u64::from(ceiling / 2);
-        // A fraction of 2^32: a small core divides 64 bits in a kilobyte of code.
+        // Multiplies by a fraction of 2^32 and shifts: a 64-bit division takes a kilobyte of code on a small
+        // core.
         let delay = half + ((half * u64::from(random)) >> 32);
         self.enter_until(now + Millis::new(delay), Phase::Offline);
     }
 
-    /// True if it is time to connect, and to schedule the attempt after that.
+    /// Acts on an expired timeout. True if it is time to connect, and to schedule the attempt after that.
     #[must_use]
     pub fn tick(&mut self, now: Millis) -> bool {
         if now < self.timeout_at {
@@ -67,7 +69,7 @@ impl SessionState {
         false
     }
 
-    /// A computation begins whose duration nobody may learn: nothing is said until its slot.
+    /// Starts the response slot of a private computation: the session is silent until its end.
     pub fn enter_silence(&mut self, now: Millis) {
         if SLOTS_ENABLED && !self.slot.is_zero() {
             self.silent_until = now + self.slot;
@@ -75,8 +77,8 @@ impl SessionState {
         }
     }
 
-    /// The first time after a computation: only now is it known how long that took. A slot that is over is missed, and
-    /// the next one is waited for.
+    /// Checks the slot at the first event after a computation. If the computation took longer than the slot,
+    /// counts a missed slot and moves on to the next one.
     pub fn check_slot(&mut self, now: Millis) {
         if !SLOTS_ENABLED || !core::mem::take(&mut self.computing) || now <= self.silent_until {
             return;
@@ -88,17 +90,17 @@ impl SessionState {
         }
     }
 
-    /// Nothing leaves now, and nothing is heard.
+    /// True while the session neither sends nor handles messages.
     pub fn is_silent(&self, now: Millis) -> bool {
         SLOTS_ENABLED && now < self.silent_until
     }
 
-    /// Hello is out.
+    /// Waits for the Welcome after a hello.
     pub fn await_welcome(&mut self, now: Millis) {
         self.enter_until(now + ASK_AGAIN_AFTER, Phase::Greeting { hello_sent: true });
     }
 
-    /// Hello was accepted. Three signs of life fit the server's patience.
+    /// Enters `Idle` after a Welcome. The keep-alive interval is a third of the server's idle limit.
     pub fn welcomed(&mut self, now: Millis, idle_milliseconds: u32) {
         self.alive_interval = (idle_milliseconds / 3).max(ALIVE_INTERVAL_MIN).into();
         self.connect_attempts = 0;
@@ -107,18 +109,18 @@ impl SessionState {
         self.enter(Phase::Idle);
     }
 
-    /// Whether a request for a new hello is followed that anybody may have sent: every handshake takes a number out
-    /// of the storage, which wears.
+    /// True if an unauthenticated request for a new hello may be followed. The rate is limited, because each
+    /// handshake uses up a stored number, and storage wears.
     pub fn may_rehandshake(&self, now: Millis) -> bool {
         self.is_established() && now >= self.welcomed_at + ASK_AGAIN_AFTER
     }
 
-    /// Waits for chunks, after those that have come; `ask`: after asking for them.
+    /// Waits for chunks; `ask_missing` if the missing ones are to be requested first.
     pub fn await_chunks(&mut self, now: Millis, ask_missing: bool) {
         self.enter_until(now + ASK_AGAIN_AFTER, Phase::Receiving { ask_missing });
     }
 
-    /// The whole update is out.
+    /// Waits for the acknowledgement of a complete update.
     pub fn await_ack(&mut self, now: Millis) {
         self.enter_until(now + RESEND_AFTER, Phase::AwaitingAck);
     }
@@ -127,11 +129,11 @@ impl SessionState {
         self.last_sent_at + self.alive_interval
     }
 
-    /// What the driver does next, having sent so many bytes.
+    /// The driver's next step, after a frame of `sent` bytes.
     pub fn progress(&self, now: Millis, sent: usize) -> Progress {
         let wake = if self.is_established() { self.timeout_at.min(self.alive_at()) } else { self.timeout_at };
         if self.is_silent(now) {
-            // A link is not closed either. One that is gone comes back at its own time, which is later.
+            // The link is not closed either. A link that is down reconnects at its own time, which is later.
             let waits = self.close || self.phase != Phase::Offline;
             let wake = if waits { self.silent_until } else { wake };
             return Progress { sent, again: self.computing, close: false, wake };
@@ -150,7 +152,8 @@ impl SessionState {
     }
 }
 
-/// The first time `first + n slot` that is not over. By halves: a small core divides 64 bits in a kilobyte of code.
+/// The first time of `first + n slot` that has not passed. Halves steps: a 64-bit division takes a kilobyte
+/// of code on a small core.
 fn next_slot(first: Millis, slot: Millis, now: Millis) -> Millis {
     let mut elapsed = (now - first).as_u64();
     let slot = slot.as_u64();

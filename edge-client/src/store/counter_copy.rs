@@ -1,43 +1,46 @@
-//! The numbers that only grow, as they lie in flash: a copy says by itself what it is and whether it is whole, so that it
-//! is found wherever it is, though everything around it be spoilt.
+//! On-flash format of the monotonic counters: each copy identifies and checks itself, so that a scan finds it
+//! anywhere, even if everything around it is damaged.
 
 use fedspan_protocol::frame::crc32c;
 
-/// A number that only grows. The largest of its copies is the number.
+/// A monotonic counter. Its value is the largest of its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
-    /// Handshakes that are numbered for use.
+    /// Handshake numbers reserved for use.
     Handshakes,
-    /// What all noisy updates have cost.
+    /// Total cost of all updates with noise: the privacy ledger.
     Spent,
-    /// Erasures, with the page that was erased last (`erasing.rs`). Not kept where everything is erased.
+    /// Number of logged page erases, with the page erased last (`page_erase.rs`). Not kept when everything is
+    /// erased.
     Erasures,
 }
 
-/// Bytes of the number and of the check behind the magic.
+/// Bytes of the value and the checksum that follow the magic.
 const PAYLOAD: usize = 8 + 4;
 
-/// Bytes of a copy, at most.
+/// Largest length of a copy, in bytes.
 pub const MAX_LEN: usize = 8 + PAYLOAD;
 
-/// Bytes with which every magic begins.
+/// Length of the prefix by which a magic is recognised.
 const PREFIX: usize = 4;
 
 impl CounterKind {
-    /// What must not get lost.
+    /// Counters that must never be lost or decrease.
     pub const PROTECTED: [Self; 2] = [Self::Handshakes, Self::Spent];
 
-    /// What is found.
+    /// Counters that a scan finds.
     const SCANNED: [Self; 3] = [Self::Handshakes, Self::Spent, Self::Erasures];
 
-    /// What a copy begins with.
+    /// First bytes of a copy.
     ///
-    /// A record has no such beginning in it (`encoded.rs`), so that a server could only forge a copy with what the storage
-    /// puts around a record: a check that it can choose through the record, the record's length (3 modulo 4, since the
-    /// head has whole floats), a check of the length, and the name, 0. The second magic fits nowhere there: each of its
-    /// last letters but the `S` could only be a length if it were 3 modulo 4, and none is 0. The first fits where it is
-    /// all of the record's check, or begins in a record that lies before it: then the number is over [`most`](Self::most).
-    /// A test tries all lengths with all words (`tests/counter_forgery.rs`).
+    /// No record contains the start of a magic (`record_codec.rs`). A malicious server, which chooses the
+    /// record, could therefore forge a copy only out of the bytes that the storage library puts around a
+    /// record: the record's checksum (which the server can choose), its length (3 modulo 4, since the head
+    /// consists of whole floats), the checksum of the length, and the key, 0. The magic of `Spent` fits
+    /// nowhere there: of the letters that would fall on the low byte of the length only `S` is 3 modulo 4,
+    /// and no letter is 0. The magic of `Handshakes` fits if it is the whole checksum, or if it begins in the
+    /// record before; the value is then above [`max_value`](Self::max_value). A test tries all lengths with
+    /// all words (`tests/counter_forgery.rs`).
     const fn magic(self) -> &'static [u8] {
         match self {
             Self::Handshakes => b"FSPH",
@@ -46,9 +49,8 @@ impl CounterKind {
         }
     }
 
-    /// The largest number. No device has so many handshakes, and what the storage puts around a record that a server has
-    /// chosen, read as a number of them, is beyond it: its sixth byte is the record's version. What is spent needs no such
-    /// bound.
+    /// Largest valid value. No device makes that many handshakes, and a forged copy of `Handshakes` exceeds
+    /// it: the sixth byte of its value is the record's version. `Spent` needs no bound.
     pub const fn max_value(self) -> u64 {
         match self {
             Self::Handshakes | Self::Erasures => (1 << 40) - 1,
@@ -56,7 +58,8 @@ impl CounterKind {
         }
     }
 
-    /// Its names in the storage. It is there twice: should one copy spoil, the other does not fall behind it.
+    /// Keys of the counter in the map. It is stored twice: if one copy is damaged, the other is still
+    /// current.
     pub const fn keys(self) -> [u8; 2] {
         match self {
             Self::Handshakes => [1, 2],
@@ -73,13 +76,13 @@ impl CounterKind {
         }
     }
 
-    /// Bytes of a copy.
+    /// Length of a copy in bytes.
     pub const fn length(self) -> usize {
         self.magic().len() + PAYLOAD
     }
 }
 
-/// A copy of a number: magic, number (little endian), CRC-32C of both.
+/// Copy of a counter: magic, value (little endian), CRC-32C of both.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterCopy {
     bytes: [u8; MAX_LEN],
@@ -104,19 +107,19 @@ impl CounterCopy {
     }
 }
 
-/// Whether something in these bytes could begin a copy.
+/// True if `bytes` contain the start of a magic.
 pub fn has_magic(bytes: &[u8]) -> bool {
     bytes
         .windows(PREFIX)
         .any(|window| CounterKind::SCANNED.iter().any(|kind| kind.magic().starts_with(window)))
 }
 
-/// What is in a part of the flash.
+/// Result of scanning a part of the flash.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanResult {
-    /// The largest number of all copies of each kind, and how many bytes were read when the last copy of it ended.
+    /// Largest value of each counter, with the number of bytes read when its last copy ended.
     newest: [Option<(u64, u32)>; CounterKind::SCANNED.len()],
-    /// Nothing: all of it is erased.
+    /// True if every byte is erased.
     pub is_blank: bool,
 }
 
@@ -125,21 +128,21 @@ impl ScanResult {
         self.newest.get(kind.index()).copied().flatten()
     }
 
-    /// The largest number.
+    /// The largest value.
     pub fn value(&self, kind: CounterKind) -> Option<u64> {
         self.get(kind).map(|(number, _)| number)
     }
 
-    /// Where the last copy of it ends, in bytes from where reading began; 0 if there is none.
+    /// End of the last copy with the largest value, in bytes from the start of the scan; 0 if there is none.
     pub fn end(&self, kind: CounterKind) -> u32 {
         self.get(kind).map_or(0, |(_, end)| end)
     }
 }
 
-/// Reads flash from one end to the other, byte by byte.
+/// Scanner over consecutive bytes of flash.
 #[derive(Debug)]
 pub struct Scanner {
-    /// The bytes that were read last, the newest at the end.
+    /// The last bytes read, the newest at the end.
     window: [u8; MAX_LEN],
     read: u32,
     pub found: ScanResult,
@@ -151,7 +154,7 @@ impl Scanner {
         Self { window: [0; MAX_LEN], read: 0, found }
     }
 
-    /// The next byte.
+    /// Processes the next byte.
     pub fn push(&mut self, byte: u8) {
         self.window.rotate_left(1);
         if let Some(last) = self.window.last_mut() {

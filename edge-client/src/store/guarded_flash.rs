@@ -1,4 +1,5 @@
-//! Blocking flash as a library of records sees it: awaited, and never without the numbers that only grow.
+//! Asynchronous view of a blocking flash driver for the storage library, which protects the monotonic
+//! counters.
 
 use core::ops::Range;
 use core::pin::pin;
@@ -9,19 +10,19 @@ use embedded_storage_async::nor_flash as asynchronous;
 
 use super::counter_copy::{CounterKind, ScanResult, Scanner};
 
-/// Bytes that are read at once when the whole flash is.
+/// Bytes per read when a range is scanned.
 pub const BLOCK: usize = 64;
 
-/// Some flash controllers copy whole words from RAM.
+/// Buffer aligned to words, which some flash controllers copy from RAM.
 #[repr(align(8))]
 pub struct Aligned<const N: usize>(pub [u8; N]);
 
-/// Zeros in the first bytes of a page that is in use.
+/// Least number of zero bits in the mark of a page that is in use.
 pub const MARK_ZEROS_MIN: u32 = u8::BITS / 2;
 
-/// Flash whose pages are not erased, nor written over, as long as they hold the only copy of the largest number of a kind, or all that there
-/// is: a library that repairs what it finds damaged does not know what it throws away, and flash that is blank is that of
-/// a device that has spent nothing.
+/// Flash that refuses to erase or overwrite the only copy of a counter's largest value, or the only content
+/// there is. The storage library repairs damage without knowing what it discards, and blank flash would be
+/// that of a device that has spent nothing.
 pub struct GuardedFlash<F> {
     pub flash: F,
     pub(super) range: Range<u32>,
@@ -33,12 +34,12 @@ impl<F: NorFlash> GuardedFlash<F> {
         Self { flash, range, refused: false }
     }
 
-    /// Whether an erasure was refused since this was asked last.
+    /// True if an erase or a write has been refused since the last call.
     pub fn take_refused(&mut self) -> bool {
         core::mem::take(&mut self.refused)
     }
 
-    /// What is in `range`.
+    /// Scans `range` for counters.
     #[inline(never)]
     pub fn scan(&mut self, range: Range<u32>) -> Result<ScanResult, NorFlashErrorKind> {
         let mut scanner = Scanner::new();
@@ -46,8 +47,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(scanner.found)
     }
 
-    /// Whether there is nothing in `range` but, at the beginning of `places` and every `stride` bytes after that, what is left of
-    /// writing `bytes` where the power went.
+    /// True if `range` is blank, except for the remains of interrupted writes of `bytes`: at the start of
+    /// `places` and every `stride` bytes after that.
     pub fn is_blank_except(
         &mut self,
         range: Range<u32>,
@@ -67,8 +68,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(blank)
     }
 
-    /// All bytes of `range`, one after the other.
-    // Not generic: it is called in many places.
+    /// Calls `take` with each byte of `range` in turn.
+    // Not generic or inlined: it is called in many places.
     #[inline(never)]
     pub(super) fn for_each_byte(
         &mut self,
@@ -86,8 +87,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(())
     }
 
-    /// Whether a page begins as if it were erased (a library marks those in use there), and is not. The library reads so
-    /// many bytes, and takes fewer zeros than half a byte's for bits that fell over; it writes the mark over them.
+    /// True if `page` begins as if it were erased but is not. The library marks pages in use in their first
+    /// READ_SIZE bytes, ignores fewer zero bits than half a byte has, and would write its mark over them.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         let (mut read, mut zeros, mut dirty) = (0, 0, false);
         self.for_each_byte(page, &mut |byte| {
@@ -100,8 +101,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(zeros < MARK_ZEROS_MIN && dirty)
     }
 
-    /// Where in `from..to` the only copies of the largest numbers end, in bytes from its start; and whether that is all that
-    /// there is.
+    /// The only copies of the largest values in `from..to`: the end of each in bytes from the start of the
+    /// range; and whether all content of the flash is in `from..to`.
     pub fn only_copies(
         &mut self,
         from: u32,
@@ -114,8 +115,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok((CounterKind::PROTECTED.map(|kind| newest(kind).then(|| inside.end(kind))), all))
     }
 
-    /// Whether writing there would go over the only copy of a largest number: in a damaged page the library takes for free what
-    /// is not. Where everything is erased it is not asked for long.
+    /// True if a write to `place` would overwrite the only copy of a largest value: in a damaged page the
+    /// library may take used bytes for free ones. Erased places are decided at once.
     fn would_overwrite_only_copy(&mut self, place: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         if self.scan(place.clone())?.is_blank {
             return Ok(false);
@@ -133,7 +134,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(false)
     }
 
-    /// Whether there is no other copy of a number than in `from..to`, or nothing else at all.
+    /// True if `from..to` holds the only copy of a largest value, or the only content of the flash.
     fn holds_only_copy(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
         let (copies, all) = self.only_copies(from, to)?;
         Ok(all || copies.iter().any(Option::is_some))
@@ -148,7 +149,7 @@ impl<F: NorFlash> GuardedFlash<F> {
     }
 }
 
-/// Runs a future of [`Careful`] flash: every one is ready at once.
+/// Runs a future of [`GuardedFlash`] to completion: all of them are ready at once.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -163,7 +164,7 @@ impl<F: ErrorType> asynchronous::ErrorType for GuardedFlash<F> {
     type Error = GuardedFlashError;
 }
 
-/// What went wrong in the flash, whatever the driver.
+/// Error of the flash, independent of the driver.
 #[derive(Debug)]
 pub struct GuardedFlashError(NorFlashErrorKind);
 

@@ -1,4 +1,5 @@
-//! The numbers that only grow in the pages of a [`FlashStore`]: what erasing must leave, and where it is meanwhile.
+//! Monotonic counters in the pages of a [`FlashStore`]: their recovery, and their preservation while pages
+//! are erased.
 
 use core::ops::Range;
 
@@ -9,7 +10,7 @@ use super::flash::{FlashStore, Item};
 use super::{ALL_SPENT, StoreError};
 
 impl<F: NorFlash, const N: usize> FlashStore<F, N> {
-    /// Writes a number, or a larger one that is known.
+    /// Writes a counter, or its larger known value.
     pub(super) fn save_counter(&mut self, kind: CounterKind, number: u64) -> Result<(), StoreError> {
         if number > kind.max_value() {
             return Err(StoreError);
@@ -19,7 +20,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         if self.write_counter(kind)? { Ok(()) } else { self.erase_all_but_counters() }
     }
 
-    /// Writes what is known of a kind under both names.
+    /// Writes the known value of a counter under both of its keys. False if a write was corrupted.
     fn write_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
         let Some(number) = self.known.get(kind) else { return Ok(true) };
         let mut all = true;
@@ -29,7 +30,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(all)
     }
 
-    /// Whether what is known of a kind is there under both names.
+    /// True if the known value of a counter is stored under both of its keys.
     fn has_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
         let Some(number) = self.known.get(kind) else { return Ok(true) };
         let mut all = true;
@@ -39,8 +40,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(all)
     }
 
-    /// The largest numbers of all copies in the flash, old ones included, wherever they are: what cannot be read as
-    /// records any more still says how far the numbers went.
+    /// Scans the whole flash for counters, including old copies anywhere: content that is no longer readable
+    /// as items still yields the counters.
     pub(super) fn read_counters(&mut self) -> Result<ScanResult, StoreError> {
         let range = self.map.flash_range();
         let found = self.map.flash().scan(range).map_err(|_| StoreError)?;
@@ -48,11 +49,12 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(found)
     }
 
-    /// Begins a ledger where there is none: with nothing spent if the flash is blank, and else with all of it.
+    /// Creates a ledger if there is none: with nothing spent if the flash is blank, else with everything
+    /// spent.
     pub(super) fn create_ledger(&mut self) -> Result<u64, StoreError> {
         let (_, last, _) = self.page_bounds()?;
         let length = MAX_LEN.next_multiple_of(F::WRITE_SIZE) as u32;
-        // Whole places, up to the mark of a page that is full.
+        // Whole places, up to the end mark of the page.
         let (mut place, end) = (
             last.saturating_add(Self::raw_copy_offset(CounterKind::Spent)?),
             self.map.flash_range().end.saturating_sub(F::WRITE_SIZE as u32),
@@ -66,8 +68,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             return Ok(ALL_SPENT);
         }
         self.known.raise(CounterKind::Spent, Some(0));
-        // Before anything else: should the power go, what is there of it is known for what it is, and the next start takes
-        // the next place. An erasure that the power interrupts can leave anything, and that would be all of it.
+        // Before any other write: after a power cut the next start recognises the remains of this write and
+        // uses the next place. An interrupted erase could leave anything, and everything would count as
+        // spent.
         while place.saturating_add(length) <= end {
             let next = place.saturating_add(length);
             if self.map.flash().scan(place..next).map_err(|_| StoreError)?.is_blank {
@@ -80,8 +83,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(0)
     }
 
-    /// Before anything is written: an erasure that the power interrupted may have left the only copy of a number in the middle of
-    /// a page that looks erased, where the next record would go.
+    /// Repairs the content before the first write: an interrupted erase may have left the only copy of a
+    /// counter in a page that looks erased, where the next record would go.
     pub(super) fn repair_once(&mut self) -> Result<(), StoreError> {
         if !self.repaired {
             self.complete_erase_once()?;
@@ -91,7 +94,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Puts what is known where it belongs, and then erases what an erasure that the power interrupted has left.
+    /// Stores the known counters under their keys, then erases the remains of an interrupted erase.
     pub(super) fn repair(&mut self) -> Result<(), StoreError> {
         if self.is_endangered()? {
             self.erase_all_but_counters()?;
@@ -99,7 +102,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         let mut any = false;
         for kind in CounterKind::PROTECTED {
             any |= self.known.get(kind).is_some();
-            // What is found, but not where it belongs, would go with its page.
+            // A copy that is found but not stored under its keys would be lost with its page.
             if !self.has_counter(kind)? && !self.write_counter(kind)? {
                 self.erase_all_but_counters()?;
             }
@@ -111,8 +114,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Whether the only copy of a number is in a page that looks erased, where what is written next would spoil it: before
-    /// its middle. No erasure of ours that is interrupted leaves that; flash that somebody else has written may.
+    /// True if the only copy of a counter is in a page that looks erased, before the middle, where the next
+    /// write would overwrite it. Our own interrupted erases do not leave that; other software may.
     fn is_endangered(&mut self) -> Result<bool, StoreError> {
         let end = self.map.flash_range().end;
         let (mut first, _, page) = self.page_bounds()?;
@@ -133,13 +136,13 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(false)
     }
 
-    /// Erases everything but the numbers, as far as they are known or can still be read. Whenever the power goes, a copy
-    /// of each is in one page or another.
+    /// Erases everything but the counters, as far as they are known or readable. At every moment some page
+    /// holds a copy of each, so that a power cut loses none.
     pub(super) fn erase_all_but_counters(&mut self) -> Result<(), StoreError> {
         self.erased = self.erased.saturating_add(1);
         let found = self.read_counters()?;
         if self.known.get(CounterKind::Spent).is_none() {
-            // There may have been one, and blank pages would be those of a new device.
+            // There may have been a ledger, and blank pages would be those of a new device.
             self.known.raise(CounterKind::Spent, Some(ALL_SPENT));
         }
         let (first, last, page) = self.page_bounds()?;
@@ -149,7 +152,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         }
         self.preserve_counters_in(last)?;
         self.map.flash().flash.erase(first, last).map_err(|_| StoreError)?;
-        // Into the first page.
+        // These go into the first page.
         for kind in CounterKind::PROTECTED {
             if !self.write_counter(kind)? {
                 return Err(StoreError);
@@ -158,8 +161,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.map.flash().flash.erase(last, last.saturating_add(page)).map_err(|_| StoreError)
     }
 
-    /// The page that is missed least: a blank one, or one without the last copy of a number. If there is none, that of the
-    /// ledger: flash in which it is lost reads as spent, and the number of handshakes would fall. The last of them.
+    /// The page to erase first: a blank one, or one without the last copy of a counter; the last of these. If
+    /// there is none, the page of the ledger: without it everything counts as spent, whereas a lost handshake
+    /// counter would start again.
     fn spare_page(&mut self, found: &ScanResult) -> Result<u32, StoreError> {
         let Range { start, end } = self.map.flash_range();
         let (mut first, _, page) = self.page_bounds()?;
@@ -168,7 +172,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             let next = first.saturating_add(page);
             let blank = self.map.flash().scan(first..next).map_err(|_| StoreError)?.is_blank;
             let inside = first.saturating_sub(start)..next.saturating_sub(start);
-            // Bytes are counted up to the end of a copy.
+            // `end` counts from the start of the flash to the end of a copy.
             let holds = |kind| inside.contains(&found.end(kind).saturating_sub(1)) && found.end(kind) > 0;
             let missed = match (holds(CounterKind::Handshakes), holds(CounterKind::Spent)) {
                 _ if blank => 0,
@@ -184,7 +188,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(best.1)
     }
 
-    /// Erases pages that are taken for erased, and are not.
+    /// Erases pages that look erased but are not.
     fn erase_half_erased(&mut self) -> Result<(), StoreError> {
         let end = self.map.flash_range().end;
         let (mut first, _, page) = self.page_bounds()?;
@@ -199,7 +203,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Erases the page at `first`, if need be, and leaves the numbers in the middle of it, where no page has its marks.
+    /// Erases the page at `first` if it is not blank, and writes the counters to its middle, clear of the
+    /// page's marks.
     fn preserve_counters_in(&mut self, first: u32) -> Result<(), StoreError> {
         let (_, _, page) = self.page_bounds()?;
         let next = first.saturating_add(page);
@@ -215,7 +220,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Writes a copy of a number outside of the library's items.
+    /// Writes a copy of a counter outside the library's items.
     fn write_raw_copy(&mut self, place: u32, copy: &CounterCopy) -> Result<(), StoreError> {
         let length = copy.bytes().len().next_multiple_of(F::WRITE_SIZE);
         let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
@@ -224,7 +229,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.map.flash().flash.write(place, bytes).map_err(|_| StoreError)
     }
 
-    /// Where in a page a number is kept.
+    /// Offset of a raw copy of a counter in its page.
     fn raw_copy_offset(kind: CounterKind) -> Result<u32, StoreError> {
         let middle = F::ERASE_SIZE / 2 / F::WRITE_SIZE * F::WRITE_SIZE;
         let behind = match kind {
@@ -234,7 +239,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         u32::try_from(middle.saturating_add(behind)).map_err(|_| StoreError)
     }
 
-    /// The first page, the last one, and the length of a page.
+    /// The addresses of the first and of the last page, and the page size.
     fn page_bounds(&self) -> Result<(u32, u32, u32), StoreError> {
         let Range { start, end } = self.map.flash_range();
         let page = u32::try_from(F::ERASE_SIZE).map_err(|_| StoreError)?;

@@ -1,23 +1,24 @@
-//! Erasing a page so that nobody is in doubt about it when the power goes meanwhile.
+//! Page erases that survive a power cut.
 //!
-//! A page that is half erased holds anything: also what the library takes for a page in use, or for one that is full. It would
-//! then begin to copy such a page once more, and first erase the only whole copy of what was in it; or it would find an
-//! old record there. So before a page is erased, the page in use says which one that is: a note, in an item that the
-//! library skips and does not copy. As long as the page in use is not full, the page that its newest note names is
-//! blank, or was to be.
+//! A half-erased page may hold anything, also what the storage library takes for a page in use or a full one. The library
+//! would then copy from such a page again, and first erase the only valid copy of its content; or it would find an old
+//! record there. Therefore an erase intent is written before a page is erased: an item in the page in use which the
+//! library skips and does not copy, and which names the page to be erased. As long as the page in use is not full, the
+//! page named by its newest intent is blank or should be.
 
 use embedded_storage::nor_flash::{NorFlash, NorFlashError, NorFlashErrorKind};
 
 use super::counter_copy::{CounterCopy, CounterKind};
 use super::guarded_flash::{Aligned, BLOCK, GuardedFlash, MARK_ZEROS_MIN};
 
-/// Bytes of the library's header: a check of the data (0 for an item that is to be skipped), their length, a check of that.
+/// Length of the library's item header: checksum of the data (0 for an item to be skipped), length, checksum
+/// of the length.
 const HEADER: usize = 8;
 
-/// A note counts the erasures, and names a page in as many of its last bits.
+/// Width of the page index in the low bits of an erase intent. The other bits count erases.
 const PAGE_INDEX_BITS: u32 = 16;
 
-/// As the library sees it, by its first and last bytes.
+/// State of a page in the library's view, by its first and last bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PageState {
     Open,
@@ -28,7 +29,7 @@ enum PageState {
 impl<F: NorFlash> GuardedFlash<F> {
     const PAGE: u32 = F::ERASE_SIZE as u32;
 
-    /// Erases a page, after a note of that in the page in use, where there is room.
+    /// Erases a page, after writing an erase intent to the page in use if there is room.
     #[inline(never)]
     pub fn erase_logged(&mut self, page: u32) -> Result<(), NorFlashErrorKind> {
         if let Some(used) = self.pages().find_map(|used| self.intent_address_in(used, page).transpose()) {
@@ -37,7 +38,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         self.flash.erase(page, page.saturating_add(Self::PAGE)).map_err(|error| error.kind())
     }
 
-    /// Erases the page in which the power went, if there is one.
+    /// Completes an erase that a power cut interrupted.
     pub fn complete_interrupted_erase(&mut self) -> Result<(), NorFlashErrorKind> {
         let (start, end) = (self.range.start, self.range.end);
         let found = self.scan(start..end)?;
@@ -46,11 +47,11 @@ impl<F: NorFlash> GuardedFlash<F> {
             full &= self.page_state(page)? == PageState::Full;
         }
         let noted = found.value(CounterKind::Erasures).map(|intent| {
-            let name = (intent & ((1 << PAGE_INDEX_BITS) - 1)) as u32;
+            let page_index = (intent & ((1 << PAGE_INDEX_BITS) - 1)) as u32;
             let inside = found.end(CounterKind::Erasures).saturating_sub(1);
             (
                 start.saturating_add(inside / Self::PAGE * Self::PAGE),
-                start.saturating_add(name.saturating_mul(Self::PAGE)),
+                start.saturating_add(page_index.saturating_mul(Self::PAGE)),
             )
         });
         let next = |page: u32| {
@@ -58,8 +59,9 @@ impl<F: NorFlash> GuardedFlash<F> {
         };
         let page = match noted {
             Some((used, page)) if self.page_state(used)? == PageState::Used && page != used => page,
-            // One of them was to be in use, and had to be begun anew: the one behind that in which the last note is. There are
-            // no notes before the last page is in use for the first time.
+            // All pages are full: one of them was about to be reused, and its erase has to be repeated. It is
+            // the page after the one with the newest intent. There are no intents before the last page is
+            // first used.
             Some((used, page)) if full && page == next(used) => page,
             _ if full => end.saturating_sub(Self::PAGE),
             _ => return Ok(()),
@@ -69,7 +71,7 @@ impl<F: NorFlash> GuardedFlash<F> {
             return Ok(());
         }
         let (before, after) = (self.scan(start..page)?, self.scan(behind..end)?);
-        // Also one that is half in the page before it: somebody else has put it there.
+        // Includes a copy that begins in the page before: other software has put it there.
         let needed = |kind: CounterKind| found.value(kind) > before.value(kind).max(after.value(kind));
         if CounterKind::PROTECTED.into_iter().any(needed) || before.is_blank && after.is_blank {
             return Ok(());
@@ -99,7 +101,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         })
     }
 
-    /// Where in `used` a note would go, if that is the page in use and not the one that is erased.
+    /// Address for an erase intent in the page `used`, if that is the page in use, has room, and is not the
+    /// erased one.
     fn intent_address_in(&mut self, used: u32, erased: u32) -> Result<Option<u32>, NorFlashErrorKind> {
         if used == erased || self.page_state(used)? != PageState::Used {
             return Ok(None);
@@ -109,7 +112,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         let length = (header + CounterKind::Erasures.length().next_multiple_of(word)) as u32;
         let mut place = used.saturating_add(word as u32);
         let end = used.saturating_add((F::ERASE_SIZE - word) as u32);
-        // Item by item, as the library goes.
+        // Walks the items as the library does.
         while place.saturating_add(length) <= end {
             let (mut bytes, mut read) = ([0xFF; HEADER], 0);
             self.for_each_byte(place..place.saturating_add(header as u32), &mut |byte| {
@@ -131,13 +134,13 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(None)
     }
 
-    /// Writes the note that `page` is erased.
+    /// Writes the intent to erase `page`.
     fn write_erase_intent(&mut self, place: u32, page: u32) -> Result<(), NorFlashErrorKind> {
         let found = self.scan(self.range.clone())?;
         let last = found.value(CounterKind::Erasures).unwrap_or_default() >> PAGE_INDEX_BITS;
-        let name = page.saturating_sub(self.range.start) / Self::PAGE;
-        let number = last.saturating_add(1) << PAGE_INDEX_BITS | u64::from(name);
-        if number > CounterKind::Erasures.max_value() || name >> PAGE_INDEX_BITS > 0 {
+        let page_index = page.saturating_sub(self.range.start) / Self::PAGE;
+        let number = last.saturating_add(1) << PAGE_INDEX_BITS | u64::from(page_index);
+        if number > CounterKind::Erasures.max_value() || page_index >> PAGE_INDEX_BITS > 0 {
             return Ok(());
         }
         let intent = CounterCopy::new(CounterKind::Erasures, number);
@@ -148,7 +151,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         block.0.iter_mut().zip(head.as_flattened()).for_each(|(place, byte)| *place = *byte);
         block.0.iter_mut().skip(header).zip(intent.bytes()).for_each(|(place, byte)| *place = *byte);
         let all = header + intent.bytes().len().next_multiple_of(F::WRITE_SIZE);
-        // The header is there before anything behind it, so that the library never takes the place for free.
+        // The header is written first, so that the library never takes the place for free.
         for part in [0..header, header..all] {
             let at = place.saturating_add(part.start as u32);
             let bytes = block.0.get(part).ok_or(NorFlashErrorKind::OutOfBounds)?;
@@ -158,7 +161,7 @@ impl<F: NorFlash> GuardedFlash<F> {
     }
 }
 
-/// The library's check of a length: CRC-16F/4.2 of Koopman, reflected, inverted, and never all ones.
+/// The library's checksum of a length: Koopman's CRC-16F/4.2, reflected, inverted, and never all ones.
 fn length_check(length: [u8; 2]) -> [u8; 2] {
     let mut crc = 0xFFFFu16;
     for byte in length {

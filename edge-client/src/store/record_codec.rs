@@ -1,6 +1,6 @@
-//! A record as bytes: little-endian, with a version in front.
+//! Binary format of the record, little endian.
 //!
-//! | offset | bytes | what |
+//! | offset | bytes | content |
 //! | --- | --- | --- |
 //! | 0 | 1 | version, 2 |
 //! | 1 | 1 | mask |
@@ -9,10 +9,10 @@
 //! | 14 | 4 | hash of the representation that the head was fitted on |
 //! | 18 | 4 k C | head, f32, row-major k x C |
 //!
-//! Every byte behind the mask is exclusive-ored with it. A server chooses what a record says: the mask is the smallest
-//! with which no part of the record reads like one of the numbers that lie in the same flash.
+//! Every byte after the mask is XORed with it. A server can choose the content of a record; the mask is the smallest one
+//! with which no part of the record looks like a copy of a counter in the same flash.
 //!
-//! Integrity is the storage's business. A record of another version or length is no record.
+//! The storage library checks integrity. A record of another version or length counts as missing.
 
 use super::counter_copy::has_magic;
 use super::{Record, RecordHeader};
@@ -21,18 +21,19 @@ const VERSION: u8 = 2;
 const FIELDS: usize = 16;
 const HEADER: usize = 2 + FIELDS;
 
-/// Bytes of the record of a head of `k` x `c`, with its name, which is written with it.
+/// Bytes in RAM for the record of a `k` x `c` head, with its key, which is written along.
 #[must_use]
 pub const fn record_len(k: usize, c: usize) -> usize {
     1 + HEADER + 4 * k * c
 }
 
-/// Writes a record; `None` if `out` is too short.
+/// Encodes a record into `out`. `None` if `out` is too short, or if no mask is suitable.
 pub fn encode(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     let length = HEADER + 4 * record.head.len();
     let out = out.get_mut(..length)?;
-    // A mask can make the beginning of a magic out of any four bytes, but such places are three bytes apart or more:
-    // there is a mask for every record of less than 768 bytes, and a server that means harm finds longer ones refused.
+    // A mask can turn any four bytes into the start of a magic, but such places are at least three bytes
+    // apart: every record of less than 768 bytes has a suitable mask. A longer one, chosen by a malicious
+    // server, may be refused.
     (0..=u8::MAX).find(|mask| {
         let mut places = out.iter_mut();
         for_each_byte(record, *mask, |byte| {
@@ -45,7 +46,7 @@ pub fn encode(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     Some(length)
 }
 
-/// Whether `stored` is this record.
+/// True if `stored` is an encoding of `record`.
 pub fn matches(stored: &[u8], record: &Record<'_>) -> bool {
     let mask = stored.get(1).copied().unwrap_or_default();
     let (mut stored, mut same) = (stored.iter(), true);
@@ -53,7 +54,7 @@ pub fn matches(stored: &[u8], record: &Record<'_>) -> bool {
     same && stored.next().is_none()
 }
 
-/// The bytes of a record. Not an iterator: a chain of five is ten times the code.
+/// Calls `emit` with each byte of a record. Not an iterator: a chain of five takes ten times the code.
 fn for_each_byte(record: &Record<'_>, mask: u8, mut emit: impl FnMut(u8)) {
     emit(VERSION);
     emit(mask);
@@ -64,8 +65,8 @@ fn for_each_byte(record: &Record<'_>, mask: u8, mut emit: impl FnMut(u8)) {
     record.head.iter().for_each(|value| masked(&value.to_le_bytes()));
 }
 
-/// Reads a record; the head goes into `head`. `None`, with `head` unchanged, if it is of another version or
-/// length, or holds a number that is not finite.
+/// Decodes a record; its head goes into `head`. `None`, with `head` unchanged, if the version or the length
+/// differs or a value is not finite.
 pub fn decode(bytes: &[u8], head: &mut [f32]) -> Option<RecordHeader> {
     let ([version, mask], rest) = bytes.split_first_chunk()?;
     let (fields, body) = rest.split_first_chunk::<FIELDS>()?;
