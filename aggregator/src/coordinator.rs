@@ -13,10 +13,10 @@
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 
 use crate::config::{Fleet, Mismatch, Resumed, difference};
-use crate::engine::{Action, DeviceId, Engine, Event, Millis, Phase};
 use crate::journal::{Line, Round, Scribe, Server};
-use crate::privacy::Account;
 use crate::store::{Counted, Record, Store, StoreError, Stored};
+use fedspan_engine::privacy::Account;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
 
 /// A campaign cannot be taken up.
 #[derive(Debug, thiserror::Error)]

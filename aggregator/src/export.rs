@@ -8,14 +8,14 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use self::whole::{Whole, refuse_to_overwrite};
-use crate::algorithm::Tensor;
 use crate::config::Fleet;
 use crate::coordinator::{ResumeError, resumed, take_up};
 use crate::journal::{self, Round};
-use crate::linalg::{Matrix, from_f32};
-use crate::privacy::Delta;
-use crate::privacy::units::epsilon_of;
 use crate::store::{Snapshot, StoreError, Stored};
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{Matrix, from_f32};
+use fedspan_engine::privacy::Delta;
+use fedspan_engine::privacy::ledger_units::epsilon_of;
 
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]

@@ -8,10 +8,10 @@ use std::path::Path;
 use self::course::Course;
 use crate::config::Fleet;
 use crate::coordinator::{ResumeError, resumed, take_up};
-use crate::engine::{DeviceId, Engine};
-use crate::files::regular;
 use crate::journal::{self, Line, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
+use fedspan_engine::{DeviceId, Engine};
+use fedspan_files::regular;
 
 /// What to do about a file that follows the database.
 const ANEW: &str = "move it away; the next start writes it anew from the database";

@@ -18,24 +18,14 @@
 
 #![forbid(unsafe_code)]
 
-pub mod adapter;
-pub mod admission;
-pub mod aggregate;
-pub mod algorithm;
 pub mod config;
 pub mod connection;
 pub mod coordinator;
-pub mod engine;
-pub mod exchange;
 pub mod export;
-mod files;
 pub mod host;
 pub mod inspect;
 pub mod journal;
 pub mod keys;
-pub mod linalg;
-pub mod privacy;
-pub mod random;
 pub mod server;
 pub mod store;
 mod sync;

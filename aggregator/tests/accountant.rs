@@ -1,11 +1,11 @@
 //! The privacy account: against tables, against an integral of the densities, and against what must hold of any account.
 
-use fedspan_aggregator::privacy::calibration::{most_releases, noise_multiplier};
-use fedspan_aggregator::privacy::fedpower::{Calibration, Products, paper_multiplier};
-use fedspan_aggregator::privacy::{
+use fedspan_engine::privacy::calibration::{most_releases, noise_multiplier};
+use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};
+use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases, renyi,
 };
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::random::{Purpose, Stream, stream};
 use proptest::prelude::*;
 
 fn epsilon(value: f64) -> Epsilon {

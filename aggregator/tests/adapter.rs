@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::common::*;
-use fedspan_aggregator::aggregate::{Rule, SampleCap};
-use fedspan_aggregator::algorithm::network::{
-    self, Averaging, Front, Method, NetworkParameters, NetworkShape,
-};
-use fedspan_aggregator::algorithm::{Tensor, Weighting};
-use fedspan_aggregator::engine::participation::Full;
-use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Opening, Phase, RoundRecord, Settings};
-use fedspan_aggregator::linalg::{Matrix, from_f32, product};
+use fedspan_engine::aggregate::{Rule, SampleCap};
+use fedspan_engine::algorithm::network::{self, Averaging, Front, Method, NetworkParameters, NetworkShape};
+use fedspan_engine::linalg::{Matrix, from_f32, product};
+use fedspan_engine::participation::Full;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase, RoundRecord, Settings};
+use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{Decline, DeclineReason, Descent, HeadSolve, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
 

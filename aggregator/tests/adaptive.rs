@@ -2,11 +2,11 @@
 //! a fixed order of speed.
 
 use crate::common::gaussian;
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::participation::{Answer, By, Closed, Doubling, Schedule};
-use fedspan_aggregator::engine::{DeviceId, Participation};
-use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
+use fedspan_engine::participation::{Answer, By, Closed, Doubling, Schedule};
+use fedspan_engine::random::{Purpose, Stream, stream};
+use fedspan_engine::{DeviceId, Participation};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 

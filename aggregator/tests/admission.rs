@@ -1,9 +1,9 @@
 //! Who may take part: every reason to refuse a hello, alone and in its order.
 
 use crate::common::hello;
-use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::engine::DeviceId;
+use fedspan_engine::DeviceId;
+use fedspan_engine::admission::Requirements;
 use fedspan_protocol::message::{Hello, Model, Need, Numeric, Refusal};
 
 const SHAPE: (u16, u16, u16) = (20, 3, 2);

@@ -1,6 +1,6 @@
 //! The mean in fixed point: one result for one set of updates, and the right one.
 
-use fedspan_aggregator::aggregate::{FixedPointMean, MAGNITUDE_MAX};
+use fedspan_engine::aggregate::{FixedPointMean, MAGNITUDE_MAX};
 use proptest::prelude::*;
 
 /// The grid that the module's text states.

@@ -2,14 +2,13 @@
 
 use crate::common;
 use crate::common::{bits, distance, gaussian, random, tensors};
-use fedspan_aggregator::aggregate::{Rule, Share};
-use fedspan_aggregator::algorithm::{
+use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, LinearAdapter, LinearAdapterParameters,
-    Moments, PowerStart, Tensor, Weighting, random_start,
+    Moments, PowerStart, random_start,
 };
-use fedspan_aggregator::linalg::{
-    Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32,
-};
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32};
+use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role};

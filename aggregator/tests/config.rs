@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use fedspan_aggregator::aggregate::Rule;
-use fedspan_aggregator::algorithm::network::Method;
-use fedspan_aggregator::config::{
-    AlgorithmName, Fleet, Init, NetworkSection, ParticipationSection, Security, Source, nearest,
-};
+use fedspan_aggregator::config::{Fleet, Security};
+use fedspan_engine::aggregate::Rule;
+use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::config::{AlgorithmName, Init, NetworkSection, ParticipationSection, Source, nearest};
 use proptest::prelude::*;
 
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");

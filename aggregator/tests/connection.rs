@@ -4,10 +4,10 @@ use crate::common;
 use std::sync::Arc;
 
 use crate::common::{encoded, frame, messages, random, tensors};
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::algorithm::{Request, Tensor};
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX, Traffic};
-use fedspan_aggregator::engine::{Opening, Update};
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::{Opening, Update};
+use fedspan_engine::{Request, Tensor};
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::limits::{PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{

@@ -1,6 +1,7 @@
 //! Defaults that `examples/fleet.toml` shows or tells are the program's.
 
-use fedspan_aggregator::config::{Fleet, Said};
+use fedspan_aggregator::config::Fleet;
+use fedspan_engine::config::Said;
 
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 

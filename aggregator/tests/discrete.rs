@@ -1,7 +1,7 @@
 //! The account of continuous noise, held against the exact privacy of discrete noise: devices add the latter, with 16
 //! more in the variance (in squared units of the grid), and are charged for the former.
 
-use fedspan_aggregator::privacy::{Composition, Epsilon, NoiseMultiplier, Releases};
+use fedspan_engine::privacy::{Composition, Epsilon, NoiseMultiplier, Releases};
 
 /// What the variance of discrete noise is larger by than that of the continuous noise that is accounted for.
 const MORE: f64 = 16.0;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
 use crate::common::model::{Kind, Op, World, op};
-use fedspan_aggregator::algorithm::Request;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::engine::participation::By;
-use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Opening, Phase};
-use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance};
+use fedspan_engine::Request;
+use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
+use fedspan_engine::participation::By;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase};
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
 

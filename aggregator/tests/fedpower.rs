@@ -1,15 +1,14 @@
 //! FedPower on the server: against Algorithms 1 to 3 written down a second time in f64, and by the laws of alignment.
 
 use crate::common::{bits, gaussian, random};
-use fedspan_aggregator::aggregate::{Rule, Share, procrustes};
-use fedspan_aggregator::algorithm::{
-    Algorithm, FedPower, FedPowerParameters, Tensor, Weighting, synchronisations,
-};
-use fedspan_aggregator::engine::participation::WithReplacement;
-use fedspan_aggregator::engine::{DeviceId, Participation};
-use fedspan_aggregator::linalg::{
+use fedspan_engine::aggregate::{Rule, Share, procrustes};
+use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, synchronisations};
+use fedspan_engine::linalg::{
     Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32, top_eigenspace,
 };
+use fedspan_engine::participation::WithReplacement;
+use fedspan_engine::{DeviceId, Participation};
+use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 use proptest::prelude::*;
@@ -50,7 +49,7 @@ fn tensor(matrix: &Matrix) -> Tensor {
 }
 
 /// What an honest device answers, in f64 from the basis that came.
-fn answer(a: &Matrix, request: &fedspan_aggregator::algorithm::Request) -> Vec<Tensor> {
+fn answer(a: &Matrix, request: &fedspan_engine::Request) -> Vec<Tensor> {
     let Task::FedPower { iterations, upload, .. } = request.task else { panic!("{:?}", request.task) };
     let sent = &request.tensors[0];
     let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::common::shapes::{all, fleet};
-use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, Source, difference};
+use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, difference};
+use fedspan_engine::config::Source;
 use proptest::prelude::*;
 
 /// Every key that a fingerprint may have: those of `fleet.toml`, and one that follows from `[privacy]`.
@@ -341,7 +342,7 @@ proptest! {
         let given = Fleet::parse("fleet.toml", &text).unwrap();
         let base = Fleet::parse("fleet.toml", &text.replace(&format!("{wide:?}"), "0.5")).unwrap();
         let again = silent(&base).resumed(&given.fingerprint()).unwrap().fleet;
-        prop_assert_eq!(&again.algorithm, &fedspan_aggregator::config::AlgorithmSection {
+        prop_assert_eq!(&again.algorithm, &fedspan_engine::config::AlgorithmSection {
             head_step_size: again.algorithm.head_step_size, ..given.algorithm.clone()
         });
         prop_assert!(given.fingerprint().contains("ridge"), "{}", narrow);

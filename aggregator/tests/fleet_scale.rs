@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::algorithm::scale::{FeatureSums, Moments, Scale};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Opening, Phase, Update};
+use fedspan_engine::Tensor;
+use fedspan_engine::algorithm::scale::{FeatureSums, Moments, Scale};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase, Update};
 use fedspan_protocol::message::{AckOutcome, Rejection, Task};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 use proptest::prelude::*;

@@ -8,9 +8,10 @@ use std::sync::{PoisonError, RwLock};
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use fedspan_aggregator::keys::{
-    Answer, Cost, Damage, Derivation, FileError, KeyStore, KeyStoreError, LinesError, Listed, Mistake, Range,
-    Request, State, Unlock, UnlockError, Which, read_keys,
+    Answer, Cost, Damage, Derivation, KeyStore, KeyStoreError, LinesError, Listed, Mistake, Range, Request,
+    State, Unlock, UnlockError, Which, read_keys,
 };
+use fedspan_files::FileError;
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;
 use rand_chacha::ChaCha20Rng;

@@ -1,6 +1,6 @@
 //! Sizes of networks of which devices cannot be told.
 
-use fedspan_aggregator::algorithm::network::{Front, NetworkShape};
+use fedspan_engine::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};
 
 const fn shape(features: u16, front: Front, first: u16) -> NetworkShape {

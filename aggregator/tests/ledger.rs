@@ -2,13 +2,14 @@
 
 use crate::common::campaign::{Setup, honest, plain};
 use crate::common::hello;
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::config::{Fleet, Init};
-use fedspan_aggregator::engine::{Action, Engine, Event};
-use fedspan_aggregator::privacy::units::{epsilon_of, most_units, provisioned};
-use fedspan_aggregator::privacy::{
+use fedspan_aggregator::config::Fleet;
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::config::Init;
+use fedspan_engine::privacy::ledger_units::{epsilon_of, most_units, provisioned};
+use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, Ledger, Minimum, NoiseMultiplier, Releases, releases,
 };
+use fedspan_engine::{Action, Engine, Event};
 use fedspan_protocol::message::{
     HeadSolve, Model, Need, PowerRows, PowerUpload, Privacy, Refusal, Task, Upload,
 };

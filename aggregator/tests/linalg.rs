@@ -1,7 +1,7 @@
 //! The factorisations: their defining identities, known answers by construction, errors for what has none.
 
 use crate::common::{bits, distance, gaussian, random};
-use fedspan_aggregator::linalg::{
+use fedspan_engine::linalg::{
     Matrix, from_f32, orthonormal, principal_angle_distance, product_transposed, random_basis, to_f32,
     top_eigenspace,
 };

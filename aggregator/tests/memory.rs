@@ -4,11 +4,11 @@ use crate::common;
 use std::sync::Arc;
 
 use crate::common::{random, tensors};
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::algorithm::Request;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound};
-use fedspan_aggregator::engine::Opening;
 use fedspan_aggregator::keys::{Entropy, KeyError, KeyTable, Keys};
+use fedspan_engine::Opening;
+use fedspan_engine::Request;
+use fedspan_engine::admission::Requirements;
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, Fed, encode};
 use fedspan_protocol::message::{

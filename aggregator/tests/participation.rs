@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::participation::{
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::participation::{
     Answer, By, Closed, Doubling, Draw, FirstArrivals, Fraction, Full, Schedule,
 };
-use fedspan_aggregator::engine::{DeviceId, Participation};
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_engine::{DeviceId, Participation};
 use proptest::prelude::*;
 
 fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {

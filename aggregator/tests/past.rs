@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::Scratch;
-use fedspan_aggregator::privacy::Account;
 use fedspan_aggregator::store::{Record, Store};
+use fedspan_engine::privacy::Account;
 use getrandom::SysRng;
 
 const DEVICES: u64 = 10_000;

@@ -1,7 +1,7 @@
 //! A server does not give up on a fleet that has nothing to answer with yet.
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::engine::{Action, Engine, Event};
+use fedspan_engine::{Action, Engine, Event};
 use fedspan_protocol::message::{Decline, DeclineReason};
 
 const FLEET: &str = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n\

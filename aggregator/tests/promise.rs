@@ -1,9 +1,9 @@
 //! What is promised and what is reported: no epsilon of an account is above the one that was asked for, to the last digit.
 
-use fedspan_aggregator::config::PrivacySection;
-use fedspan_aggregator::privacy::fedpower::Calibration;
-use fedspan_aggregator::privacy::units::{epsilon_of, most_units, provisioned};
-use fedspan_aggregator::privacy::{Delta, Epsilon, Releases, shown};
+use fedspan_engine::config::PrivacySection;
+use fedspan_engine::privacy::fedpower::Calibration;
+use fedspan_engine::privacy::ledger_units::{epsilon_of, most_units, provisioned};
+use fedspan_engine::privacy::{Delta, Epsilon, Releases, shown};
 use proptest::prelude::*;
 
 /// What a device is charged for a release with this square of its multiplier, in 2^-16: its inverse in 2^-30, rounded up.

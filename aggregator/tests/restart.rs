@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::aggregate::Rule;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};
 use fedspan_aggregator::store::KeyPlace;
+use fedspan_engine::aggregate::Rule;
+use fedspan_engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 

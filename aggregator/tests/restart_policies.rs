@@ -3,7 +3,7 @@
 
 use crate::common::campaign::{honest, result};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::engine::{Action, Checkpoint, DeviceId, Engine, Event, Phase, Update};
+use fedspan_engine::{Action, Checkpoint, DeviceId, Engine, Event, Phase, Update};
 use fedspan_protocol::message::RoundId;
 
 const DEVICES: u64 = 50;

@@ -7,8 +7,8 @@ use crate::common;
 use std::sync::Arc;
 
 use crate::common::campaign::{honest, plain};
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{
+use fedspan_engine::Tensor;
+use fedspan_engine::{
     Action, Checkpoint, DeviceId, Engine, Event, GRID, Millis, Opening, Phase, RidgeScores, Update,
 };
 use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX};

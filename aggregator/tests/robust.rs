@@ -1,12 +1,12 @@
 //! The robust rules: laws that each keeps, and oracles that know nothing of how it is computed.
 
 use crate::common::{gaussian, random};
-use fedspan_aggregator::aggregate::{
+use fedspan_engine::aggregate::{
     RoundAggregate, Rule, SampleCap, Share, TRIM, Weighted, geometric_median, projector_geometric_median,
     projector_mean, trimmed_mean,
 };
-use fedspan_aggregator::algorithm::{Tensor, Weighting};
-use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance, random_basis, to_f32};
+use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance, random_basis, to_f32};
+use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
@@ -366,7 +366,7 @@ fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
         .map(|i| (1.0 + f64::from(i), orthonormal(&(&truth + gaussian(d, k, random) * 0.02)).unwrap()))
         .collect();
     let sum = bases.iter().fold(Matrix::zeros(d, d), |sum, (w, b)| sum + b * b.transpose() * *w);
-    let expected = fedspan_aggregator::linalg::top_eigenspace(&sum, k);
+    let expected = fedspan_engine::linalg::top_eigenspace(&sum, k);
     let found = projector_mean(&bases, &truth).unwrap();
     assert!(principal_angle_distance(&expected, &found) < 1e-8);
 }

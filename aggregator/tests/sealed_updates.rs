@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update};
 use fedspan_aggregator::keys::{Entropy, KeyError};
 use fedspan_aggregator::store::{Counted, FILE, KEY_FILE, Record, Store, StoreError, read};
+use fedspan_engine::Tensor;
+use fedspan_engine::{Checkpoint, DeviceId, Phase, Underway, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;

@@ -10,7 +10,7 @@ use crate::common::campaign::{honest, honest_values};
 use crate::common::{Scratch, bits, encoded, frame, hello};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::coordinator::ResumeError;
-use fedspan_aggregator::engine::{Action, Engine, Event, Phase};
+use fedspan_engine::{Action, Engine, Event, Phase};
 
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_aggregator::store::{self, StoreError};

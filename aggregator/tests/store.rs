@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{Checkpoint, DeviceId, Phase, Underway, Update, Waits};
 use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};
+use fedspan_engine::Tensor;
+use fedspan_engine::{Checkpoint, DeviceId, Phase, Underway, Update, Waits};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;

@@ -30,7 +30,7 @@ pub trait Progress: Sync {
 pub enum DemoError {
     /// A built-in scenario is broken.
     #[error(transparent)]
-    Scenario(#[from] fedspan_aggregator::config::Problem),
+    Scenario(#[from] fedspan_engine::config::Problem),
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),

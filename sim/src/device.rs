@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use embedded_io_adapters::tokio_1::FromTokio;
-use fedspan_aggregator::config::read_file;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
 use fedspan_client::session::{Config, Event, Protection};
+use fedspan_engine::config::read_file;
 use getrandom::SysRng;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{SeedableRng, TryRng};

@@ -3,11 +3,12 @@
 mod baselines;
 pub mod ridge;
 
-use fedspan_aggregator::algorithm::{Scale, Tensor};
-use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
 use fedspan_client::{Linear, Mechanism, Recording, Task};
+use fedspan_engine::Tensor;
+use fedspan_engine::algorithm::Scale;
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 

@@ -1,9 +1,9 @@
 //! Noise of simulated devices: the client's own mechanism, with seeds that a simulation can draw again.
 
-use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::Mechanism;
 use fedspan_client::Millis;
 use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, Seed, Settings};
+use fedspan_engine::random::{Purpose, stream};
 
 use crate::data::Dataset;
 use crate::scenario::Scenario;

@@ -14,9 +14,10 @@ mod times;
 use std::collections::BTreeMap;
 
 pub use devices::gate;
-use fedspan_aggregator::algorithm::{Scale, Tensor};
-use fedspan_aggregator::engine::{ChosenRidge, Counters, DeviceId, Failure};
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_engine::Tensor;
+use fedspan_engine::algorithm::Scale;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{ChosenRidge, Counters, DeviceId, Failure};
 use fedspan_protocol::message::Refusal;
 pub use fits::Fits;
 pub use prepare::{Job, engine, given_start};

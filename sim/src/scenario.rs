@@ -9,14 +9,14 @@ pub use attack::{Attack, AttackSection, Attacked};
 use attack::{check_attack, read_attack};
 use data::read_data;
 pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, Targeted};
-use fedspan_aggregator::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
-use fedspan_aggregator::algorithm::ScaleSource;
-use fedspan_aggregator::config::{
+use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
+use fedspan_engine::algorithm::ScaleSource;
+use fedspan_engine::config::{
     AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection,
     Problem, Said, Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale,
     check_schedule, read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
 };
-use fedspan_aggregator::privacy::fedpower::Calibration;
+use fedspan_engine::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Pattern, Reading, Speed};

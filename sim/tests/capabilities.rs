@@ -1,11 +1,11 @@
 //! Capabilities of simulated devices against what rounds bring, what devices send, and what a server asks for: for every
 //! method, over ranges of sizes.
 
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::algorithm::Request;
-use fedspan_aggregator::config::AlgorithmName;
 use fedspan_client::Task;
 use fedspan_client::session::{Config, Protection};
+use fedspan_engine::Request;
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::config::AlgorithmName;
 use fedspan_protocol::message::{Capabilities, Descriptors, Hello, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::TensorDescriptor;
 use fedspan_sim::fleet::{Build, foreseeable};

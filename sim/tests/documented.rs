@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedspan_aggregator::config::Said;
+use fedspan_engine::config::Said;
 use fedspan_sim::scenario::Scenario;
 
 const PAGE: &str = include_str!("../SCENARIOS.md");

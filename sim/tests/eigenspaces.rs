@@ -1,7 +1,7 @@
 //! Data without targets: what scenarios say about them, and the figures that are left.
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_client::source::{SampleSource, Targets};
+use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_protocol::message::{HeadSolve, Numeric, RoundId};
 use fedspan_sim::data::Dataset;
 use fedspan_sim::data::eigenspace::{Gram, pooled_truth};

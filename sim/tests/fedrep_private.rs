@@ -1,6 +1,6 @@
 //! FedRep with noise: what is refused, what is charged, and what is learnt in spite of it.
 
-use fedspan_aggregator::config::Init;
+use fedspan_engine::config::Init;
 use fedspan_sim::run::{Job, Outcome, Unwatched};
 use fedspan_sim::scenario::Scenario;
 

@@ -2,12 +2,12 @@
 //! form in fixed point is refused.
 
 use crate::common::{code, directory, errors, program};
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::algorithm::random_start;
-use fedspan_aggregator::linalg::to_f32;
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::{Linear, Task};
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::algorithm::random_start;
+use fedspan_engine::linalg::to_f32;
 use fedspan_protocol::message::{
     Capabilities, HeadSolve, Hello, Model, Need, Numeric, Refusal, RoundId, RoundOpen, Task as Wire, Upload,
 };

@@ -1,7 +1,7 @@
 //! The host's least squares against an oracle of its own: normal equations in twice the digits of f64.
 
-use fedspan_aggregator::linalg::Matrix;
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_sim::least_squares::{EXACT, Fit, Problem, ROUNDED, predict, solve};
 
 /// A number as the sum of two f64 (Dekker 1971): 106 bits.

@@ -1,7 +1,7 @@
 //! Networks in the simulator: what leaves a client, which model is scored, runs that diverge, what a file may ask for.
 
 use crate::common::{code, directory, errors, program, text};
-use fedspan_aggregator::config::AlgorithmName;
+use fedspan_engine::config::AlgorithmName;
 use fedspan_protocol::tensor::Role;
 use fedspan_sim::data::Labels;
 use fedspan_sim::run::{Outcome, RunError, Unwatched, run};

@@ -1,7 +1,7 @@
 //! An npz run from a given start, against the same algorithm in a few lines of f64.
 
 use crate::common::{code, directory, errors, numbers, program, write_npz};
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_engine::linalg::Matrix;
 use fedspan_sim::data::npz;
 
 const CLIENTS: usize = 12;

@@ -102,8 +102,8 @@ fn a_run_writes_what_is_promised() {
     assert!(page.contains("fleet") && page.contains("exponential"), "with the changes");
 }
 
-fn nalgebra_identity(k: usize) -> fedspan_aggregator::linalg::Matrix {
-    fedspan_aggregator::linalg::Matrix::identity(k, k)
+fn nalgebra_identity(k: usize) -> fedspan_engine::linalg::Matrix {
+    fedspan_engine::linalg::Matrix::identity(k, k)
 }
 
 #[test]

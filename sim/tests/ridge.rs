@@ -1,11 +1,11 @@
 //! The ridge of final heads that training clients choose: what it does to newcomers, and what a file can say about it.
 #![allow(clippy::indexing_slicing)]
 
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{GRID, RidgeScores};
-use fedspan_aggregator::linalg::{Matrix, to_f32};
 use fedspan_client::memory::Shape;
 use fedspan_client::{Linear, Task};
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{Matrix, to_f32};
+use fedspan_engine::{GRID, RidgeScores};
 use fedspan_protocol::message::{Descriptors, HeadSolve, Numeric, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role};
 use fedspan_sim::evaluate::{self, ridge};

@@ -4,11 +4,11 @@
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
-use fedspan_aggregator::aggregate::{RoundAggregate, Rule, Share, TRIM};
-use fedspan_aggregator::algorithm::{Tensor as Update, Weighting};
 use fedspan_client::Millis;
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
+use fedspan_engine::aggregate::{RoundAggregate, Rule, Share, TRIM};
+use fedspan_engine::{Tensor as Update, Weighting};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
 use fedspan_protocol::message::{
     Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
@@ -247,7 +247,7 @@ mod simulation {
 fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
     let (d, k) = (64, 4);
     let held = basis(d, k);
-    let reference = fedspan_aggregator::linalg::from_f32(d, k, &held);
+    let reference = fedspan_engine::linalg::from_f32(d, k, &held);
     let update = |device: u32| {
         let values = held.iter().zip(numbers(d * k, device)).map(|(b, noise)| b + 0.1 * noise).collect();
         [Update { role: Role::Representation, rows: d as u16, cols: k as u16, values }]

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::engine::{Action, DeviceId, Event, Opening, Update};
 use fedspan_aggregator::store::{FILE, Store};
+use fedspan_engine::Tensor;
+use fedspan_engine::{Action, DeviceId, Event, Opening, Update};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};

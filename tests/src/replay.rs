@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{Action, Event};
-use fedspan_aggregator::linalg::to_f32;
+use fedspan_engine::linalg::to_f32;
+use fedspan_engine::{Action, Event};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim::data::Dataset;
 use fedspan_sim::device::{Identity, client_session};

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal, to_f32};
-use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_aggregator::store;
+use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
+use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_sim::data::Dataset;
 use fedspan_sim::emulate::{

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_aggregator::server::Status;
 use fedspan_aggregator::store;
+use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_sim::run::{Outcome, Unwatched, run};
 use fedspan_sim::scenario::Scenario;
 use fedspan_tests::keys::{identity, keys};

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
-use fedspan_aggregator::random::{Purpose, Stream, stream};
 use fedspan_aggregator::store;
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::secure::Key;
 use fedspan_sim::data::Dataset;
 use fedspan_sim::device::{Identity, client_session, converse_over};

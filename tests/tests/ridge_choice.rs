@@ -4,10 +4,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound};
-use fedspan_aggregator::engine::{Action, Engine, Event as EngineEvent, Phase};
 use fedspan_client::Millis;
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::session::{Config, Event, Protection};
@@ -15,6 +13,8 @@ use fedspan_client::store::NoStore;
 use fedspan_client::task::{HeadFit, Usage};
 use fedspan_client::{Linear, Memory, Session, SourceError, Task, Workspace};
 use fedspan_client::{SampleSource, Samples, Targets};
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::{Action, Engine, Event as EngineEvent, Phase};
 use fedspan_protocol::frame::{Decoder, Fed};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
@@ -277,7 +277,7 @@ fn a_fleet_without_the_choice_gets_the_published_ridge() {
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(
         (chosen.devices, f64::from(chosen.ridge)),
-        (0, f64::from(fedspan_aggregator::engine::DEFAULT_RIDGE as f32))
+        (0, f64::from(fedspan_engine::DEFAULT_RIDGE as f32))
     );
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (1, chosen.ridge)));
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
-use fedspan_aggregator::random::{Purpose, Stream, stream};
 use fedspan_aggregator::server::{Listener, Protection, Server};
 use fedspan_aggregator::{journal, store};
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::frame::crc32c;
 use fedspan_sim::device::{Identity, client_session, converse_over};
 use fedspan_sim::run::{Unwatched, run};

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
-use fedspan_aggregator::config::{Fleet, read_file};
+use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::export::{ExportError, export, export_told};
 use fedspan_aggregator::inspect::{inspect, located};
 use fedspan_aggregator::server::ask;
+use fedspan_engine::config::read_file;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The run failed.
@@ -45,12 +46,12 @@ enum Command {
 #[derive(Subcommand)]
 enum AdapterCommand {
     #[command(flatten)]
-    Files(cli::adapter::FilesCommand),
+    Files(fedspan_adapters::cli::files::FilesCommand),
     /// Serve rounds of adapters over HTTP until Ctrl-C or SIGTERM.
     #[command(
         after_help = "Example: fedspan-aggregator adapter serve --config aggregator/examples/exchange.toml"
     )]
-    Serve(cli::exchange::ServeOptions),
+    Serve(fedspan_adapters::cli::serve::ServeOptions),
 }
 
 /// With a fleet's configuration.
@@ -212,7 +213,7 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 /// Works on files alone; Ctrl-C ends it, and what was there before stays.
-fn adapter(command: &cli::adapter::FilesCommand) -> ExitCode {
+fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
@@ -227,24 +228,24 @@ fn adapter(command: &cli::adapter::FilesCommand) -> ExitCode {
         waiting.await;
         ended.store(true, Ordering::Relaxed);
     });
-    match cli::adapter::command(command, &stop) {
+    match fedspan_adapters::cli::files::command(command, &stop) {
         Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
         Err(error) => complain(if error.is_wrong_input() { WRONG } else { FAILED }, &error.to_string()),
     }
 }
 
 /// Serves rounds of files.
-fn exchange(options: &cli::exchange::ServeOptions) -> ExitCode {
+fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
     with_runtime(async {
         // First: who sees the server listening may stop it.
         let interrupted = match interrupted() {
             Ok(interrupted) => interrupted,
             Err(error) => return complain(FAILED, &format!("no signals: {error}")),
         };
-        match cli::exchange::serve(options, interrupted, |line| drop(print(line))).await {
+        match fedspan_adapters::cli::serve::serve(options, interrupted, |line| drop(print(line))).await {
             Ok(()) => ExitCode::SUCCESS,
-            Err(cli::exchange::Stop::Failed(message)) => complain(FAILED, &message),
-            Err(cli::exchange::Stop::Wrong(message)) => complain(WRONG, &message),
+            Err(fedspan_adapters::cli::serve::Stop::Failed(message)) => complain(FAILED, &message),
+            Err(fedspan_adapters::cli::serve::Stop::Wrong(message)) => complain(WRONG, &message),
         }
     })
 }

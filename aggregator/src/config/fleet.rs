@@ -7,26 +7,26 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::aggregation::{advice, check_aggregation, read_aggregation};
-use super::build::{Shape, build_engine, network_shape};
 use super::limits::{Limits, RoundsSection, read_limits, read_rounds};
-use super::names::AlgorithmName;
-use super::network::check_schedule;
-use super::participation::{ParticipationSection, read_participation};
-use super::privacy::{check_hidden, read_minimum};
-use super::reader::Section;
-use super::said::Said;
-use super::scale::{check_scale, check_scaled_tensors, read_scale};
-use super::sections::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use super::security::{self, Security};
-use super::source::{Problem, Source};
-use super::stop::{check_change, read_server_stop};
-use crate::admission::least_frame_limit;
-use crate::aggregate::Rule;
-use crate::algorithm::ScaleSource;
-use crate::algorithm::network::{Method, Travelling};
-use crate::engine::{DeviceId, Engine, Settings};
-use crate::privacy::Minimum;
+use fedspan_engine::admission::least_frame_limit;
+use fedspan_engine::aggregate::Rule;
+use fedspan_engine::algorithm::ScaleSource;
+use fedspan_engine::algorithm::network::{Method, Travelling};
+use fedspan_engine::config::AlgorithmName;
+use fedspan_engine::config::Said;
+use fedspan_engine::config::Section;
+use fedspan_engine::config::check_schedule;
+use fedspan_engine::config::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
+use fedspan_engine::config::{ParticipationSection, read_participation};
+use fedspan_engine::config::{Problem, Source};
+use fedspan_engine::config::{Shape, build_engine, network_shape};
+use fedspan_engine::config::{advice, check_aggregation, read_aggregation};
+use fedspan_engine::config::{check_change, read_server_stop};
+use fedspan_engine::config::{check_hidden, read_minimum};
+use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
+use fedspan_engine::privacy::Minimum;
+use fedspan_engine::{DeviceId, Engine, Settings};
 
 /// Milliseconds after which a round that too few could answer is tried again: devices may have been switched
 /// on before they had samples.

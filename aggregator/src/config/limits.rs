@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::aggregation::read_bounds;
-use super::reader::Section;
-use super::source::Problem;
-use crate::aggregate::{Rule, SampleCap};
+use fedspan_engine::aggregate::{Rule, SampleCap};
+use fedspan_engine::config::Problem;
+use fedspan_engine::config::Section;
+use fedspan_engine::config::read_bounds;
 
 /// Largest Frobenius norm of an update, unless the file says otherwise.
 pub(super) const NORM: f64 = 1e4;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::reader::Section;
-use super::source::Problem;
+use fedspan_engine::config::Problem;
+use fedspan_engine::config::Section;
 
 /// Name of the key store in the state directory.
 const STORE: &str = "keys";

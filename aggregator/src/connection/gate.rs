@@ -7,8 +7,8 @@ use fedspan_protocol::limits::HELLO_FRAME_MAX;
 use fedspan_protocol::message::{Hello, Refusal, Welcome};
 use fedspan_protocol::secure::NONCE;
 
-use crate::admission::Requirements;
 use crate::keys::{Entropy, Keys};
+use fedspan_engine::admission::Requirements;
 
 /// The keys of a server, and its randomness.
 struct Secrets {

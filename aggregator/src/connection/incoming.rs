@@ -7,8 +7,8 @@ use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::outgoing::Cut;
 use super::{Inbound, Parsed};
-use crate::algorithm::Tensor;
-use crate::engine::Update;
+use fedspan_engine::Tensor;
+use fedspan_engine::Update;
 
 /// An update whose chunks are coming in.
 #[derive(Debug)]

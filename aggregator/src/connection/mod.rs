@@ -19,8 +19,8 @@ use guard::{GUARD_MEMORY_MAX, Guard, Heard};
 use incoming::{Incoming, begin_update, settle, take_chunk};
 use outgoing::{Cut, Outgoing};
 
-use crate::engine::{Opening, Update};
 use crate::keys::AcceptedKey;
+use fedspan_engine::{Opening, Update};
 
 pub use gate::Gate;
 

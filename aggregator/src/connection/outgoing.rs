@@ -7,7 +7,7 @@ use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, Task, To
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::guard::Guard;
-use crate::engine::Opening;
+use fedspan_engine::Opening;
 
 /// A round that is open on a device, and how its tensors are cut.
 #[derive(Debug)]

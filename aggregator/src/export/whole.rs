@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::ExportError;
-use crate::keys::{beside, make_directories, parent, sync_directory};
+use fedspan_files::{beside, make_directories, parent, sync_directory};
 
 /// Names that are tried for what is not whole yet: others may be somebody's, or left by a crash.
 const NAMES: u32 = 16;

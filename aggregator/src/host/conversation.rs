@@ -12,7 +12,7 @@ use super::mailbox::{Receiver, Sender, mailbox};
 use super::messages::{Command, Gone, Message, Origin, What};
 use crate::config::Limits;
 use crate::connection::{Connection, Inbound, Traffic};
-use crate::engine::{DeviceId, Millis};
+use fedspan_engine::{DeviceId, Millis};
 
 /// Commands that wait for a device; one that lets them pile up is cut off.
 pub(crate) const COMMANDS: usize = 16;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::engine::Millis;
+use fedspan_engine::Millis;
 
 /// Lines of one kind in a window: enough to see who it is.
 const LINES: u32 = 20;

@@ -8,8 +8,8 @@ use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
 
 use super::mailbox::Sender;
 use crate::connection::Traffic;
-use crate::engine::{DeviceId, Opening, Update};
 use crate::keys::AcceptedKey;
+use fedspan_engine::{DeviceId, Opening, Update};
 
 /// From a conversation to the host.
 #[derive(Debug)]

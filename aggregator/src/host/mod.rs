@@ -30,11 +30,11 @@ use self::log::{Kind, Throttle};
 use self::quota::Quota;
 use crate::connection::Gate;
 use crate::coordinator::{Coordinator, ResumeError, Settled};
-use crate::engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase};
 use crate::journal::Journal;
 use crate::keys::{KeyDesk, KeyStoreError};
-use crate::privacy::Delta;
 use crate::store::{Past, StoreError};
+use fedspan_engine::privacy::Delta;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase};
 
 pub use conversation::{Conversation, Next, Patience};
 pub use mailbox::{Receiver, Sender};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::engine::DeviceId;
-use crate::privacy::{Delta, Ledger};
+use fedspan_engine::DeviceId;
+use fedspan_engine::privacy::{Delta, Ledger};
 
 /// What all releases of the devices' lives have cost so far, as far as the server knows.
 #[derive(Clone, Debug, PartialEq, Serialize)]

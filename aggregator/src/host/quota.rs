@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fedspan_protocol::message::RoundId;
 
-use crate::engine::{DeviceId, OpenRound};
+use fedspan_engine::{DeviceId, OpenRound};
 
 /// Updates of a device. Those for the open round count apart: who is cut off for the others comes back, and is to count.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Host, PrivacyStatus, Status};
-use crate::engine::{ChosenRidge, Phase, RoundRecord};
 use crate::journal::Journal;
 use crate::keys::KeyDesk;
+use fedspan_engine::{ChosenRidge, Phase, RoundRecord};
 
 impl Host {
     /// A round is durable.

@@ -9,15 +9,15 @@ use tokio::sync::{broadcast, watch};
 use super::log::Throttle;
 use super::quota::Quota;
 use super::{ConnectionCounters, Host, HostError, Status};
-use crate::admission::Requirements;
 use crate::config::{Fleet, Resumed};
 use crate::connection::Gate;
 use crate::coordinator::{Campaign, Coordinator, ResumeError, resumed};
-use crate::engine::Phase;
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk};
-use crate::privacy::{Delta, Minimum};
 use crate::store::Store;
+use fedspan_engine::Phase;
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::privacy::{Delta, Minimum};
 
 impl Host {
     /// A host for the campaign of a store, or for a new one, which gets this number. Without `keys`, and the source of the

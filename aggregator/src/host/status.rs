@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Gone, PrivacyStatus};
 use crate::connection::Traffic;
-use crate::engine::Counters;
+use fedspan_engine::Counters;
 
 /// What `status` prints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -18,12 +18,12 @@ use zeroize::Zeroizing;
 
 use super::mailbox::mailbox;
 use super::*;
-use crate::algorithm::Tensor;
 use crate::config::Fleet;
-use crate::engine::{Opening, Update};
 use crate::journal;
 use crate::keys::{AcceptedKey, Cost, Entropy, KeyStore, KeyTable, Unlock};
 use crate::store::{KeyPlace, Store};
+use fedspan_engine::Tensor;
+use fedspan_engine::{Opening, Update};
 
 fn host(state: &std::path::Path) -> Host {
     host_with(state, None)

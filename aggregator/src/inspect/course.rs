@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::engine::DeviceId;
 use crate::journal::{Answered, Committed, Line, Opened, Outcome};
+use fedspan_engine::DeviceId;
 
 /// How far a journal has come.
 #[derive(Debug, Default)]

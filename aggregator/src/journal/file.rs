@@ -5,8 +5,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::Line;
-use crate::files::regular;
 use crate::store::StoreError;
+use fedspan_files::regular;
 
 /// Its name in the state directory.
 pub const FILE: &str = "arrivals.jsonl";

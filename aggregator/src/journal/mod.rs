@@ -17,7 +17,7 @@ pub use round::{Round, sha256};
 pub use scribe::Scribe;
 pub(crate) use scribe::digest;
 
-use crate::engine::{DeviceId, Millis, Phase};
+use fedspan_engine::{DeviceId, Millis, Phase};
 
 /// One line. Times are milliseconds on the server's clock, which begins anew when the server does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

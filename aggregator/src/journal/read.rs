@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Line;
-use crate::files::regular;
+use fedspan_files::regular;
 
 /// A journal that cannot be read.
 #[derive(Debug, thiserror::Error)]

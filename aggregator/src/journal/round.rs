@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Part;
-use crate::engine::{DeviceId, Millis, RoundRecord};
-use crate::linalg::Matrix;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{DeviceId, Millis, RoundRecord};
 
 /// A committed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,8 +4,8 @@ use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{AckOutcome, RoundId};
 
 use super::{Answered, Committed, Line, Opened, Outcome, Part};
-use crate::engine::{Action, Engine, Event, Millis};
-use crate::linalg::Matrix;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{Action, Engine, Event, Millis};
 
 /// Remembers what has been told.
 #[derive(Clone, Copy, Debug, Default)]

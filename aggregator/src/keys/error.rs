@@ -1,6 +1,6 @@
 //! Why an operation on keys was refused.
 
-use crate::engine::DeviceId;
+use fedspan_engine::DeviceId;
 
 /// An operation on the key table was refused; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

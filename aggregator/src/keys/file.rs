@@ -13,7 +13,7 @@ use super::damage::Damage;
 use super::live::AcceptedKey;
 use super::table::{DEVICES_MAX, KeyTable, Row};
 use super::unlock::{Cost, Derivation, SALT, Secret};
-use crate::engine::DeviceId;
+use fedspan_engine::DeviceId;
 
 const MAGIC: [u8; 8] = *b"FEDSPKEY";
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use fedspan_protocol::secure::Key;
 use zeroize::Zeroizing;
 
-use super::hex;
-use super::private::{self, FileError};
 use super::table::DEVICES_MAX;
-use crate::engine::DeviceId;
+use fedspan_engine::DeviceId;
+use fedspan_files::hex;
+use fedspan_files::{FileError, private};
 
 /// First line of what is written; a comment to who reads it.
 const TITLE: &str = "# fedspan keys 1: device epoch key\n";

@@ -8,8 +8,8 @@ use fedspan_protocol::secure::Key;
 
 use super::KeyError;
 use super::table::{KeyTable, Refusal};
-use crate::engine::DeviceId;
 use crate::sync::{AtomicBool, RwLock};
+use fedspan_engine::DeviceId;
 
 /// One key of one device. A connection keeps it as long as it lives, and asks before every frame whether it
 /// [still counts](Self::is_accepted).

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::KeyError;
 use super::table::{DEVICES_MAX, KeyTable, Listed};
-use crate::engine::DeviceId;
+use fedspan_engine::DeviceId;
 
 /// Devices from the first to the last, both included: `7`, or `1..64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

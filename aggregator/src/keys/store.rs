@@ -9,12 +9,12 @@ use zeroize::Zeroizing;
 use super::damage::Damage;
 use super::file::{self, Envelope, FILE_MAX};
 use super::lines;
-use super::private::{self, FileError};
 use super::request::{Answer, Request};
 use super::unlock::{Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
 use super::{Entropy, KeyError, KeyTable, Keys};
-use crate::engine::DeviceId;
 use crate::sync::Mutex;
+use fedspan_engine::DeviceId;
+use fedspan_files::{FileError, private};
 
 /// A key store cannot be used, or does not do what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::live::AcceptedKey;
 use super::{Entropy, KeyError};
-use crate::engine::DeviceId;
+use fedspan_engine::DeviceId;
 
 /// Devices that may have keys: bounds the file and what reads it.
 pub const DEVICES_MAX: usize = 1 << 20;

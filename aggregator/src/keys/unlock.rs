@@ -6,8 +6,10 @@ use std::path::Path;
 use argon2::{Algorithm, Argon2, Params, Version};
 use zeroize::Zeroizing;
 
-use super::private::{self, FileError};
-use super::{Entropy, KeyError, hex};
+use fedspan_files::hex;
+use fedspan_files::{FileError, private};
+
+use super::{Entropy, KeyError};
 
 /// Bytes of a key file's key.
 const KEY_FILE: usize = 32;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::Millis;
+use fedspan_engine::Millis;
 
 /// Begins at 0.
 #[derive(Clone, Copy, Debug)]

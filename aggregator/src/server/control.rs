@@ -12,7 +12,8 @@ use zeroize::Zeroizing;
 
 use super::past::{self, Asked};
 use crate::host::Status;
-use crate::keys::{Answer, KeyDesk, user};
+use crate::keys::{Answer, KeyDesk};
+use fedspan_files::user;
 
 const SOCKET: &str = "control.sock";
 

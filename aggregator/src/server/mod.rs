@@ -31,11 +31,11 @@ use self::peer::Surroundings;
 use self::places::Places;
 use crate::config::Fleet;
 use crate::coordinator::ResumeError;
-use crate::engine::{Checkpoint, Millis};
 use crate::host::{Host, HostError, Patience};
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
+use fedspan_engine::{Checkpoint, Millis};
 
 pub use crate::host::{PrivacyStatus, Status};
 pub use control::{is_left_behind, query};
@@ -71,7 +71,7 @@ pub enum ServeError {
     Resume(#[from] ResumeError),
     /// The campaign cannot go on.
     #[error("the campaign stopped: {0}")]
-    Failed(#[from] crate::engine::Failure),
+    Failed(#[from] fedspan_engine::Failure),
 }
 
 impl From<HostError> for ServeError {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use super::seal::KeyPlace;
-use crate::files::regular;
-use crate::keys::{beside, create_private, sync_directory};
+use fedspan_files::regular;
+use fedspan_files::{beside, create_private, sync_directory};
 
 /// Its name in the state directory.
 pub const KEY_FILE: &str = "round.key";

@@ -37,9 +37,10 @@ use self::key_file::KeyFile;
 use self::quiet::quietly;
 use self::seal::Sealer;
 use self::source::Source;
-use crate::files::regular;
 use crate::journal;
-use crate::keys::{Entropy, make_directories};
+use crate::keys::Entropy;
+use fedspan_files::make_directories;
+use fedspan_files::regular;
 
 pub use error::StoreError;
 pub use key_file::KEY_FILE;

@@ -3,9 +3,9 @@
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Checkpoint, DeviceId, Millis, Update, Waits};
 use crate::journal::Round;
-use crate::privacy::Account;
+use fedspan_engine::privacy::Account;
+use fedspan_engine::{Checkpoint, DeviceId, Millis, Update, Waits};
 
 /// One thing that must not be forgotten.
 #[derive(Clone, Debug, PartialEq)]

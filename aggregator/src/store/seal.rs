@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::error::Fault;
-use crate::engine::DeviceId;
 use crate::keys::Entropy;
+use fedspan_engine::DeviceId;
 
 /// Where the key of the open round lies. What a method has done is durable when it returns.
 pub trait KeyPlace: Send {

@@ -12,9 +12,9 @@ use super::key_file::KeyFile;
 use super::quiet::quietly;
 use super::seal::Sealer;
 use super::{FILE, OLD, StoreError, Stored, builder, io, remains, tables};
-use crate::files::regular;
 use crate::journal::Round;
 use crate::keys::{Entropy, KeyError};
+use fedspan_files::regular;
 
 /// The database of a directory, in memory.
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use zeroize::Zeroizing;
 use super::error::Fault;
 use super::record::{Counted, Record, Stored};
 use super::seal::Sealer;
-use crate::engine::Checkpoint;
 use crate::journal::Round;
-use crate::privacy::Account;
+use fedspan_engine::Checkpoint;
+use fedspan_engine::privacy::Account;
 
 /// What this version writes. 1 was a file of its own; in 2 updates were not encrypted; 3 kept no rounds, 4 no clock.
 pub(super) const FORMAT: u32 = 5;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::adapter::{AdapterError, Kind, Round, average};
+use fedspan_adapters::files::{AdapterError, Kind, Round, average};
 
 use super::files::{Adapter, DOWN, Folder, SAVED, UP};
 
@@ -231,8 +231,8 @@ fn outputs_that_cannot_be_written() {
     let inputs = folder.inputs(None).unwrap();
     let to = |path: &Path| {
         let before = folder.names();
-        let output = fedspan_aggregator::adapter::Output::named(path);
-        let job = fedspan_aggregator::adapter::Job { output, ..folder.job(Round::Up, 1) };
+        let output = fedspan_adapters::files::Output::named(path);
+        let job = fedspan_adapters::files::Job { output, ..folder.job(Round::Up, 1) };
         let error = average(&inputs, job, &|_, _| true).unwrap_err();
         assert_eq!(folder.names(), before, "{error}");
         error.to_string()

@@ -1,6 +1,6 @@
 //! Tensors beside the factors that are no f32, f16 or bf16: counters, switches, wide and packed numbers.
 
-use fedspan_aggregator::adapter::{AdapterError, Averaged, Kind, Round, average, check};
+use fedspan_adapters::files::{AdapterError, Averaged, Kind, Round, average, check};
 use safetensors::{Dtype, SafeTensors};
 
 use super::files::{Adapter, Buffer, DOWN, Folder, UP};

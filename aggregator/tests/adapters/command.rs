@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fedspan_aggregator::adapter::{Kind, Round};
+use fedspan_adapters::files::{Kind, Round};
 
 use super::files::{Adapter, Folder};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fedspan_aggregator::adapter::{Checked, Kind, Round, check};
+use fedspan_adapters::files::{Checked, Kind, Round, check};
 use serde_json::{Value, json};
 
 use super::files::{Adapter, Folder};
@@ -232,6 +232,6 @@ fn rounds_of_experts_lose_nothing() {
     let folder = Folder::directories(&all, &[text.as_str(); 3]);
     let inputs = folder.open().unwrap();
     assert_eq!(check(&inputs, &|_, _| true).unwrap().interference, Some(0.0));
-    let done = fedspan_aggregator::adapter::average(&inputs, folder.job(Round::Up, 2), &|_, _| true).unwrap();
+    let done = fedspan_adapters::files::average(&inputs, folder.job(Round::Up, 2), &|_, _| true).unwrap();
     assert_eq!((done.averaged, done.kept), (1, 1));
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::adapter::{AdapterError, Averaged, Inputs, Job, Kind, Output, Round, average};
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_adapters::files::{AdapterError, Averaged, Inputs, Job, Kind, Output, Round, average};
+use fedspan_engine::random::{Purpose, stream};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;

@@ -1,6 +1,6 @@
 //! Headers: what they are read as, and what is refused. The library that defines the format is the oracle.
 
-use fedspan_aggregator::adapter::{Fault, Header, Kind, Layout};
+use fedspan_adapters::files::{Fault, Header, Kind, Layout};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 

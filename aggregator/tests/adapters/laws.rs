@@ -1,6 +1,6 @@
 //! What holds for every mean of adapters.
 
-use fedspan_aggregator::adapter::{Fits, Kind, Round, average, check};
+use fedspan_adapters::files::{Fits, Kind, Round, average, check};
 use proptest::prelude::*;
 
 use super::files::{Adapter, DOWN, Folder, SAVED, UP};

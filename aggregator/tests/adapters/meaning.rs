@@ -1,6 +1,6 @@
 //! Configurations beside files: the same meaning or none, whatever version of PEFT has written them.
 
-use fedspan_aggregator::adapter::{AdapterError, Config, Kind, Round, average, check};
+use fedspan_adapters::files::{AdapterError, Config, Kind, Round, average, check};
 use serde_json::{Map, Value, json};
 
 use super::files::{Adapter, Folder};

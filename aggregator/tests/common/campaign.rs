@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use fedspan_aggregator::aggregate::{Rule, SampleCap};
-use fedspan_aggregator::algorithm::{
-    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, Tensor, Weighting,
-    random_start,
+use fedspan_engine::aggregate::{Rule, SampleCap};
+use fedspan_engine::algorithm::{
+    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, random_start,
 };
-use fedspan_aggregator::engine::participation::{By, Doubling, Fraction, Full, Schedule};
-use fedspan_aggregator::engine::{
+use fedspan_engine::linalg::{Matrix, from_f32, to_f32};
+use fedspan_engine::participation::{By, Doubling, Fraction, Full, Schedule};
+use fedspan_engine::{
     Action, Checkpoint, DeviceId, Engine, Event, Opening, Participation, Phase, RoundRecord, Settings, Update,
 };
-use fedspan_aggregator::linalg::{Matrix, from_f32, to_f32};
+use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;

@@ -6,13 +6,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fedspan_aggregator::algorithm::Tensor;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::engine::{Action, DeviceId, Event, Opening, Phase, Update};
-use fedspan_aggregator::linalg::{orthonormal, to_f32};
-use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_aggregator::store::Store;
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{orthonormal, to_f32};
+use fedspan_engine::random::{Purpose, stream};
+use fedspan_engine::{Action, DeviceId, Event, Opening, Phase, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{HeadSolve, Privacy, RoundId, Task, Upload};
 use fedspan_protocol::tensor::Role;

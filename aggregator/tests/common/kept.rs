@@ -4,8 +4,8 @@ use std::path::Path;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::engine::{Action, Event};
 use fedspan_aggregator::store::Store;
+use fedspan_engine::{Action, Event};
 use getrandom::SysRng;
 
 use super::campaign::honest;

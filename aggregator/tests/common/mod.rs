@@ -13,10 +13,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::Update;
-use fedspan_aggregator::linalg::Matrix;
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::Tensor;
+use fedspan_engine::Update;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::frame::{Decoder, Fed, encode};
 use fedspan_protocol::message::{
     Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToDevice, ToServer, decode,

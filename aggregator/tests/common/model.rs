@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::participation::{Answer, Closed, Enough};
-use fedspan_aggregator::engine::{
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
+use fedspan_engine::participation::{Answer, Closed, Enough};
+use fedspan_engine::{
     Action, Counters, DeviceId, Engine, Event, Failure, Opening, Participation, Phase, RoundRecord, Update,
 };
-use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, to_f32};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
 

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use fedspan_aggregator::config::{
-    Fleet, Source, read_aggregation, read_algorithm, read_model, read_participation,
-};
+use fedspan_aggregator::config::Fleet;
+use fedspan_engine::config::{Source, read_aggregation, read_algorithm, read_model, read_participation};
 
 use super::golden::directory;
 

@@ -5,7 +5,7 @@ mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fedspan_aggregator::config::Problem;
+use fedspan_engine::config::Problem;
 use serde::Serialize;
 pub use table::markdown;
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use fedspan_aggregator::config::Init;
-use fedspan_aggregator::privacy::shown;
+use fedspan_engine::config::Init;
+use fedspan_engine::privacy::shown;
 use serde::Serialize;
 
 use super::progress::Progress;

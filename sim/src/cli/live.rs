@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use fedspan_aggregator::config::StopSection;
 use fedspan_aggregator::journal;
 use fedspan_aggregator::server::Status;
+use fedspan_engine::config::StopSection;
 use serde::Serialize;
 
 use super::{Format, Stop, check_out, compare, emulate, load, make_out, output};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fedspan_aggregator::config::{nearest, read_file, shortened};
+use fedspan_engine::config::{nearest, read_file, shortened};
 
 use super::Stop;
 use crate::scenario::{BUILT_IN, Scenario};

@@ -1,6 +1,6 @@
 //! `compare --algorithms`: each scenario with each algorithm, and the papers' table of them.
 
-use fedspan_aggregator::config::AlgorithmName;
+use fedspan_engine::config::AlgorithmName;
 
 use super::execute::{Entry, Executed};
 use super::{Stop, load};

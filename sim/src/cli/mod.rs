@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fedspan_aggregator::config::ALGORITHMS;
+use fedspan_engine::config::ALGORITHMS;
 
 use crate::report::table::Table;
 use crate::scenario::{BUILT_IN, Scenario};

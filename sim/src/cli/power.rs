@@ -1,7 +1,7 @@
 //! `power`: FedPower's figures over seeds of the noise.
 
 use clap::Args;
-use fedspan_aggregator::privacy::fedpower::Calibration;
+use fedspan_engine::privacy::fedpower::Calibration;
 use serde::Serialize;
 
 use super::Stop;

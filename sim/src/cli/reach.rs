@@ -1,8 +1,8 @@
 //! `compare --reach`: the simulated time at which accuracies are reached, at several costs of communication.
 
 use clap::Args;
-use fedspan_aggregator::config::{Init, ParticipationSection};
-use fedspan_aggregator::engine::participation::Schedule;
+use fedspan_engine::config::{Init, ParticipationSection};
+use fedspan_engine::participation::Schedule;
 use serde::Serialize;
 
 use super::execute::{Entry, Executed};

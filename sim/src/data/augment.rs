@@ -1,6 +1,6 @@
 //! Training images that are moved and mirrored, otherwise in every round.
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 
 use super::{Set, Shape};
 

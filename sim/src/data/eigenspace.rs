@@ -1,7 +1,7 @@
 //! What FedPower looks for: the top eigenspace of all clients' `A = (1/n) M^T M`, in f64. Sums are taken row by row and
 //! client by client, in one order whatever the number of threads.
 
-use fedspan_aggregator::linalg::{Matrix, product_transposed, top_eigenspace};
+use fedspan_engine::linalg::{Matrix, product_transposed, top_eigenspace};
 use rayon::prelude::*;
 
 use super::{Client, Dataset};
@@ -252,8 +252,8 @@ mod tests {
 
     use std::sync::Arc;
 
-    use fedspan_aggregator::linalg::{principal_angle_distance, random_basis};
-    use fedspan_aggregator::random::{Purpose, stream};
+    use fedspan_engine::linalg::{principal_angle_distance, random_basis};
+    use fedspan_engine::random::{Purpose, stream};
 
     use super::super::{Layout, Set};
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 
 use super::{Labels, Set};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::config::Shape as Sizes;
+use fedspan_engine::config::Shape as Sizes;
 use fedspan_protocol::message::Image;
 
 use super::{Client, Dataset, Set};

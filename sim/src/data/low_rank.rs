@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::linalg::{Matrix, product, random_basis};
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::linalg::{Matrix, product, random_basis};
+use fedspan_engine::random::{Purpose, Stream, stream};
 
 use super::generator::Generator;
 use super::{Client, Dataset, LARGEST_VALUES, Layout};

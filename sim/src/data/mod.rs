@@ -29,9 +29,9 @@ pub mod watch;
 
 use std::sync::Arc;
 
-use fedspan_aggregator::linalg::Matrix;
 use fedspan_client::SourceError;
 use fedspan_client::source::{SampleSource, Samples};
+use fedspan_engine::linalg::Matrix;
 use fedspan_protocol::message::RoundId;
 
 pub use layout::{Layout, Shape};

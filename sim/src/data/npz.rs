@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_engine::linalg::{Matrix, orthonormal};
 use npyz::WriterBuilder;
 
 pub use archive::Archive;

@@ -2,7 +2,7 @@
 
 mod dirichlet;
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 
 use super::sizes::Sizes;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::algorithm::Scale;
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
+use fedspan_engine::algorithm::Scale;
+use fedspan_engine::linalg::{Matrix, orthonormal};
 
 use super::eigenspace::pooled_truth;
 use super::{Client, Dataset, Set};

@@ -1,7 +1,7 @@
 //! How many samples clients have: all the same, or not.
 
-use fedspan_aggregator::config::{Problem, Section};
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::config::{Problem, Section};
+use fedspan_engine::random::{Purpose, stream};
 
 use crate::scenario::LARGEST_SIGMA;
 

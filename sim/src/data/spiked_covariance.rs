@@ -1,7 +1,7 @@
 //! FedPower's first model (Guo et al. 2024, section 5): rows from N(0, U U^T + sigma^2 I), scaled to norm 1.
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, Stream, stream};
 use rayon::prelude::*;
 
 use super::eigenspace::{self, Eigenspace, Gram, NoEigenspace, pooled};
@@ -168,7 +168,7 @@ impl Rows {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use fedspan_aggregator::linalg::principal_angle_distance;
+    use fedspan_engine::linalg::principal_angle_distance;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Splits of data into what trains and what tests.
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 
 /// First number of the streams that samples are shuffled with where classes do not count; those of classes are below.
 const RANDOM: u64 = 10_000;

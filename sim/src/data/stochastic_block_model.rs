@@ -1,7 +1,7 @@
 //! FedPower's second model (Guo et al. 2024, section 5): every client has a graph on the same nodes, whose communities are
 //! the same, and the rows of its adjacency matrix, each scaled to norm 1.
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 use rayon::prelude::*;
 
 use super::eigenspace::{self, NoEigenspace};
@@ -98,7 +98,7 @@ impl StochasticBlockModel {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use fedspan_aggregator::linalg::{Matrix, principal_angle_distance};
+    use fedspan_engine::linalg::{Matrix, principal_angle_distance};
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal, random_basis};
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::linalg::{Matrix, orthonormal, random_basis};
+use fedspan_engine::random::{Purpose, Stream, stream};
 
 use super::generator::Generator;
 use super::sizes::Sizes;

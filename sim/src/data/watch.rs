@@ -5,8 +5,8 @@ pub mod windows;
 
 use std::sync::OnceLock;
 
-use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
+use fedspan_engine::random::{Purpose, stream};
 
 use super::{Client, DataError, Dataset, Labels, Layout, Set, npz};
 

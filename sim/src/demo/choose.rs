@@ -359,8 +359,7 @@ impl Inner {
         let scenario = Self::scenario(&self.part, self.fold, self.inner, &settings.changes())?;
         let job = prepare(&scenario, scenario.seed, features)?;
         let outcome = job.run(&mut Unwatched)?;
-        let basis =
-            outcome.representation.map(|b| fedspan_aggregator::linalg::to_f32(&b)).unwrap_or_default();
+        let basis = outcome.representation.map(|b| fedspan_engine::linalg::to_f32(&b)).unwrap_or_default();
         let shape = evaluate::shape_of(&job.dataset, k);
         let accuracy = |r: f32| {
             self.over_draws(|draw| {

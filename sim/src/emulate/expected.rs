@@ -1,6 +1,6 @@
 //! What the simulator says about the same clients, to compare boards with.
 
-use fedspan_aggregator::linalg::to_f32;
+use fedspan_engine::linalg::to_f32;
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::tensor::Encoding;
 

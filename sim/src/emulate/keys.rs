@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::config::Security;
-use fedspan_aggregator::keys::{Cost, KeyStore, Unlock, create_private};
+use fedspan_aggregator::keys::{Cost, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
+use fedspan_files::create_private;
 use fedspan_protocol::secure::{PROVISION, Provision};
 use getrandom::SysRng;
 use rand_core::TryRng;

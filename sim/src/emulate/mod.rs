@@ -11,9 +11,10 @@ mod samples;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::algorithm::ScaleSource;
-use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Said, Security, Shape};
+use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
+use fedspan_engine::algorithm::ScaleSource;
+use fedspan_engine::config::{Said, Shape};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};

@@ -1,6 +1,6 @@
 //! What the boards of a fleet learn from: each has the samples of one client of the scenario in its flash.
 
-use fedspan_aggregator::algorithm::ScaleSource;
+use fedspan_engine::algorithm::ScaleSource;
 use fedspan_protocol::message::Numeric;
 
 use super::{EmulateError, Firmware, Plan};

@@ -6,8 +6,8 @@
 use std::ops::Range;
 use std::path::Path;
 
-use fedspan_aggregator::adapter::Role;
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_adapters::files::Role;
+use fedspan_engine::random::{Purpose, stream};
 use serde_json::json;
 
 use super::tensors::{self, Tensors};

@@ -1,6 +1,6 @@
 //! Who has which sentences: whole groups, of one file each client; and whole groups that nobody trains on.
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 
 use super::sentences::{Corpus, Group, Sentence};
 use super::{Batch, EncoderError};

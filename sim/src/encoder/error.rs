@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::adapter::AdapterError;
+use fedspan_adapters::files::AdapterError;
 
 use crate::report::files::WriteError;
 

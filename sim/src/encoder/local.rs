@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use fedspan_aggregator::adapter::Round;
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_adapters::files::Round;
+use fedspan_engine::random::{Purpose, stream};
 
 use super::sentences::Sentence;
 use super::{Adam, Adapter, Batch, Model};

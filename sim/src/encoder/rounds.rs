@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use fedspan_aggregator::adapter::{self, Inputs, Job, Output, Round};
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_adapters::files::{self, Inputs, Job, Output, Round};
+use fedspan_engine::random::{Purpose, stream};
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 use serde::Serialize;
 
 use super::{Adapter, Batch, Model};

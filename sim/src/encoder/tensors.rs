@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::adapter::Kind;
+use fedspan_adapters::files::Kind;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use super::EncoderError;

@@ -1,9 +1,9 @@
 //! The ridge that training clients choose for those who learn alone and label a few samples: what a fleet does for its final heads
 //! ([`RidgeScores`]), with all features in place of a representation, and on the host in f64.
 
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::engine::{ChosenRidge, GRID, RidgeScores};
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{ChosenRidge, GRID, RidgeScores};
 use fedspan_protocol::labelled::is_labelled;
 use fedspan_protocol::limits::RIDGE_DRAWS;
 use fedspan_protocol::message::HeadSolve;

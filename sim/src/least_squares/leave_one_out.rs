@@ -6,8 +6,8 @@
 //! residual that it would have if the others alone had been fitted is `r_i / (1 - h_i)`. Devices compare the same ridges,
 //! in mean squares of their features.
 
-use fedspan_aggregator::linalg::Matrix;
 use fedspan_client::kernel::leave_one_out::{LEAST_REMAINDER, RIDGES};
+use fedspan_engine::linalg::Matrix;
 
 use super::columns::Columns;
 use super::{Cut, Fit, Problem, solve};
@@ -126,7 +126,7 @@ impl Directions {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use fedspan_aggregator::random::{Purpose, stream};
+    use fedspan_engine::random::{Purpose, stream};
 
     use super::*;
     use crate::least_squares::EXACT;

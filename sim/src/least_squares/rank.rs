@@ -1,6 +1,6 @@
 //! The solution where directions may have to be left out: by singular values, and of least norm in the units of the features.
 
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_engine::linalg::Matrix;
 
 use super::cholesky::dot;
 use super::columns::Columns;

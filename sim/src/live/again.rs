@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use fedspan_aggregator::config::{Fleet, Mismatch, StopSection};
+use fedspan_aggregator::config::{Fleet, Mismatch};
 use fedspan_aggregator::journal::{Line, Part, Server};
+use fedspan_engine::config::StopSection;
 
 use super::{LiveError, campaign};
 use crate::run::recorded::{Replay, ReplayError};

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fedspan_aggregator::config::{Fleet, Init, Limits, RoundsSection, Said, Security};
+use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
+use fedspan_engine::config::{Init, Said};
 use fedspan_protocol::message::RoundOpen;
 use getrandom::SysRng;
 use tokio::net::TcpStream;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fedspan_aggregator::algorithm::network::NetworkShape;
+use fedspan_engine::algorithm::network::NetworkShape;
 use fedspan_protocol::frame::crc32c_f32;
 
 use crate::data::{DataError, npz};

@@ -9,15 +9,15 @@ mod tune;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fedspan_aggregator::algorithm::Tensor;
-use fedspan_aggregator::algorithm::network::{Front, NetworkParameters, plan, sequence};
-use fedspan_aggregator::random::{Purpose, stream};
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::kernel::recurrent::Lstm;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::{Recording, SampleSource, Targets};
 use fedspan_client::task::Usage;
 use fedspan_client::{Network, Task};
+use fedspan_engine::Tensor;
+use fedspan_engine::algorithm::network::{Front, NetworkParameters, plan, sequence};
+use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 use fedspan_protocol::tensor::Role;
 

@@ -1,15 +1,14 @@
 //! One setting of FedPower and what comes of it: the distance after each exchange.
 
-use fedspan_aggregator::aggregate::{Rule, Share};
-use fedspan_aggregator::algorithm::{
-    Algorithm, FedPower, FedPowerParameters, Tensor, Weighting, random_start,
-};
-use fedspan_aggregator::engine::participation::{Cohort, WithReplacement};
-use fedspan_aggregator::engine::{DeviceId, Participation};
-use fedspan_aggregator::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
-use fedspan_aggregator::privacy::fedpower::{Calibration, Products};
-use fedspan_aggregator::privacy::{Delta, Epsilon, ParameterError, Releases};
 use fedspan_client::privacy::{NoiseMultiplier, Seed, Settings, Variance, noise};
+use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, random_start};
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
+use fedspan_engine::participation::{Cohort, WithReplacement};
+use fedspan_engine::privacy::fedpower::{Calibration, Products};
+use fedspan_engine::privacy::{Delta, Epsilon, ParameterError, Releases};
+use fedspan_engine::{DeviceId, Participation};
+use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
@@ -71,7 +70,7 @@ pub enum CaseError {
     Variance(#[from] fedspan_client::privacy::VarianceError),
     /// No directions are left.
     #[error(transparent)]
-    Rank(#[from] fedspan_aggregator::linalg::RankDeficient),
+    Rank(#[from] fedspan_engine::linalg::RankDeficient),
 }
 
 impl Case {
@@ -176,7 +175,7 @@ impl Case {
 fn answer(
     fleet: &Grams,
     device: DeviceId,
-    request: &fedspan_aggregator::algorithm::Request,
+    request: &fedspan_engine::Request,
     private: Option<(Variance, f64, Seed)>,
 ) -> Result<Vec<Tensor>, CaseError> {
     let (Task::FedPower { iterations, upload, .. }, [sent]) = (request.task, request.tensors.as_slice())

@@ -1,6 +1,6 @@
 //! A fleet of which only the Gram matrices are kept: what FedPower needs of a device's samples, d x d instead of s x d.
 
-use fedspan_aggregator::linalg::{Matrix, product};
+use fedspan_engine::linalg::{Matrix, product};
 use rayon::prelude::*;
 
 use crate::data::DataError;

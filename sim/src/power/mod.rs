@@ -8,7 +8,7 @@ mod table;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use case::{Case, CaseError, Promise};
-use fedspan_aggregator::privacy::fedpower::Calibration;
+use fedspan_engine::privacy::fedpower::Calibration;
 pub use grams::Grams;
 use serde::Serialize;
 pub use table::markdown;

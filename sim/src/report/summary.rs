@@ -1,6 +1,6 @@
 //! `summary.json`: what a run comes to, and its spread over seeds. `RESULTS.md` lists the fields.
 
-use fedspan_aggregator::engine::{ChosenRidge, Counters};
+use fedspan_engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::evaluate::{Scores, average, worst_decile};

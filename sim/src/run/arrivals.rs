@@ -1,6 +1,6 @@
 //! Who was asked and when each answers: the order in which the engine hears devices.
 
-use fedspan_aggregator::engine::{OpenRound, Opening};
+use fedspan_engine::{OpenRound, Opening};
 use fedspan_protocol::message::RoundId;
 
 use super::times::{Dropouts, Link, Times};

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{OpenRound, Opening, Update};
-use fedspan_aggregator::linalg::{complement, from_f32, orthonormal, random_basis, to_f32};
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::linalg::{complement, from_f32, orthonormal, random_basis, to_f32};
+use fedspan_engine::random::{Purpose, stream};
+use fedspan_engine::{OpenRound, Opening, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::{Gate, Inbound};
-use fedspan_aggregator::engine::Engine;
 use fedspan_client::session::{Config, Protection};
+use fedspan_engine::Engine;
+use fedspan_engine::admission::Requirements;
 use fedspan_protocol::message::{Privacy, Welcome};
 use rayon::prelude::*;
 

@@ -6,7 +6,7 @@
 //! the representation to itself. An offset is no such thing: it is in every dimension in which its column is, and only the
 //! constant can take it out, by steps that the offset makes small.
 
-use fedspan_aggregator::algorithm::ScaleSource;
+use fedspan_engine::algorithm::ScaleSource;
 
 use super::fits::{list, name};
 use crate::data::{Client, Dataset};

@@ -1,7 +1,7 @@
 //! `step_size = "auto"` of linear models: one over the curvature of the loss in the representation, measured on the training
 //! samples before the first round.
 
-use fedspan_aggregator::linalg::{Matrix, orthonormal, to_f32};
+use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 

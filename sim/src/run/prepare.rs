@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use fedspan_aggregator::admission::least_frame_limit;
-use fedspan_aggregator::algorithm::network::{NetworkParameters, Travelling};
-use fedspan_aggregator::algorithm::scale::{FeatureSums, Scale, ScaleSource};
-use fedspan_aggregator::config::{
+use fedspan_engine::admission::least_frame_limit;
+use fedspan_engine::algorithm::network::{NetworkParameters, Travelling};
+use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
+use fedspan_engine::config::{
     AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine, check_scaled_tensors,
 };
-use fedspan_aggregator::engine::{Counters, Engine, Settings};
-use fedspan_aggregator::linalg::{Matrix, orthonormal};
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, stream};
+use fedspan_engine::{Counters, Engine, Settings};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Millis};
 use fedspan_aggregator::journal::{Committed, Line, Opened, Outcome, Part, Scribe, Server};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
 
 /// A journal that cannot be run again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fedspan_aggregator::connection::Inbound;
-use fedspan_aggregator::engine::{Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase};
-use fedspan_aggregator::linalg::Matrix;
 use fedspan_client::memory::Shape;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase};
 use fedspan_protocol::message::{Decline, DeclineReason};
 
 use super::arrivals::{Arrivals, Asked};

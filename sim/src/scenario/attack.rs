@@ -1,6 +1,6 @@
 //! `[attack]`: which devices lie, and how.
 
-use fedspan_aggregator::config::{AlgorithmName, AlgorithmSection, Problem, Section};
+use fedspan_engine::config::{AlgorithmName, AlgorithmSection, Problem, Section};
 use fedspan_protocol::message::Upload;
 
 /// Largest part of a fleet that may lie: no rule can tell who a half is.

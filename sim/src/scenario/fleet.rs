@@ -1,6 +1,6 @@
 //! `[fleet]`: how long devices take, and how they fail.
 
-use fedspan_aggregator::config::{Problem, Section};
+use fedspan_engine::config::{Problem, Section};
 
 /// Largest probability of a loss: above it a run is all waiting.
 const LARGEST_LOSS: f64 = 0.99;

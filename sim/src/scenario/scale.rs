@@ -1,7 +1,7 @@
 //! `[data] scale`: that of the fleet, which a campaign's first stage finds. The words of tables are read with their kinds.
 
-use fedspan_aggregator::algorithm::ScaleSource;
-use fedspan_aggregator::config::{Problem, Section};
+use fedspan_engine::algorithm::ScaleSource;
+use fedspan_engine::config::{Problem, Section};
 
 /// Reads the key: whether the campaign finds a scale.
 pub fn read_scale(section: &Section<'_>) -> Result<ScaleSource, Problem> {

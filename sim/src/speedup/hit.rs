@@ -1,6 +1,6 @@
 //! When the median over the seeds is at or under a target, and how sure ratios of such times are.
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 use serde::Serialize;
 
 use super::trajectory::Trajectory;

@@ -8,7 +8,7 @@ mod trajectory;
 
 use std::sync::atomic::AtomicBool;
 
-use fedspan_aggregator::config::Problem;
+use fedspan_engine::config::Problem;
 use serde::Serialize;
 
 pub use hit::{Crossings, RESAMPLES, Ratio, Speedup};

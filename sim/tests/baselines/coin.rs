@@ -1,6 +1,6 @@
 //! L2GD's coin: the published algorithm, flip by flip, and how often each side falls.
 
-use fedspan_aggregator::algorithm::network::{Method, build};
+use fedspan_engine::algorithm::network::{Method, build};
 use fedspan_protocol::message::{Baseline, Descent, Task};
 
 use crate::baselines::fleet::{Fleet, parameters};

@@ -1,6 +1,6 @@
 //! What devices decline, and that nothing of it stays.
 
-use fedspan_aggregator::algorithm::network::Method;
+use fedspan_engine::algorithm::network::Method;
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Task};
 use fedspan_protocol::tensor::TensorDescriptor;
 

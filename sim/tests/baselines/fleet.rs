@@ -1,10 +1,11 @@
 //! A server's algorithm and simulated devices, without a wire: rounds of whom one likes.
 
-use fedspan_aggregator::aggregate::{Rule, Share};
-use fedspan_aggregator::algorithm::network::{Front, Method, NetworkParameters, NetworkShape, build};
-use fedspan_aggregator::algorithm::{Algorithm, Tensor, Weighting};
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
+use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::algorithm::Algorithm;
+use fedspan_engine::algorithm::network::{Front, Method, NetworkParameters, NetworkShape, build};
+use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 use fedspan_sim::data::{Labels, Set};

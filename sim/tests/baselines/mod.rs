@@ -7,7 +7,7 @@ mod fleet;
 mod oracle;
 mod runs;
 
-use fedspan_aggregator::algorithm::network::Method;
+use fedspan_engine::algorithm::network::Method;
 use fedspan_protocol::message::{DeclineReason, Descent};
 
 use fleet::{Fleet, M};

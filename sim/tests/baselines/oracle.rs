@@ -1,6 +1,6 @@
 //! The methods' rounds in f64, with whole batches, from the papers' formulas. Gradients are central differences.
 
-use fedspan_aggregator::algorithm::network::Method;
+use fedspan_engine::algorithm::network::Method;
 use fedspan_protocol::message::Descent;
 use fedspan_sim::data::{Labels, Set};
 

@@ -4,8 +4,8 @@
 mod oracle;
 
 use crate::common::{code, directory, errors, program, text};
-use fedspan_aggregator::linalg::{Matrix, random_basis};
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::linalg::{Matrix, random_basis};
+use fedspan_engine::random::{Purpose, stream};
 use fedspan_sim::data::low_rank::LowRankRegression;
 use fedspan_sim::run::{Job, Outcome, Unwatched};
 use fedspan_sim::scenario::{DataSection, Scenario};

@@ -1,7 +1,7 @@
 //! RoLoRA's Algorithm 2 in f64, written from the paper (Chen et al. 2025): the paper's loss `(1/m) |X A B - Y|^2`, whose gradient
 //! has a factor of 2.
 
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_engine::linalg::Matrix;
 use fedspan_sim::data::{Labels, Set};
 
 /// One client's samples, m x d and m x C.

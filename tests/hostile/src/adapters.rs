@@ -1,7 +1,7 @@
 //! Files of adapters: a header that is accepted says what the format's own library reads in it, a configuration agrees with
 //! itself, and a mean depends on nothing but the numbers.
 
-use fedspan_aggregator::adapter::{Config, Exact, Fault, Header, Kind, Layout, mean};
+use fedspan_adapters::files::{Config, Exact, Fault, Header, Kind, Layout, mean};
 use safetensors::SafeTensors;
 
 use crate::{Random, Work};

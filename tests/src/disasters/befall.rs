@@ -1,6 +1,6 @@
 //! What a disaster does to a world.
 
-use fedspan_aggregator::engine::Phase;
+use fedspan_engine::Phase;
 
 use super::Millis;
 use super::chaos::Disaster;

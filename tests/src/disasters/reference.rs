@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::config::ParticipationSection;
 use fedspan_aggregator::connection::{Gate, Inbound};
-use fedspan_aggregator::engine::{Action, DeviceId, Engine, Event, Opening, Update};
 use fedspan_client::session::{Config, Protection};
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::config::ParticipationSection;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
 use fedspan_sim::fleet::{SimDevice, foreseeable};

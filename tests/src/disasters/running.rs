@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::Connection;
-use fedspan_aggregator::engine::{DeviceId, Opening, Update};
 use fedspan_aggregator::host::{
     Command, Conversation, Gone, Host, HostError, Message, Next, Origin, Patience, Receiver, What,
 };
 use fedspan_aggregator::journal::Committed;
+use fedspan_engine::{DeviceId, Opening, Update};
 use fedspan_protocol::message::Ack;
 
 use super::Millis;

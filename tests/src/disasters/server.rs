@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::coordinator::{Coordinator, ResumeError};
-use fedspan_aggregator::engine::{DeviceId, Phase};
 use fedspan_aggregator::host::{Host, HostError, Patience};
 use fedspan_aggregator::journal::Line;
 use fedspan_aggregator::keys::{Cost, Entropy, KeyDesk, KeyStore, Unlock};
 use fedspan_client::secure::Key;
+use fedspan_engine::{DeviceId, Phase};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use zeroize::Zeroizing;

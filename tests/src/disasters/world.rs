@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use fedspan_aggregator::engine::{DeviceId, Phase};
 use fedspan_client::session::Protection;
+use fedspan_engine::{DeviceId, Phase};
 use fedspan_protocol::message::AckOutcome;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;

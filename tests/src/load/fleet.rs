@@ -3,9 +3,10 @@
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::keys::{Cost, Entropy, KeyError, KeyStore, Unlock, create_private};
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_aggregator::keys::{Cost, Entropy, KeyError, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
+use fedspan_engine::random::{Purpose, Stream, stream};
+use fedspan_files::create_private;
 
 use super::Identity;
 

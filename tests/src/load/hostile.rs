@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{RoundId, ToServer};
 use fedspan_protocol::secure::Key;

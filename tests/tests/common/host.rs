@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::admission::Requirements;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound};
 use fedspan_aggregator::keys::Keys;
+use fedspan_engine::admission::Requirements;
 use fedspan_protocol::message::{Ack, AckOutcome, Model, ToDevice, Welcome};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;

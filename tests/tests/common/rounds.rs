@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::algorithm::{Request, Tensor};
-use fedspan_aggregator::engine::Opening;
+use fedspan_engine::Opening;
+use fedspan_engine::{Request, Tensor};
 use fedspan_hostile::Random;
 use fedspan_protocol::message::{HeadSolve, RoundId, Task, Upload};
 use fedspan_protocol::orthonormal::orthonormalise;

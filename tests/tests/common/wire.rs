@@ -1,6 +1,6 @@
 //! Frames made and taken apart by hand.
 
-use fedspan_aggregator::engine::Opening;
+use fedspan_engine::Opening;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Message, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::Encoding;

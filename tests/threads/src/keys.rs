@@ -16,17 +16,11 @@ mod error;
 #[path = "../../../aggregator/src/keys/file.rs"]
 mod file;
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/hex.rs"]
-mod hex;
-#[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/lines.rs"]
 mod lines;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/live.rs"]
 mod live;
-#[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/private.rs"]
-mod private;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/request.rs"]
 mod request;

@@ -9,10 +9,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Once};
 
-// As the aggregator's own modules see it: not everything there is wanted here.
-#[allow(dead_code)]
-#[path = "../../../aggregator/src/files.rs"]
-mod files;
 mod host;
 mod keys;
 
@@ -22,11 +18,11 @@ mod sync {
     pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock};
 }
 
-/// What the aggregator's files want of its engine.
-mod engine {
-    /// A device's identity on the host.
-    pub type DeviceId = u64;
-}
+// The aggregator's files take one type of `fedspan-engine`; its other dependencies need not be built here.
+extern crate self as fedspan_engine;
+
+/// The identity of a device on the server.
+type DeviceId = u64;
 
 /// What must be true.
 struct Check {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand, ValueEnum};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::keys::{
-    Answer, Cost, FileError, KeyStore, KeyStoreError, Listed, Range, Request, State, Which, create_private,
-    parse_keys, ranges,
+    Answer, Cost, KeyStore, KeyStoreError, Listed, Range, Request, State, Which, parse_keys, ranges,
 };
 use fedspan_aggregator::server::query;
+use fedspan_files::{FileError, create_private};
 use fedspan_protocol::secure::{PROVISION, PROVISION_WITH_NOISE, Provision, ProvisionedNoise};
 use getrandom::SysRng;
 use zeroize::Zeroizing;

@@ -1,7 +1,5 @@
 //! Commands that are longer than a few lines.
 
-pub mod adapter;
-pub mod exchange;
 pub mod keys;
 pub mod noise;
 pub mod serve;

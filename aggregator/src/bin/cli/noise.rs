@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::privacy::shown;
-use fedspan_aggregator::privacy::units::{epsilon_of, provisioned};
-use fedspan_aggregator::privacy::{Delta, Epsilon, Releases};
+use fedspan_engine::privacy::ledger_units::{epsilon_of, provisioned};
+use fedspan_engine::privacy::shown;
+use fedspan_engine::privacy::{Delta, Epsilon, Releases};
 use fedspan_protocol::secure::ProvisionedNoise;
 
 /// Rows of a round that are counted at most.

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use fedspan_aggregator::config::{Fleet, Security};
-use fedspan_aggregator::engine::{Checkpoint, Phase};
 use fedspan_aggregator::inspect::located;
-use fedspan_aggregator::keys::{FileError, KeyStore, KeyStoreError};
+use fedspan_aggregator::keys::{KeyStore, KeyStoreError};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
 use fedspan_aggregator::store::{Snapshot, StoreError};
+use fedspan_engine::{Checkpoint, Phase};
+use fedspan_files::FileError;
 use getrandom::SysRng;
 
 use super::keys::{PATIENCE, PAUSE};

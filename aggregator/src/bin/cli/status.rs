@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use fedspan_aggregator::engine::Phase;
 use fedspan_aggregator::server::{is_left_behind, query};
 use fedspan_aggregator::store::{Snapshot, StoreError, Stored};
+use fedspan_engine::Phase;
 
 use crate::{FAILED, complain, print, printed};
 

@@ -21,7 +21,7 @@ mod write;
 use text::{Change, Settings};
 
 use super::fleet::Fleet;
-use super::source::Problem;
+use fedspan_engine::config::Problem;
 
 /// Keys that came after the first stored texts.
 const LATER: &[Later] = &[Later {

@@ -1,14 +1,14 @@
 //! A configuration of settings, read as a file is.
 
-use super::super::aggregation::{read_aggregation, read_bounds};
 use super::super::fleet::{Fleet, read_data};
 use super::super::limits::{Limits, NORM, SAMPLES};
-use super::super::participation::read_participation;
-use super::super::sections::{Init, ModelSection, read_algorithm, read_model};
-use super::super::source::{Problem, Source};
-use super::super::stop::read_server_stop;
 use super::text::Settings;
 use super::write::DERIVED;
+use fedspan_engine::config::read_participation;
+use fedspan_engine::config::read_server_stop;
+use fedspan_engine::config::{Init, ModelSection, read_algorithm, read_model};
+use fedspan_engine::config::{Problem, Source};
+use fedspan_engine::config::{read_aggregation, read_bounds};
 
 /// What messages call the stored settings.
 const NAME: &str = "the stored settings";

@@ -7,18 +7,18 @@ use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
 use super::super::limits::Limits;
-use super::super::names::{AlgorithmName, TUNED};
-use super::super::network::{FrontModel, NetworkModel, NetworkSection};
-use super::super::participation::{BY, DRAWS, ParticipationSection};
-use super::super::power::{PowerSection, ROWS};
-use super::super::sections::{AlgorithmSection, ENCODINGS, Init, ModelSection, NUMERICS, SENDS, WEIGHTINGS};
 use super::setting::Setting;
 use super::text::Settings;
-use crate::aggregate::{Rule, SampleCap};
-use crate::algorithm::ScaleSource;
-use crate::algorithm::network::Method;
-use crate::config::Shape;
-use crate::engine::participation::Schedule;
+use fedspan_engine::aggregate::{Rule, SampleCap};
+use fedspan_engine::algorithm::ScaleSource;
+use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::config::Shape;
+use fedspan_engine::config::{AlgorithmName, TUNED};
+use fedspan_engine::config::{AlgorithmSection, ENCODINGS, Init, ModelSection, NUMERICS, SENDS, WEIGHTINGS};
+use fedspan_engine::config::{BY, DRAWS, ParticipationSection};
+use fedspan_engine::config::{FrontModel, NetworkModel, NetworkSection};
+use fedspan_engine::config::{PowerSection, ROWS};
+use fedspan_engine::participation::Schedule;
 
 /// A key that no file has: whether the products of a start by power iterations are hidden in noise, which follows from `[privacy]`.
 pub(super) const NOISY_START: &str = "privacy.noisy_start";

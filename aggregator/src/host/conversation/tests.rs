@@ -9,9 +9,9 @@ use fedspan_protocol::message::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::admission::Requirements;
 use crate::config::Fleet;
 use crate::connection::Gate;
+use fedspan_engine::admission::Requirements;
 
 const MODEL: Model = Model::linear(6, 2, 1);
 
@@ -162,8 +162,8 @@ fn a_round_that_is_not_answered_is_sent_again() {
     let (mut conversation, mut commands) = begin(false, 0);
     let mut host = fleet().engine();
     let mut actions = Vec::new();
-    host.handle(0, crate::engine::Event::Joined(3), &mut actions);
-    let Some(crate::engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
+    host.handle(0, fedspan_engine::Event::Joined(3), &mut actions);
+    let Some(fedspan_engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
     let _ = hear(&mut conversation, 0, &hello(3));
     conversation.obey(Command::Open(opening));

@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::*;
-use crate::admission::Requirements;
 use crate::config::Fleet;
 use crate::host::{COMMANDS, Sender, mailbox_memory};
 use crate::server::places::Places;
+use fedspan_engine::admission::Requirements;
 
 /// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
 /// aligned to 128, as of tokio 1.54.

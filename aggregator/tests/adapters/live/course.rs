@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fedspan_aggregator::engine::participation::{FirstArrivals, Full};
-use fedspan_aggregator::engine::{Millis, Participation};
-use fedspan_aggregator::exchange::{Client, Counted, Course, Method, Refusal, Rules, Updates, Verdict};
+use fedspan_adapters::http::{Client, Counted, Course, Method, Refusal, Rules, Updates, Verdict};
+use fedspan_engine::participation::{FirstArrivals, Full};
+use fedspan_engine::{Millis, Participation};
 use proptest::prelude::*;
 
 const CLIENTS: usize = 5;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 
-use fedspan_aggregator::adapter::Round;
+use fedspan_adapters::files::Round;
 
 use super::http::{finish, raw};
 use super::{CLIENTS, Live, Place, files, part};

@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use fedspan_aggregator::adapter::{Inputs, Job, Kind, Output, Round, average};
-use fedspan_aggregator::exchange::{Ended, Exchange, ExchangeError, Settings};
+use fedspan_adapters::files::{Inputs, Job, Kind, Output, Round, average};
+use fedspan_adapters::http::{Ended, Exchange, ExchangeError, Settings};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;

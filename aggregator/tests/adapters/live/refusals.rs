@@ -1,7 +1,7 @@
 //! What is refused, by name and number; nothing of it stays.
 
-use fedspan_aggregator::adapter::Round;
-use fedspan_aggregator::exchange::Settings;
+use fedspan_adapters::files::Round;
+use fedspan_adapters::http::Settings;
 
 use super::super::files::{Adapter, DOWN, SAVED, UP};
 use super::http::{ask, raw};

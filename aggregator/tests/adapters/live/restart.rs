@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use fedspan_aggregator::adapter::{Kind, Round};
+use fedspan_adapters::files::{Kind, Round};
 use serde_json::json;
 
 use super::super::files::Adapter;

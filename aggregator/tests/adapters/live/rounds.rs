@@ -1,7 +1,7 @@
 //! Rounds as they should go.
 
-use fedspan_aggregator::adapter::{Kind, Round};
-use fedspan_aggregator::exchange::{Ended, Record, Settings};
+use fedspan_adapters::files::{Kind, Round};
+use fedspan_adapters::http::{Ended, Record, Settings};
 use serde_json::json;
 
 use super::super::files::Adapter;

@@ -1,7 +1,7 @@
 //! Updates without samples, buffers without a mean, stacks of experts: a round always ends.
 
-use fedspan_aggregator::adapter::{Kind, Round};
-use fedspan_aggregator::exchange::Record;
+use fedspan_adapters::files::{Kind, Round};
+use fedspan_adapters::http::Record;
 use safetensors::Dtype;
 
 use super::super::files::{Adapter, Buffer};

@@ -1,7 +1,7 @@
 //! `theory rolora`: the angle of a linear adapter after some iterations, over seeds, beside what theorems say of it.
 
 use clap::Args;
-use fedspan_aggregator::config::{AlgorithmName, Init};
+use fedspan_engine::config::{AlgorithmName, Init};
 use serde::Serialize;
 
 use super::super::figures::number;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use fedspan_aggregator::config::ParticipationSection;
-use fedspan_aggregator::engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages};
+use fedspan_engine::config::ParticipationSection;
+use fedspan_engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages};
 use serde::Serialize;
 
 use super::super::figures::number;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fedspan_aggregator::linalg::Matrix;
+use fedspan_engine::linalg::Matrix;
 
 use super::values::Values;
 use super::{Archive, Array, LARGEST, basis, index, matrix};

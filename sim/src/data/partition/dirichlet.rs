@@ -1,6 +1,6 @@
 //! Classes shared out in proportions from a Dirichlet law.
 
-use fedspan_aggregator::random::{Purpose, Stream, stream};
+use fedspan_engine::random::{Purpose, Stream, stream};
 
 /// Draws that are tried before it is said that none will do. Each costs about as much as one pass over the labels.
 const TRIES: usize = 1000;

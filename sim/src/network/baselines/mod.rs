@@ -13,10 +13,10 @@ mod scaffold;
 mod towards_mean;
 mod training;
 
-use fedspan_aggregator::algorithm::network::{NetworkParameters, NetworkShape as Layers, Travelling, plan};
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::SampleSource;
 use fedspan_client::task::{Batches, Usage};
+use fedspan_engine::algorithm::network::{NetworkParameters, NetworkShape as Layers, Travelling, plan};
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, Descriptors, RoundId, RoundOpen, Task};
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 

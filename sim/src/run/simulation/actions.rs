@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use fedspan_aggregator::engine::{Action, DeviceId, NotCounted, Phase, RoundRecord};
+use fedspan_engine::{Action, DeviceId, NotCounted, Phase, RoundRecord};
 use fedspan_protocol::message::{Ack, AckOutcome, Rejection, RoundId, ToDevice};
 
 use super::Simulation;

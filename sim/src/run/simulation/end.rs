@@ -1,7 +1,7 @@
 //! The end of a run: those come who were not there, and all figures are put together.
 
-use fedspan_aggregator::engine::Event;
-use fedspan_aggregator::linalg::orthonormal;
+use fedspan_engine::Event;
+use fedspan_engine::linalg::orthonormal;
 
 use super::Simulation;
 use crate::evaluate::{self, ClientScore, Scores};

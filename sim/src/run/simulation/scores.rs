@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fedspan_aggregator::engine::{Action, Phase};
+use fedspan_engine::{Action, Phase};
 
 use super::Simulation;
 use crate::data::Dataset;

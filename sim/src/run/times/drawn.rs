@@ -1,6 +1,6 @@
 //! Times that are drawn: once for each client, or in every round (SRPFL, section 5).
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 
 use crate::scenario::{Reading, Speed};
 

@@ -1,7 +1,7 @@
 //! Who loses a round. Every pattern loses the same part of all rounds of all clients, `dropout`, in the mean; they differ
 //! in who loses them, and when. All of it is a function of seed, client and period.
 
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::random::{Purpose, stream};
 
 use super::drawn::in_round;
 use crate::scenario::{FleetSection, Pattern};

@@ -1,7 +1,7 @@
 //! How long what is sent takes.
 
-use fedspan_aggregator::engine::Opening;
-use fedspan_aggregator::random::{Purpose, stream};
+use fedspan_engine::Opening;
+use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::wire_capacity;

@@ -1,6 +1,6 @@
 //! `[data.partition]`, and `[split]` of data that are cut into clients.
 
-use fedspan_aggregator::config::{Problem, Section};
+use fedspan_engine::config::{Problem, Section};
 
 use crate::data::holdout::Holdout;
 use crate::data::partition::{Partition, Shares};

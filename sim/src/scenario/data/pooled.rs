@@ -1,6 +1,6 @@
 //! Labelled samples from files that are cut into clients.
 
-use fedspan_aggregator::config::{Problem, Section};
+use fedspan_engine::config::{Problem, Section};
 
 use super::cutting::{Brings, read_cutting};
 use super::read::read_sums;

@@ -1,6 +1,6 @@
 //! Reads `[data]` and `[split]`, a function a kind.
 
-use fedspan_aggregator::config::{Problem, Section};
+use fedspan_engine::config::{Problem, Section};
 
 use super::{DataSection, PoolSource, PooledSection, TableSection};
 use crate::data::eigenspace::LARGEST_FEATURES;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use fedspan_aggregator::config::{Problem, Section};
+use fedspan_engine::config::{Problem, Section};
 
 use super::cutting::{By, CLIENTS, SAMPLES, read_holdout_classes, read_partition, read_tests};
 use super::read::read_sums;

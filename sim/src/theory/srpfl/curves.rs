@@ -1,6 +1,6 @@
 //! The recursion's course over time, in the unit of a scenario, to be drawn with simulated runs.
 
-use fedspan_aggregator::engine::participation::theory::{Level, Recursion};
+use fedspan_engine::participation::theory::{Level, Recursion};
 
 use crate::evaluate::Scores;
 use crate::report::plot::Point;

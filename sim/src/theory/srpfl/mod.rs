@@ -1,12 +1,10 @@
 //! SRPFL's recursion run exactly: what doubling participation should gain, before anything is simulated. The mathematics
-//! is the server's ([`fedspan_aggregator::engine::participation::theory`]); `STRAGGLERS.md` says what is computed.
+//! is the server's ([`fedspan_engine::participation::theory`]); `STRAGGLERS.md` says what is computed.
 
 mod curves;
 mod table;
 
-use fedspan_aggregator::engine::participation::theory::{
-    Recursion, levels, optimal_stages, theorem_stages, time,
-};
+use fedspan_engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages, time};
 use serde::Serialize;
 
 pub use curves::{Course, Curve, course, point};
@@ -130,7 +128,7 @@ impl Trend {
 
 #[cfg(test)]
 mod tests {
-    use fedspan_aggregator::engine::participation::theory::expected_arrival;
+    use fedspan_engine::participation::theory::expected_arrival;
 
     use super::*;
 

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fedspan_aggregator::admission::Requirements;
-use fedspan_aggregator::algorithm::{Request, Tensor};
-use fedspan_aggregator::engine::Opening;
+use fedspan_engine::Opening;
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::{Request, Tensor};
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Decline, DeclineReason, Descriptors, HeadSolve, Hello, Missing, Model, Numeric,

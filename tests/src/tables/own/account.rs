@@ -1,8 +1,8 @@
 //! The privacy account of some releases, and the noise of a budget.
 
-use fedspan_aggregator::privacy::calibration::noise_multiplier;
-use fedspan_aggregator::privacy::fedpower::{Calibration, Products, paper_multiplier};
-use fedspan_aggregator::privacy::{
+use fedspan_engine::privacy::calibration::noise_multiplier;
+use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};
+use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases, renyi,
 };
 

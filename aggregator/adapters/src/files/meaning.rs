@@ -1,0 +1,229 @@
+//! Keys of `adapter_config.json`, and when two values of one mean the same: as PEFT 0.21 reads them, with its defaults for
+//! keys that are not there, so that files of its different versions can be averaged.
+
+use super::json::Json;
+
+/// Forms in which values of a key are compared.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// A number, and its default.
+    Number(i128),
+    /// A switch that is off by default.
+    Flag,
+    /// A word, and its default.
+    Word(&'static str),
+    /// A list of names without an order, none by default; a string is a regular expression.
+    Names,
+    /// A number, or a list of numbers without an order; none by default.
+    Layers,
+    /// A name, or a list of names without an order; none by default.
+    Parts,
+    /// A map, empty by default.
+    Map,
+    /// Anything, in its order; off by default.
+    Exact,
+}
+
+/// Uses of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Use {
+    /// Tensors have their meaning from it: it must mean the same in all files.
+    Same(Form),
+    /// Names the model that an adapter belongs to: a difference is a warning, for this reason.
+    Told(&'static str),
+    /// Tells how an adapter was begun, trained or saved: it may differ.
+    Free,
+}
+
+/// All keys that are known. Others must be equal, or off.
+pub(super) const KEYS: [(&str, Use); 43] = [
+    ("peft_type", Use::Same(Form::Word("LORA"))),
+    ("r", Use::Same(Form::Number(8))),
+    ("lora_alpha", Use::Same(Form::Number(8))),
+    ("use_rslora", Use::Same(Form::Flag)),
+    ("rank_pattern", Use::Same(Form::Map)),
+    ("alpha_pattern", Use::Same(Form::Map)),
+    ("target_modules", Use::Same(Form::Names)),
+    ("exclude_modules", Use::Same(Form::Names)),
+    ("modules_to_save", Use::Same(Form::Names)),
+    ("target_parameters", Use::Same(Form::Names)),
+    ("layers_to_transform", Use::Same(Form::Layers)),
+    ("layers_pattern", Use::Same(Form::Parts)),
+    ("trainable_token_indices", Use::Same(Form::Exact)),
+    ("layer_replication", Use::Same(Form::Exact)),
+    ("bias", Use::Same(Form::Word("none"))),
+    ("lora_bias", Use::Same(Form::Flag)),
+    ("fan_in_fan_out", Use::Same(Form::Flag)),
+    ("use_dora", Use::Same(Form::Flag)),
+    ("use_qalora", Use::Same(Form::Flag)),
+    ("qalora_group_size", Use::Same(Form::Number(16))),
+    ("use_bdlora", Use::Same(Form::Exact)),
+    ("alora_invocation_tokens", Use::Same(Form::Exact)),
+    ("kasa_config", Use::Same(Form::Exact)),
+    ("monteclora_config", Use::Same(Form::Exact)),
+    ("arrow_config", Use::Same(Form::Exact)),
+    ("megatron_config", Use::Same(Form::Exact)),
+    ("ensure_weight_tying", Use::Same(Form::Flag)),
+    ("base_model_name_or_path", Use::Told("adapters of different models have no mean that fits either")),
+    ("revision", Use::Told("adapters of different models have no mean that fits either")),
+    ("task_type", Use::Told("saved modules of different tasks have no mean that fits either")),
+    ("init_lora_weights", Use::Told("it changes the weights that the adapter is added to")),
+    ("inference_mode", Use::Free),
+    ("lora_dropout", Use::Free),
+    ("auto_mapping", Use::Free),
+    ("peft_version", Use::Free),
+    ("runtime_config", Use::Free),
+    ("megatron_core", Use::Free),
+    ("loftq_config", Use::Free),
+    ("eva_config", Use::Free),
+    ("corda_config", Use::Free),
+    ("lora_ga_config", Use::Free),
+    ("velora_config", Use::Free),
+    ("merge_weights", Use::Free),
+];
+
+/// Beginnings of the values of `init_lora_weights` with which PEFT takes the adapter out of the model's own weights.
+const ALTERING: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+
+/// The use of a key, if it is known.
+pub(super) fn known(key: &str) -> Option<Use> {
+    KEYS.iter().find(|(name, _)| *name == key).map(|(_, found)| *found)
+}
+
+/// A value in the form in which equal ones mean the same.
+pub(super) fn normal(form: Form, value: Option<&Json>) -> Json {
+    let value = value.unwrap_or(&Json::Null);
+    match (form, value) {
+        (Form::Number(default), Json::Null) => Json::Whole(default),
+        (Form::Flag, Json::Null | Json::Whole(0)) => Json::Flag(false),
+        (Form::Flag, Json::Whole(1)) => Json::Flag(true),
+        (Form::Word(default), Json::Null) => Json::Text(default.to_owned()),
+        (Form::Names | Form::Layers | Form::Parts, Json::Null) => Json::List(Vec::new()),
+        (Form::Parts, Json::Text(text)) if text.is_empty() => Json::List(Vec::new()),
+        (Form::Layers, Json::Whole(_)) | (Form::Parts, Json::Text(_)) => Json::List(vec![value.clone()]),
+        (Form::Names | Form::Layers | Form::Parts, Json::List(values)) => {
+            let mut values = values.clone();
+            values.sort_by_cached_key(ToString::to_string);
+            values.dedup();
+            Json::List(values)
+        }
+        (Form::Map, Json::Null) => Json::Map(Vec::new()),
+        (Form::Exact, value) if value.is_off() => Json::Null,
+        (_, value) => value.sorted(),
+    }
+}
+
+/// The statement of a file about the model that its adapter belongs to, in a form in which equal ones mean the same; none
+/// where it says nothing.
+pub(super) fn stated(key: &str, value: Option<&Json>) -> Option<String> {
+    match (key, value) {
+        ("init_lora_weights", Some(Json::Text(text))) => {
+            let text = text.to_lowercase();
+            let alters = ALTERING.iter().any(|kind| text.starts_with(kind));
+            Some(if alters { text } else { String::new() })
+        }
+        ("init_lora_weights", _) => Some(String::new()),
+        (_, Some(Json::Text(text))) if !text.is_empty() => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use super::{KEYS, Use, known, normal, stated};
+    use crate::files::json::Json;
+
+    fn json(text: &str) -> Option<Json> {
+        (!text.is_empty()).then(|| serde_json::from_str(text).unwrap())
+    }
+
+    /// Texts of one line mean the same, an empty one is a key that is not there; those of different lines do not.
+    #[test]
+    fn values_are_compared_by_meaning() {
+        for (key, classes) in [
+            ("r", &[&["", "8", "8.0", "null"][..], &["4", "4.0", "4e0"], &["8.5"], &["\"8\""]][..]),
+            ("lora_alpha", &[&["", "8", "8.0"], &["16", "16.0", "1.6e1"], &["0.5", "5e-1"]]),
+            ("use_rslora", &[&["", "null", "false", "0"], &["true", "1", "1.0"]]),
+            ("bias", &[&["", "null", "\"none\""], &["\"all\""], &["\"lora_only\""]]),
+            (
+                "target_modules",
+                &[
+                    &["", "null", "[]"],
+                    &["[\"q\", \"v\"]", "[\"v\", \"q\"]", "[\"v\",\"q\",\"v\"]"],
+                    &["\"q\""],
+                    &["[\"q\"]"],
+                    &["[\"q\",\"v\",\"k\"]"],
+                ],
+            ),
+            ("layers_to_transform", &[&["", "null", "[]"], &["3", "[3]", "[3.0]"], &["[3,4]", "[4, 3]"]]),
+            ("layers_pattern", &[&["", "null", "[]", "\"\""], &["\"h\"", "[\"h\"]"], &["\"layers\""]]),
+            (
+                "rank_pattern",
+                &[
+                    &["", "null", "{}"],
+                    &["{\"a\": 16, \"b\": 2}", "{\"b\": 2.0, \"a\": 16.0}"],
+                    &["{\"a\": 16}"],
+                    &["{\"a\": 2, \"b\": 16}"],
+                ],
+            ),
+            (
+                "trainable_token_indices",
+                &[
+                    &["", "null", "[]", "{}"],
+                    &["[1, 2]", "[1.0, 2]"],
+                    &["[2, 1]"],
+                    &["{\"e\": [1, 2], \"f\": [3]}", "{\"f\": [3], \"e\": [1, 2]}"],
+                    &["{\"e\": [2, 1], \"f\": [3]}"],
+                ],
+            ),
+            ("layer_replication", &[&["", "null"], &["[[0,2],[1,3]]"], &["[[1,3],[0,2]]"]]),
+        ] {
+            let Some(Use::Same(form)) = known(key) else { panic!("{key} is compared") };
+            let normals: Vec<(usize, Json, &str)> = classes
+                .iter()
+                .enumerate()
+                .flat_map(|(class, texts)| texts.iter().map(move |text| (class, *text)))
+                .map(|(class, text)| (class, normal(form, json(text).as_ref()), text))
+                .collect();
+            for (class, own, text) in &normals {
+                for (other, theirs, and) in &normals {
+                    assert_eq!(own == theirs, class == other, "{key}: {text:?} and {and:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_is_in_the_table_once() {
+        let mut names: Vec<&str> = KEYS.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), KEYS.len());
+        assert!(known("no_such_key").is_none() && matches!(known("eva_config"), Some(Use::Free)));
+    }
+
+    #[test]
+    fn beginnings_that_leave_the_model_as_it_is_are_alike() {
+        let of = |text: &str| stated("init_lora_weights", json(text).as_ref());
+        for text in ["null", "true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\"", "\"mica\""] {
+            assert_eq!(of(""), of(text), "{text}");
+        }
+        for text in [
+            "\"pissa\"",
+            "\"pissa_niter_4\"",
+            "\"PiSSA\"",
+            "\"olora\"",
+            "\"corda\"",
+            "\"loftq\"",
+            "\"lora_ga\"",
+        ] {
+            assert_ne!(of(""), of(text), "{text}");
+        }
+        assert_eq!(of("\"PiSSA\""), of("\"pissa\""));
+        let model = |text: &str| stated("base_model_name_or_path", json(text).as_ref());
+        assert_eq!([model(""), model("null"), model("\"\"")], [None, None, None]);
+        assert_ne!(model("\"a\""), model("\"b\""));
+    }
+}

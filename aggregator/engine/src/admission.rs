@@ -1,0 +1,161 @@
+//! Who may take part: hello against what the campaign needs. Every refusal is typed.
+
+use fedspan_protocol::assembly::plan;
+use fedspan_protocol::limits::{
+    DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, OPEN_HEAD_MAX, SEAL_MAX,
+};
+use fedspan_protocol::message::{Descriptors, Hello, Model, Need, Numeric, Privacy, Refusal, Task};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+use crate::types::{DeviceId, Request};
+
+/// What a campaign asks of its devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirements {
+    model: Model,
+    tasks: u16,
+    roles: u16,
+    encodings: u8,
+    /// In one direction of a round, as the device's own limits are.
+    tensors: u8,
+    tensor_elements: u32,
+    total_elements: u32,
+    /// Updates are computed in this arithmetic: the mean of a round is of one kind.
+    numeric: Numeric,
+    /// Smaller frames would need more chunks than the protocol counts.
+    frame_limit: usize,
+    /// Bytes of the longest frame that brings an update whole.
+    longest_upload: usize,
+    /// Updates have noise, and no device's budget is larger; without it both are the devices' business.
+    privacy: Option<u64>,
+    /// The devices that may join; `None` for all.
+    allowed: Option<Vec<DeviceId>>,
+}
+
+impl Requirements {
+    /// What `requests` (one for each kind of round) need on devices with this model.
+    #[must_use]
+    pub fn new(model: Model, requests: &[Request], allowed: Option<Vec<DeviceId>>) -> Self {
+        let mut needs = Self {
+            model,
+            tasks: 0,
+            roles: 0,
+            encodings: Encoding::F32.bit(),
+            tensors: 0,
+            tensor_elements: 0,
+            total_elements: 0,
+            numeric: Numeric::F32,
+            frame_limit: FRAME_LIMIT_MIN,
+            longest_upload: 0,
+            privacy: None,
+            allowed,
+        };
+        for request in requests {
+            let down: Descriptors =
+                request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
+            let up: Descriptors = request.expects.iter().copied().collect();
+            for tensors in [&down, &up] {
+                needs.frame_limit = needs.frame_limit.max(least_frame_limit(tensors));
+                needs.tensors = needs.tensors.max(u8::try_from(tensors.len()).unwrap_or(u8::MAX));
+                let elements = tensors.iter().map(|t| u32::try_from(t.elements()).unwrap_or(u32::MAX));
+                needs.tensor_elements = elements.clone().fold(needs.tensor_elements, u32::max);
+                needs.total_elements = needs.total_elements.max(elements.fold(0, u32::saturating_add));
+            }
+            let tensors: usize = up.iter().map(|t| t.encoding.byte_len(t.elements())).sum();
+            let whole = HEADER + OPEN_HEAD_MAX + up.len() * DESCRIPTOR_MAX + tensors + SEAL_MAX;
+            needs.longest_upload = needs.longest_upload.max(whole);
+            needs.tasks |= Task::bit(&request.task);
+            needs.encodings |= request.encoding.bit();
+            // Whoever cannot scale would compute something else.
+            if request.tensors.iter().any(|tensor| tensor.role == Role::Scale) {
+                needs.roles |= Role::Scale.bit();
+            }
+            for tensor in &request.expects {
+                needs.roles |= Role::bit(tensor.role);
+                needs.encodings |= tensor.encoding.bit();
+            }
+        }
+        needs
+    }
+
+    /// The same for updates in this arithmetic; without it, in f32.
+    #[must_use]
+    pub fn with_numeric(self, numeric: Numeric) -> Self {
+        Self { numeric, ..self }
+    }
+
+    /// The same for devices whose updates have noise, and whose budget is no larger.
+    #[must_use]
+    pub fn with_privacy(self, budget: Option<u64>) -> Self {
+        Self { privacy: budget, ..self }
+    }
+
+    /// Bytes of the longest frame that the campaign gives a reason for, device to server: an update that is whole. Where
+    /// the frame limit is smaller, updates come in chunks under that limit.
+    #[must_use]
+    pub fn longest_upload(&self) -> usize {
+        self.longest_upload
+    }
+
+    /// Judges a hello of this wire version.
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with.
+    pub fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
+        let device = &hello.capabilities;
+        if self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(&hello.device)) {
+            return Err(Refusal::UnknownDevice);
+        }
+        if device.model != self.model {
+            return Err(Refusal::Model { expected: self.model });
+        }
+        let limits = self.frame_limit..=FRAME_LIMIT_MAX;
+        if !limits.contains(&usize::from(device.frame_limit)) {
+            let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+            let (least, most) = (small(self.frame_limit), small(FRAME_LIMIT_MAX));
+            return Err(Refusal::FrameLimit { least, most });
+        }
+        if device.numeric != self.numeric {
+            return Err(Refusal::Capability(Need::Numeric(self.numeric)));
+        }
+        let missing = |needed: u16, there: u16| needed & !there;
+        if let Some(most) = self.privacy
+            && !matches!(device.privacy, Privacy::Gaussian { budget, .. } if budget <= most)
+        {
+            return Err(Refusal::Capability(Need::Privacy(most)));
+        }
+        if missing(self.tasks, device.tasks) != 0 {
+            return Err(Refusal::Capability(Need::Tasks(missing(self.tasks, device.tasks))));
+        }
+        if missing(self.roles, device.roles) != 0 {
+            return Err(Refusal::Capability(Need::Roles(missing(self.roles, device.roles))));
+        }
+        if self.encodings & !device.encodings != 0 {
+            return Err(Refusal::Capability(Need::Encodings(self.encodings & !device.encodings)));
+        }
+        if device.tensor_elements < self.tensor_elements {
+            return Err(Refusal::Capability(Need::TensorElements(self.tensor_elements)));
+        }
+        if device.tensors < self.tensors {
+            return Err(Refusal::Capability(Need::Tensors(self.tensors)));
+        }
+        if device.total_elements < self.total_elements {
+            return Err(Refusal::Capability(Need::TotalElements(self.total_elements)));
+        }
+        Ok(())
+    }
+}
+
+/// The least frame limit under which these tensors travel; above the largest if none does.
+#[must_use]
+pub fn least_frame_limit(tensors: &Descriptors) -> usize {
+    let (mut least, mut above) = (FRAME_LIMIT_MIN, FRAME_LIMIT_MAX + 1);
+    while least < above {
+        let limit = least + (above - least) / 2;
+        match plan(&mut tensors.clone(), limit) {
+            Ok(()) => above = limit,
+            Err(_) => least = limit + 1,
+        }
+    }
+    least
+}

@@ -1,0 +1,112 @@
+//! FedAvg for a linear model: one representation and one head that everyone shares, averaged (or what another rule
+//! makes of both together). The
+//! single-model baseline of FedRep's Figures 1 and 4 (with one local step it is FedSGD).
+
+use fedspan_protocol::message::{HeadSolve, Task};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+use super::Algorithm;
+use super::fedrep::{decoded, tensor, wide};
+use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
+use crate::types::{DeviceId, Request, Tensor, Weighting};
+
+/// FedAvg's choices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FedAvgParameters {
+    /// Step size of the representation.
+    pub step_size: f32,
+    /// Step size of the head.
+    pub head_step_size: f32,
+    /// Gradient steps on the device before it sends.
+    pub local_steps: u16,
+    /// How the model is encoded, both ways.
+    pub encoding: Encoding,
+    /// Weights of the updates.
+    pub weighting: Weighting,
+    /// How they become one.
+    pub rule: Rule,
+}
+
+/// FedAvg's state: the shared model and what the open round has brought.
+#[derive(Clone, Debug)]
+pub struct FedAvg {
+    representation: Matrix,
+    head: Matrix,
+    parameters: FedAvgParameters,
+    round: RoundAggregate,
+}
+
+impl FedAvg {
+    /// Starts from `representation` (d x k) and `head` (k x C).
+    #[must_use]
+    pub fn new(representation: Matrix, head: Matrix, parameters: FedAvgParameters) -> Self {
+        let FedAvgParameters { rule, weighting, .. } = parameters;
+        let round = RoundAggregate::new(rule, weighting, representation.len() + head.len());
+        Self { representation, head, parameters, round }
+    }
+}
+
+impl Algorithm for FedAvg {
+    fn request(&self) -> Request {
+        let FedAvgParameters { step_size, head_step_size, local_steps, encoding, .. } = self.parameters;
+        let tensors = vec![
+            tensor(Role::Representation, &self.representation, to_f32(&self.representation)),
+            tensor(Role::SharedHead, &self.head, to_f32(&self.head)),
+        ];
+        let expects = tensors.iter().map(|t| t.descriptor(encoding)).collect();
+        let task = Task::FedAvg { step_size, head_step_size, local_steps, encoding };
+        Request { task, tensors, encoding, expects }
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        if let [_, _] = tensors {
+            self.round.absorb(device, share, tensors);
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let ((d, k), c) = (self.representation.shape(), self.head.ncols());
+        let held = || {
+            let Request { tensors, encoding, .. } = self.request();
+            tensors.into_iter().flat_map(move |tensor| wide(&decoded(tensor.values, encoding)))
+        };
+        let center = if self.round.rule().keeps_updates() { held().collect() } else { Vec::new() };
+        if let Some(model) = self.round.numbers(&center)
+            && let Some((b, w)) = model.split_at_checked(d * k)
+        {
+            self.representation = Matrix::from_row_slice(d, k, b);
+            self.head = Matrix::from_row_slice(k, c, w);
+        }
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.representation
+    }
+
+    fn shared_head(&self) -> Option<&Matrix> {
+        Some(&self.head)
+    }
+
+    /// Personal heads are fitted on an orthonormal basis of the shared representation's span.
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        let basis = orthonormal(&self.representation).unwrap_or_else(|_| self.representation.clone());
+        let sent = tensor(Role::Representation, &basis, to_f32(&basis));
+        let encoding = self.parameters.encoding;
+        Request { task: Task::FitHead { head }, tensors: vec![sent], encoding, expects: Vec::new() }
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.representation.iter().chain(self.head.iter()).copied().collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let fits = state.len() == self.representation.len() + self.head.len();
+        if let (true, Some((b, w))) = (fits, state.split_at_checked(self.representation.len())) {
+            self.representation.copy_from_slice(b);
+            self.head.copy_from_slice(w);
+        }
+        fits
+    }
+}

@@ -1,0 +1,154 @@
+//! FedRep on the server (Collins et al. 2021, Algorithm 2): the mean of the devices' steps, or what another rule
+//! makes of them, then QR.
+//!
+//! `Bbar = B - eta mean_i G_i`, `B <- Q` of `Bbar = Q R`. Devices send `G_i` or `B - eta G_i`: the mean is
+//! the same up to rounding. `B` here is what the devices decoded, not what was encoded: for f16 and i8 these
+//! differ, and both sides must step from the same point.
+
+use fedspan_protocol::message::{HeadSolve, Task, Upload};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::Algorithm;
+use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
+use crate::types::{DeviceId, Request, Tensor, Weighting};
+
+/// FedRep's state: the representation and what the open round has brought.
+#[derive(Clone, Debug)]
+pub struct FedRep {
+    representation: Matrix,
+    parameters: FedRepParameters,
+    round: RoundAggregate,
+}
+
+/// FedRep's choices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FedRepParameters {
+    /// Step size eta of the representation.
+    pub step_size: f32,
+    /// How devices solve the head.
+    pub head: HeadSolve,
+    /// What devices send.
+    pub upload: Upload,
+    /// How the representation is sent to devices.
+    pub download_encoding: Encoding,
+    /// How devices encode what they send.
+    pub upload_encoding: Encoding,
+    /// Weights of the updates.
+    pub weighting: Weighting,
+    /// How they become one.
+    pub rule: Rule,
+}
+
+impl FedRep {
+    /// Starts from `representation` (d x k, orthonormal columns).
+    #[must_use]
+    pub fn new(representation: Matrix, parameters: FedRepParameters) -> Self {
+        let FedRepParameters { rule, weighting, .. } = parameters;
+        let round = RoundAggregate::new(rule, weighting, representation.len());
+        Self { representation, parameters, round }
+    }
+}
+
+/// The representation as every device will have it after decoding, with its tensor.
+pub(super) fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
+    let mut values = decoded(to_f32(representation), encoding);
+    if encoding == Encoding::I8 {
+        let _ = orthonormalise(&mut values, representation.ncols());
+    }
+    tensor(Role::Representation, representation, values)
+}
+
+/// Values as every device has them after decoding.
+pub(super) fn decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
+    if encoding != Encoding::F32 {
+        let mut bytes = vec![0; encoding.byte_len(values.len())];
+        // The lengths agree, and where a value is not finite no device takes the round: neither call matters if it
+        // fails.
+        let _ = encoding.encode(&values, &mut bytes);
+        let _ = encoding.decode(&bytes, &mut values);
+    }
+    values
+}
+
+pub(super) fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
+}
+
+/// A tensor of the shape of `matrix`.
+pub(super) fn tensor(role: Role, matrix: &Matrix, values: Vec<f32>) -> Tensor {
+    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    Tensor { role, rows: side(matrix.nrows()), cols: side(matrix.ncols()), values }
+}
+
+impl Algorithm for FedRep {
+    fn request(&self) -> Request {
+        let FedRepParameters { step_size, head, upload, download_encoding, upload_encoding, .. } =
+            self.parameters;
+        let sent = tensor(Role::Representation, &self.representation, to_f32(&self.representation));
+        let back = TensorDescriptor::inline(upload.role(), upload_encoding, sent.rows, sent.cols);
+        Request {
+            task: Task::FedRep { step_size, head, upload, encoding: upload_encoding },
+            tensors: vec![sent],
+            encoding: download_encoding,
+            expects: vec![back],
+        }
+    }
+
+    fn admits(&self, _samples: u32, tensors: &[Tensor]) -> bool {
+        self.round.admits(tensors)
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        if let [_] = tensors {
+            self.round.absorb(device, share, tensors);
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let (d, k) = self.representation.shape();
+        let held = || broadcast(&self.representation, self.parameters.download_encoding).values;
+        if self.round.rule().is_for_subspaces() {
+            let held = from_f32(d, k, &held());
+            if let Some(space) = self.round.subspace(&held)? {
+                self.representation = space;
+            }
+            return Ok(());
+        }
+        let is_model = self.parameters.upload == Upload::Representation;
+        // The mean does not mind where steps begin.
+        let center = if is_model && self.round.rule().keeps_updates() { wide(&held()) } else { Vec::new() };
+        let Some(value) = self.round.numbers(&center) else { return Ok(()) };
+        let value = Matrix::from_row_iterator(d, k, value);
+        let next = if is_model {
+            value
+        } else {
+            from_f32(d, k, &held()) - value * f64::from(self.parameters.step_size)
+        };
+        self.representation = orthonormal(&next)?;
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.representation
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        let sent = tensor(Role::Representation, &self.representation, to_f32(&self.representation));
+        let encoding = self.parameters.download_encoding;
+        Request { task: Task::FitHead { head }, tensors: vec![sent], encoding, expects: Vec::new() }
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.representation.iter().copied().collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let fits = state.len() == self.representation.len();
+        if fits {
+            self.representation.copy_from_slice(state);
+        }
+        fits
+    }
+}

@@ -1,0 +1,228 @@
+//! Low-rank adapters (LoRA, Hu et al. 2022) and what is made of many: the mean of products `A_i B_i` is not the product of means.
+//!
+//! RoLoRA (Chen et al. 2025, Algorithm 1) trains one factor a round and holds the other: odd rounds the up-projection B, even
+//! ones the down-projection A. Either mean is then exact, and half as much is sent. FFA-LoRA (Sun et al. 2024) only ever
+//! trains B. Plain averaging trains both and takes the mean of each, FlexLoRA (Bai et al. 2024) the best factors of
+//! the mean of products.
+
+mod products;
+
+use std::collections::BTreeMap;
+
+use fedspan_protocol::message::{HeadSolve, Task, Trained};
+use fedspan_protocol::tensor::Role;
+
+use super::{NetworkParameters, Plan, Travelling};
+use crate::aggregate::{RoundAggregate, Share};
+use crate::algorithm::Algorithm;
+use crate::algorithm::fedrep::decoded;
+use crate::linalg::{Matrix, RankDeficient, from_f32};
+use crate::types::{DeviceId, Request, Tensor};
+use products::{Factors, MeanOfProducts};
+
+/// What is trained, and what is made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Averaging {
+    /// One factor a round, in turn.
+    RoLora,
+    /// Both factors, the mean of each.
+    Lora,
+    /// The up-projection alone.
+    FfaLora,
+    /// Both factors, the best of the mean of products.
+    FlexLora,
+}
+
+impl Averaging {
+    /// What round `number` trains, counted from 0.
+    fn trained(self, number: u32) -> Trained {
+        match self {
+            Self::RoLora if number % 2 == 1 => Trained::Down,
+            Self::RoLora | Self::FfaLora => Trained::Up,
+            Self::Lora | Self::FlexLora => Trained::Travelling,
+        }
+    }
+
+    /// What has not changed since the round before, for who was in it.
+    fn unchanged(self, number: u32) -> &'static [Role] {
+        match (self, self.trained(number)) {
+            // Trained now, and before the last round: it came with that.
+            (Self::RoLora, Trained::Down) => &[Role::AdapterDown],
+            (Self::RoLora, _) => &[Role::AdapterUp],
+            (Self::FfaLora, _) => &[Role::AdapterDown],
+            _ => &[],
+        }
+    }
+}
+
+pub(super) fn plan(parameters: &NetworkParameters, trained: Trained) -> Plan {
+    let NetworkParameters { descent, head_epochs, epochs, upload_encoding: encoding, .. } = *parameters;
+    let task = Task::Sgd { descent, head_epochs, epochs, trained, encoding };
+    Plan { travelling: Travelling::Factors, task }
+}
+
+/// An adapter that everyone shares.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    parameters: NetworkParameters,
+    averaging: Averaging,
+    /// A, then B, as one column.
+    values: Matrix,
+    /// Finished rounds.
+    rounds: u32,
+    round: RoundAggregate,
+    /// What came of both factors, where the mean of products is not the product of means.
+    both: BTreeMap<DeviceId, Factors>,
+    interference: Option<f64>,
+}
+
+impl Adapter {
+    /// Starts from the adapter that all begin with.
+    #[must_use]
+    pub fn new(parameters: NetworkParameters, averaging: Averaging) -> Self {
+        let shape = parameters.shape;
+        let range = shape.range(shape.travelling(Travelling::Factors));
+        let start = shape.start(parameters.seed, true);
+        let values = start.get(range).unwrap_or_default();
+        let values = Matrix::from_column_slice(values.len(), 1, values);
+        let mut adapter = Self {
+            parameters,
+            averaging,
+            values,
+            rounds: 0,
+            round: RoundAggregate::new(parameters.rule, parameters.weighting, 0),
+            both: BTreeMap::new(),
+            interference: None,
+        };
+        adapter.begin();
+        adapter
+    }
+
+    /// What round `number` asks for.
+    fn request_of(&self, number: u32) -> Request {
+        let NetworkParameters { shape, download_encoding: encoding, upload_encoding, .. } = self.parameters;
+        let trained = self.averaging.trained(number);
+        let mut expects = shape.descriptors(Travelling::Factors, 1, upload_encoding);
+        expects.retain(|factor| match trained {
+            Trained::Down => factor.role == Role::AdapterDown,
+            Trained::Up => factor.role == Role::AdapterUp,
+            _ => true,
+        });
+        let Plan { task, .. } = plan(&self.parameters, trained);
+        Request { task, tensors: self.tensors(), encoding, expects }
+    }
+
+    /// Where the trained factors are among the values.
+    fn place(&self) -> std::ops::Range<usize> {
+        let shape = self.parameters.shape;
+        match self.averaging.trained(self.rounds) {
+            Trained::Down => shape.range(0..1),
+            Trained::Up => shape.range(1..2),
+            _ => shape.range(0..2),
+        }
+    }
+
+    /// Makes ready for a round.
+    fn begin(&mut self) {
+        let NetworkParameters { rule, weighting, .. } = self.parameters;
+        self.round = RoundAggregate::new(rule, weighting, self.place().len());
+        self.both.clear();
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let NetworkParameters { shape, download_encoding, .. } = self.parameters;
+        let plan = plan(&self.parameters, Trained::Travelling);
+        super::mean::tensors(&plan, shape, self.values.as_slice(), 1, download_encoding)
+    }
+
+    fn put(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
+        for (own, value) in self.values.iter_mut().skip(place.start).take(place.len()).zip(values) {
+            *own = value;
+        }
+    }
+}
+
+impl Algorithm for Adapter {
+    fn request(&self) -> Request {
+        self.request_of(self.rounds)
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        (self.rounds..self.rounds.saturating_add(2)).map(|number| self.request_of(number)).collect()
+    }
+
+    fn unchanged(&self) -> &[Role] {
+        self.averaging.unchanged(self.rounds)
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        self.round.absorb(device, share, tensors);
+        if let [down, up] = tensors {
+            let matrix = |tensor: &Tensor| from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values);
+            let weight = f64::from(share.weight(self.parameters.weighting));
+            self.both.insert(device, Factors { weight, down: matrix(down), up: matrix(up) });
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let place = self.place();
+        let held: Vec<f64> = self
+            .tensors()
+            .into_iter()
+            .flat_map(|tensor| decoded(tensor.values, self.parameters.download_encoding))
+            .map(f64::from)
+            .collect();
+        let centre = held.get(place.clone()).filter(|_| self.round.rule().keeps_updates());
+        let mean = self.round.numbers(centre.unwrap_or_default());
+        let both: Vec<Factors> = std::mem::take(&mut self.both).into_values().collect();
+        let products = MeanOfProducts::new(&both);
+        // Where one factor is common to all, the mean of products is the product of means.
+        self.interference = Some(products.as_ref().map_or(0.0, MeanOfProducts::interference));
+        let truncated =
+            products.filter(|_| self.averaging == Averaging::FlexLora).and_then(|p| p.truncated());
+        match (truncated, mean) {
+            (Some((down, up)), _) => {
+                // Row-major, as they travel.
+                let rows = [down.transpose(), up.transpose()];
+                self.put(place, rows.iter().flat_map(|matrix| matrix.iter().copied()).collect::<Vec<_>>());
+            }
+            (None, Some(mean)) => self.put(place, mean),
+            (None, None) => {}
+        }
+        self.rounds = self.rounds.saturating_add(1);
+        self.begin();
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.values
+    }
+
+    fn interference(&self) -> Option<f64> {
+        self.interference
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        let encoding = self.parameters.download_encoding;
+        Request { task: Task::FitHead { head }, tensors: self.tensors(), encoding, expects: Vec::new() }
+    }
+
+    /// The factors, and after them the rounds.
+    fn state(&self) -> Vec<f64> {
+        self.values.iter().copied().chain([self.rounds.into()]).collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let Some((rounds, values)) = state.split_last() else { return false };
+        let fits = values.len() == self.values.len();
+        if fits {
+            self.put(0..values.len(), values.iter().copied());
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of rounds")]
+            {
+                self.rounds = *rounds as u32;
+            }
+            self.begin();
+        }
+        fits
+    }
+}

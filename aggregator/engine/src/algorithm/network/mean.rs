@@ -1,0 +1,130 @@
+//! The mean of the layers that travel, or what another rule makes of them.
+
+use fedspan_protocol::message::{HeadSolve, Task};
+
+use super::{NetworkParameters, Plan};
+use crate::aggregate::{RoundAggregate, Share};
+use crate::algorithm::Algorithm;
+use crate::algorithm::fedrep::decoded;
+use crate::linalg::{Matrix, RankDeficient};
+use crate::types::{DeviceId, Request, Tensor};
+
+/// What travels between server and devices, and what the open round has brought.
+#[derive(Clone, Debug)]
+pub struct LayerMean {
+    parameters: NetworkParameters,
+    plan: Plan,
+    /// The layers that travel, one after the other, P x 1.
+    values: Matrix,
+    /// The first of them, as a row.
+    first: Matrix,
+    round: RoundAggregate,
+}
+
+impl LayerMean {
+    /// Starts from the network that all begin with.
+    #[must_use]
+    pub fn new(parameters: NetworkParameters, plan: Plan) -> Self {
+        let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
+        let layers = shape.travelling(plan.travelling);
+        let whole = layers.end == shape.layers().len();
+        let all = shape.start(seed, whole);
+        let values: Vec<f64> = all.get(shape.range(layers)).unwrap_or_default().to_vec();
+        let round = RoundAggregate::new(rule, weighting, values.len());
+        let mut mean = Self {
+            parameters,
+            plan,
+            values: Matrix::zeros(values.len(), 1),
+            first: Matrix::zeros(1, 0),
+            round,
+        };
+        mean.put(&values);
+        mean
+    }
+
+    fn put(&mut self, values: &[f64]) {
+        let shape = self.parameters.shape;
+        let start = shape.travelling(self.plan.travelling).start;
+        let first = shape.range(start..start + 1).len().min(values.len());
+        self.values = Matrix::from_column_slice(values.len(), 1, values);
+        self.first = Matrix::from_row_slice(1, first, values.get(..first).unwrap_or_default());
+    }
+
+    /// The layers as tensors.
+    fn tensors(&self) -> Vec<Tensor> {
+        let NetworkParameters { shape, download_encoding, .. } = self.parameters;
+        tensors(&self.plan, shape, self.values.as_slice(), 1, download_encoding)
+    }
+}
+
+/// Layers as they travel, of `values` in their order: `copies` matrices of each layer's size, one below the other.
+pub(super) fn tensors(
+    plan: &Plan,
+    shape: super::NetworkShape,
+    values: &[f64],
+    copies: usize,
+    encoding: fedspan_protocol::tensor::Encoding,
+) -> Vec<Tensor> {
+    let mut rest = values;
+    shape
+        .descriptors(plan.travelling, copies, encoding)
+        .iter()
+        .map(|layer| {
+            let (own, after) = rest.split_at(layer.elements().min(rest.len()));
+            rest = after;
+            #[allow(clippy::cast_possible_truncation, reason = "what travels is f32")]
+            let values = own.iter().map(|value| *value as f32).collect();
+            Tensor { role: layer.role, rows: layer.rows, cols: layer.cols, values }
+        })
+        .collect()
+}
+
+impl Algorithm for LayerMean {
+    fn request(&self) -> Request {
+        let NetworkParameters { shape, download_encoding, upload_encoding, .. } = self.parameters;
+        let expects = shape.descriptors(self.plan.travelling, 1, upload_encoding);
+        Request { task: self.plan.task, tensors: self.tensors(), encoding: download_encoding, expects }
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        self.round.absorb(device, share, tensors);
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let encoding = self.parameters.download_encoding;
+        let held = || {
+            let values = self.tensors().into_iter().map(move |tensor| decoded(tensor.values, encoding));
+            values.flatten().map(f64::from).collect()
+        };
+        let center: Vec<f64> = if self.round.rule().keeps_updates() { held() } else { Vec::new() };
+        if let Some(values) = self.round.numbers(&center) {
+            self.put(&values);
+        }
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.values
+    }
+
+    fn model(&self) -> &Matrix {
+        &self.first
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        let encoding = self.parameters.download_encoding;
+        Request { task: Task::FitHead { head }, tensors: self.tensors(), encoding, expects: Vec::new() }
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.values.iter().copied().collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let fits = state.len() == self.values.len();
+        if fits {
+            self.put(state);
+        }
+        fits
+    }
+}

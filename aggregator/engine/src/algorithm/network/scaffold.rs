@@ -1,0 +1,149 @@
+//! SCAFFOLD (Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Algorithm 1 with
+//! option II and a global step of 1): steps are corrected by what a device's gradient differs from the fleet's.
+//!
+//! A device steps along `g - c_i + c`, and afterwards `c_i <- c_i - c + (x - y_i) / (K eta)` after K steps. Here
+//! `x <- mean y_i` and `c <- c + (|S| / N) mean (change of c_i)` over the participants S of a fleet of N.
+
+use fedspan_protocol::message::{Baseline, HeadSolve, Task};
+
+use super::mean::tensors;
+use super::{NetworkParameters, Plan, Travelling};
+use crate::aggregate::{RoundAggregate, Share};
+use crate::algorithm::Algorithm;
+use crate::algorithm::fedrep::decoded;
+use crate::linalg::{Matrix, RankDeficient};
+use crate::types::{DeviceId, Request, Tensor};
+
+pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
+    let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
+    let task = Task::Baseline { baseline: Baseline::Scaffold, descent, epochs, encoding };
+    Plan { travelling: Travelling::All, task }
+}
+
+/// The model and the control variate of the fleet.
+#[derive(Clone, Debug)]
+pub struct Scaffold {
+    parameters: NetworkParameters,
+    plan: Plan,
+    /// All layers, P x 1.
+    model: Matrix,
+    /// As long.
+    control: Vec<f64>,
+    participants: usize,
+    round: RoundAggregate,
+}
+
+impl Scaffold {
+    /// Starts from the network that all begin with; control variates are zero.
+    #[must_use]
+    pub fn new(parameters: NetworkParameters) -> Self {
+        let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
+        let model = shape.start(seed, true);
+        let round = RoundAggregate::new(rule, weighting, 2 * model.len());
+        Self {
+            parameters,
+            plan: plan(&parameters),
+            control: vec![0.0; model.len()],
+            model: Matrix::from_vec(model.len(), 1, model),
+            participants: 0,
+            round,
+        }
+    }
+
+    /// Layer by layer, the model's values and below them the control variate's.
+    fn stacked(&self) -> Vec<f64> {
+        let shape = self.parameters.shape;
+        let mut values = Vec::with_capacity(2 * self.control.len());
+        for layer in 0..shape.layers().len() {
+            let range = shape.range(layer..layer + 1);
+            values.extend(self.model.as_slice().get(range.clone()).unwrap_or_default());
+            values.extend(self.control.get(range).unwrap_or_default());
+        }
+        values
+    }
+
+    /// What devices hold of the model, layer by layer, and below each layer zeros.
+    fn held(&self) -> Vec<f64> {
+        let NetworkParameters { shape, download_encoding, .. } = self.parameters;
+        let layers = tensors(&self.plan, shape, self.model.as_slice(), 1, download_encoding);
+        let wide = |tensor: Tensor| {
+            let values: Vec<f64> =
+                decoded(tensor.values, download_encoding).into_iter().map(f64::from).collect();
+            let zeros = vec![0.0; values.len()];
+            values.into_iter().chain(zeros)
+        };
+        layers.into_iter().flat_map(wide).collect()
+    }
+
+    /// The other way round: models, and changes of control variates.
+    fn parted(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let shape = self.parameters.shape;
+        let (mut model, mut control) = (Vec::new(), Vec::new());
+        let mut rest = stacked;
+        for layer in 0..shape.layers().len() {
+            let length = shape.range(layer..layer + 1).len();
+            let (own, after) = rest.split_at((2 * length).min(rest.len()));
+            let (values, changes) = own.split_at(length.min(own.len()));
+            model.extend_from_slice(values);
+            control.extend_from_slice(changes);
+            rest = after;
+        }
+        (model, control)
+    }
+}
+
+impl Algorithm for Scaffold {
+    fn request(&self) -> Request {
+        let NetworkParameters { shape, download_encoding, upload_encoding, .. } = self.parameters;
+        Request {
+            task: self.plan.task,
+            tensors: tensors(&self.plan, shape, &self.stacked(), 2, download_encoding),
+            encoding: download_encoding,
+            expects: shape.descriptors(Travelling::All, 2, upload_encoding),
+        }
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        self.participants += 1;
+        self.round.absorb(device, share, tensors);
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        // Devices send models, which are steps from what they hold, and changes, which are steps from nothing.
+        let center = if self.round.rule().keeps_updates() { self.held() } else { Vec::new() };
+        if let Some(values) = self.round.numbers(&center) {
+            let (model, changes) = self.parted(&values);
+            let part = self.participants as f64 / self.parameters.fleet.max(1) as f64;
+            self.model.copy_from_slice(&model);
+            for (control, change) in self.control.iter_mut().zip(changes) {
+                *control += part * change;
+            }
+        }
+        self.participants = 0;
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.model
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        let NetworkParameters { shape, download_encoding: encoding, .. } = self.parameters;
+        let tensors = tensors(&self.plan, shape, self.model.as_slice(), 1, encoding);
+        Request { task: Task::FitHead { head }, tensors, encoding, expects: Vec::new() }
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.stacked()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let fits = state.len() == 2 * self.control.len();
+        if fits {
+            let (model, control) = self.parted(state);
+            self.model.copy_from_slice(&model);
+            self.control = control;
+        }
+        fits
+    }
+}

@@ -1,0 +1,172 @@
+//! RoLoRA for a linear model `y = B^T A^T x` (Chen et al. 2025, Algorithm 2), A d x k, B k x C, both everyone's: rounds in turn of the
+//! B that fits best on every device, averaged, and of one gradient step on A under that mean, averaged, then QR. In either one factor
+//! is common to all, so that the mean of products is the product of means.
+//!
+//! FFA-LoRA (Sun et al. 2024) is the first of these alone: A stays as it began, and with it its angle to the true one.
+
+use fedspan_protocol::message::{HeadSolve, Task};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+use super::Algorithm;
+use super::fedrep::{broadcast, decoded, tensor, wide};
+use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::linalg::{Matrix, RankDeficient, orthonormal, product, product_transposed, to_f32};
+use crate::types::{DeviceId, Request, Tensor, Weighting};
+
+/// RoLoRA's choices for a linear model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinearAdapterParameters {
+    /// Step size of A, of the loss `1/(2m) |X A B - Y|^2`; `None` where A stays as it is (FFA-LoRA).
+    pub step_size: Option<f32>,
+    /// How devices find their B.
+    pub head: HeadSolve,
+    /// How factors are sent to devices.
+    pub download_encoding: Encoding,
+    /// How devices encode what they send.
+    pub upload_encoding: Encoding,
+    /// Weights of the updates.
+    pub weighting: Weighting,
+    /// How they become one.
+    pub rule: Rule,
+}
+
+/// The factors, and what the open round has brought.
+#[derive(Clone, Debug)]
+pub struct LinearAdapter {
+    /// A, d x k, orthonormal columns.
+    down: Matrix,
+    /// B, k x C.
+    up: Matrix,
+    /// Finished rounds.
+    rounds: u32,
+    parameters: LinearAdapterParameters,
+    round: RoundAggregate,
+}
+
+impl LinearAdapter {
+    /// Starts from `down` (d x k, orthonormal columns); nothing is asked of `up` (k x C) but its shape.
+    #[must_use]
+    pub fn new(down: Matrix, up: Matrix, parameters: LinearAdapterParameters) -> Self {
+        let round = RoundAggregate::new(parameters.rule, parameters.weighting, 0);
+        let mut adapter = Self { down, up, rounds: 0, parameters, round };
+        adapter.begin();
+        adapter
+    }
+
+    /// The step of round `number`, counted from 0, on A; `None` if it is a round of B.
+    fn step_of(&self, number: u32) -> Option<f32> {
+        self.parameters.step_size.filter(|_| number % 2 == 1)
+    }
+
+    /// Makes ready for a round.
+    fn begin(&mut self) {
+        let LinearAdapterParameters { rule, weighting, .. } = self.parameters;
+        let trained = if self.step_of(self.rounds).is_some() { &self.down } else { &self.up };
+        self.round = RoundAggregate::new(rule, weighting, trained.len());
+    }
+
+    /// A factor as it is sent.
+    fn factor(&self, role: Role) -> Tensor {
+        let matrix = if role == Role::AdapterDown { &self.down } else { &self.up };
+        tensor(role, matrix, to_f32(matrix))
+    }
+
+    fn request_of(&self, number: u32) -> Request {
+        let LinearAdapterParameters { head, download_encoding, upload_encoding: encoding, .. } =
+            self.parameters;
+        let (down, up) = (self.factor(Role::AdapterDown), self.factor(Role::AdapterUp));
+        let of = |tensor: &Tensor| vec![tensor.descriptor(encoding)];
+        let (task, expects, tensors) = match self.step_of(number) {
+            Some(step_size) => (Task::AdapterDown { step_size, encoding }, of(&down), vec![down, up]),
+            None => (Task::AdapterUp { head, encoding }, of(&up), vec![down]),
+        };
+        Request { task, tensors, encoding: download_encoding, expects }
+    }
+
+    /// The factor that the round trains, as every device has it.
+    fn held(&self) -> Vec<f64> {
+        let encoding = self.parameters.download_encoding;
+        match self.step_of(self.rounds) {
+            Some(_) => wide(&broadcast(&self.down, encoding).values),
+            None => wide(&decoded(to_f32(&self.up), encoding)),
+        }
+    }
+}
+
+impl Algorithm for LinearAdapter {
+    fn request(&self) -> Request {
+        self.request_of(self.rounds)
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        (0..2).map(|number| self.request_of(number)).collect()
+    }
+
+    /// A came with the round of B before; where it is never trained, with the first.
+    fn unchanged(&self) -> &[Role] {
+        let stays = self.parameters.step_size.is_none() || self.step_of(self.rounds).is_some();
+        if stays { &[Role::AdapterDown] } else { &[] }
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        if let [_] = tensors {
+            self.round.absorb(device, share, tensors);
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let center = if self.round.rule().keeps_updates() { self.held() } else { Vec::new() };
+        let Some(values) = self.round.numbers(&center) else { return Ok(()) };
+        let ((d, k), c) = (self.down.shape(), self.up.ncols());
+        if self.step_of(self.rounds).is_some() {
+            let moved = Matrix::from_row_iterator(d, k, values);
+            let basis = orthonormal(&moved)?;
+            // `A = Q R`, and `Q (R B)` is the same product.
+            self.up = product(&product_transposed(&basis, &moved), &self.up);
+            self.down = basis;
+        } else {
+            self.up = Matrix::from_row_iterator(k, c, values);
+        }
+        self.rounds = self.rounds.saturating_add(1);
+        self.begin();
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.down
+    }
+
+    fn shared_head(&self) -> Option<&Matrix> {
+        Some(&self.up)
+    }
+
+    fn interference(&self) -> Option<f64> {
+        Some(0.0)
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        let sent = tensor(Role::Representation, &self.down, to_f32(&self.down));
+        let encoding = self.parameters.download_encoding;
+        Request { task: Task::FitHead { head }, tensors: vec![sent], encoding, expects: Vec::new() }
+    }
+
+    /// The factors, and after them the rounds.
+    fn state(&self) -> Vec<f64> {
+        self.down.iter().chain(self.up.iter()).copied().chain([self.rounds.into()]).collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let Some((rounds, factors)) = state.split_last() else { return false };
+        let fits = factors.len() == self.down.len() + self.up.len();
+        if let (true, Some((down, up))) = (fits, factors.split_at_checked(self.down.len())) {
+            self.down.copy_from_slice(down);
+            self.up.copy_from_slice(up);
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of rounds")]
+            {
+                self.rounds = *rounds as u32;
+            }
+            self.begin();
+        }
+        fits
+    }
+}

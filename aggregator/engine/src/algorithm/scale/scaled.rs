@@ -1,0 +1,110 @@
+//! An algorithm whose devices scale their samples: every request comes with the scale.
+
+use fedspan_protocol::message::HeadSolve;
+use fedspan_protocol::tensor::Role;
+
+use super::Scale;
+use crate::aggregate::Share;
+use crate::algorithm::Algorithm;
+use crate::linalg::{Matrix, RankDeficient};
+use crate::types::{DeviceId, Request, Tensor};
+
+/// Another algorithm, and the scale that its devices use: until it is found, one that changes nothing.
+pub struct Scaled {
+    algorithm: Box<dyn Algorithm>,
+    scale: Scale,
+}
+
+impl Scaled {
+    /// `algorithm` with devices that scale.
+    #[must_use]
+    pub fn new(algorithm: Box<dyn Algorithm>, scale: Scale) -> Self {
+        Self { algorithm, scale }
+    }
+
+    fn with_scale(&self, mut request: Request) -> Request {
+        request.tensors.push(self.scale.tensor());
+        request
+    }
+}
+
+impl Algorithm for Scaled {
+    fn request(&self) -> Request {
+        self.with_scale(self.algorithm.request())
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        self.algorithm.requests().into_iter().map(|request| self.with_scale(request)).collect()
+    }
+
+    fn unchanged(&self) -> &[Role] {
+        self.algorithm.unchanged()
+    }
+
+    fn reference(&self, fleet: &[DeviceId]) -> Option<DeviceId> {
+        self.algorithm.reference(fleet)
+    }
+
+    fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
+        self.algorithm.admits(samples, tensors)
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        self.algorithm.absorb(device, share, tensors);
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        self.algorithm.finish()
+    }
+
+    fn representation(&self) -> &Matrix {
+        self.algorithm.representation()
+    }
+
+    fn model(&self) -> &Matrix {
+        self.algorithm.model()
+    }
+
+    fn interference(&self) -> Option<f64> {
+        self.algorithm.interference()
+    }
+
+    fn shared_head(&self) -> Option<&Matrix> {
+        self.algorithm.shared_head()
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        self.with_scale(self.algorithm.fit_request(head))
+    }
+
+    /// The algorithm's, and behind it the scale.
+    fn state(&self) -> Vec<f64> {
+        self.algorithm.state().into_iter().chain(self.scale.state()).collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let own = 2 * self.scale.shift().len();
+        let Some(place) = state.len().checked_sub(own) else { return false };
+        let (algorithm, scale) = state.split_at(place);
+        let Some(scale) = Scale::from_state(scale) else { return false };
+        let restored = self.algorithm.restore(algorithm);
+        if restored {
+            self.scale = scale;
+        }
+        restored
+    }
+
+    fn rounds_needed(&self) -> u32 {
+        self.algorithm.rounds_needed()
+    }
+
+    fn scale(&self) -> Option<Scale> {
+        Some(self.scale.clone())
+    }
+
+    fn set_scale(&mut self, scale: &Scale) {
+        if scale.shift().len() == self.scale.shift().len() {
+            self.scale = scale.clone();
+        }
+    }
+}

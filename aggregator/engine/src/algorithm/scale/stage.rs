@@ -1,0 +1,179 @@
+//! The stage that finds a fleet's scale, before whatever start the campaign has.
+
+use fedspan_protocol::message::{HeadSolve, Task};
+use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
+
+use super::sums::{FeatureSums, Moments, are_possible};
+use super::{Scale, Scaled};
+use crate::aggregate::Share;
+use crate::algorithm::Algorithm;
+use crate::linalg::{Matrix, RankDeficient};
+use crate::types::{DeviceId, Request, Tensor};
+
+/// Exchanges in which all devices send the sums of their features, half of the features each time (a device has room for as
+/// many), then those of another start, under the scale that was found.
+pub struct FleetScale {
+    features: usize,
+    /// Samples that a device may declare.
+    most: u32,
+    /// Of the features so far.
+    moments: Vec<Moments>,
+    sums: FeatureSums,
+    then: Option<Scaled>,
+    nothing: Matrix,
+}
+
+impl FleetScale {
+    /// For samples of `features` values, at most `most` of a device; then `start`, if there is one.
+    #[must_use]
+    pub fn new(features: usize, most: u32, start: Option<Box<dyn Algorithm>>) -> Self {
+        let then = start.map(|start| Scaled::new(start, Scale::identity(features)));
+        let mut stage = Self {
+            features,
+            most,
+            moments: Vec::new(),
+            sums: FeatureSums::default(),
+            then,
+            nothing: Matrix::zeros(0, 0),
+        };
+        stage.begin();
+        stage
+    }
+
+    /// Features of an exchange, at most.
+    fn at_once(&self) -> usize {
+        self.features.div_ceil(2).max(1)
+    }
+
+    /// Features of the next exchange; none when all have come.
+    fn count(&self) -> usize {
+        (self.features - self.moments.len()).min(self.at_once())
+    }
+
+    fn begin(&mut self) {
+        self.sums = FeatureSums::new(self.count());
+        if self.count() == 0
+            && let Some(then) = &mut self.then
+        {
+            then.set_scale(&Scale::standard(&self.moments));
+        }
+    }
+
+    /// The start that goes on, once the scale is found.
+    fn later(&self) -> Option<&Scaled> {
+        self.then.as_ref().filter(|_| self.count() == 0)
+    }
+
+    fn later_mut(&mut self) -> Option<&mut Scaled> {
+        let found = self.count() == 0;
+        self.then.as_mut().filter(|_| found)
+    }
+}
+
+fn small(n: usize) -> u16 {
+    u16::try_from(n).unwrap_or(u16::MAX)
+}
+
+impl Algorithm for FleetScale {
+    fn request(&self) -> Request {
+        if let Some(then) = self.later() {
+            return then.request();
+        }
+        let (first, count) = (small(self.moments.len()), small(self.count()));
+        let sums = TensorDescriptor::inline(Role::FeatureSums, Encoding::F32, count, SUMS_COLUMNS);
+        Request {
+            task: Task::FeatureSums { first, count },
+            tensors: Vec::new(),
+            encoding: Encoding::F32,
+            expects: vec![sums],
+        }
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        // The first exchange asks for the most.
+        let sums = Self::new(self.features, self.most, None).request();
+        std::iter::once(sums).chain(self.then.iter().flat_map(Algorithm::requests)).collect()
+    }
+
+    fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
+        match (self.later(), tensors) {
+            (Some(then), _) => then.admits(samples, tensors),
+            // What no device may declare cannot be counted in part.
+            (None, [sums]) => samples <= self.most && are_possible(samples, &sums.values),
+            (None, _) => false,
+        }
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        match (self.later_mut(), tensors) {
+            (Some(then), _) => then.absorb(device, share, tensors),
+            (None, [sums]) => {
+                self.sums.absorb(share.samples, &sums.values);
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        if let Some(then) = self.later_mut() {
+            return then.finish();
+        }
+        if let Some(moments) = self.sums.moments() {
+            self.moments.extend(moments);
+            self.begin();
+        }
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        self.then.as_ref().map_or(&self.nothing, Algorithm::representation)
+    }
+
+    fn basis(&self) -> Option<&Matrix> {
+        self.then.as_ref().map(Algorithm::representation)
+    }
+
+    fn scale(&self) -> Option<Scale> {
+        (self.count() == 0).then(|| Scale::standard(&self.moments))
+    }
+
+    fn fit_request(&self, _head: HeadSolve) -> Request {
+        self.request()
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a number of features")]
+    fn state(&self) -> Vec<f64> {
+        let known = self.moments.iter().copied();
+        let all = known.chain(std::iter::repeat_n(Moments::default(), self.features - self.moments.len()));
+        let then = self.then.as_ref().map(Algorithm::state);
+        [self.moments.len() as f64]
+            .into_iter()
+            .chain(all.flat_map(|moments| [moments.mean, moments.deviation]))
+            .chain(then.into_iter().flatten())
+            .collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let Some((known, rest)) = state.split_first() else { return false };
+        let Some((moments, then)) = rest.split_at_checked(2 * self.features) else { return false };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
+        let known = *known as usize;
+        if known > self.features {
+            return false;
+        }
+        let (pairs, _) = moments.as_chunks();
+        let moments =
+            pairs.iter().take(known).map(|&[mean, deviation]| Moments { mean, deviation }).collect();
+        let restored = self.then.as_mut().map_or(then.is_empty(), |own| own.restore(then));
+        if restored {
+            self.moments = moments;
+            self.begin();
+        }
+        restored
+    }
+
+    fn rounds_needed(&self) -> u32 {
+        let sums = u32::try_from(self.features.div_ceil(self.at_once())).unwrap_or(u32::MAX);
+        sums.saturating_add(self.then.as_ref().map_or(0, Algorithm::rounds_needed))
+    }
+}

@@ -1,0 +1,222 @@
+//! Where the representation starts: a random basis, a few power iterations on y-weighted samples, or the
+//! method of moments (Collins et al. 2021, appendix B.4).
+//!
+//! What devices send for a start goes through the campaign's rule, as far as it is for numbers
+//! ([`Rule::for_numbers`]): a start that is orthogonal to the truth is a point at which FedRep stands still.
+
+use fedspan_protocol::message::{HeadSolve, PowerRows, PowerUpload, Task};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+use super::Algorithm;
+use super::fedrep::tensor;
+use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::linalg::{Matrix, RankDeficient, orthonormal, random_basis, to_f32, top_eigenspace};
+use crate::random::{Purpose, stream};
+use crate::types::{DeviceId, Request, Tensor, Weighting};
+
+/// A uniformly random d x k basis: the default.
+#[must_use]
+pub fn random_start(d: usize, k: usize, seed: u64) -> Matrix {
+    random_basis(d, k, &mut stream(seed, Purpose::Start, 0))
+}
+
+/// Distributed power iterations: each round multiplies a d x k basis by the mean of the devices'
+/// `(1/m) sum |y|^2 x x^T`, at the cost of a few rounds. A device never sends the matrix itself; but one with a
+/// single sample sends that sample up to scale, as its gradients do.
+#[derive(Clone, Debug)]
+pub struct PowerStart {
+    basis: Matrix,
+    iterations: u32,
+    task: Task,
+    round: RoundAggregate,
+}
+
+impl PowerStart {
+    /// `iterations` rounds from `basis` (d x k, orthonormal columns).
+    #[must_use]
+    pub fn new(basis: Matrix, iterations: u32, weighting: Weighting, rule: Rule) -> Self {
+        let round = RoundAggregate::new(rule.for_numbers(), weighting, basis.len());
+        Self { basis, iterations, task: Task::PowerStart, round }
+    }
+
+    /// The same of devices that add noise, by the one product that they hide: that of FedPower, with the samples' rows
+    /// weighted by their targets and clipped to norm 1. Each iteration is a release of each device, and is charged.
+    #[must_use]
+    pub fn noisy(self) -> Self {
+        let (rows, upload) = (PowerRows::Weighted, PowerUpload::Product);
+        Self { task: Task::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 }, ..self }
+    }
+}
+
+impl Algorithm for PowerStart {
+    fn request(&self) -> Request {
+        let sent = tensor(Role::Subspace, &self.basis, to_f32(&self.basis));
+        let expects = vec![sent.descriptor(Encoding::F32)];
+        Request { task: self.task, tensors: vec![sent], encoding: Encoding::F32, expects }
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        if let [_] = tensors {
+            self.round.absorb(device, share, tensors);
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
+        self.basis = orthonormal(&Matrix::from_row_iterator(self.basis.nrows(), self.basis.ncols(), mean))?;
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.basis
+    }
+
+    fn fit_request(&self, _head: HeadSolve) -> Request {
+        self.request()
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.basis.iter().copied().collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let fits = state.len() == self.basis.len();
+        if fits {
+            self.basis.copy_from_slice(state);
+        }
+        fits
+    }
+
+    fn rounds_needed(&self) -> u32 {
+        self.iterations
+    }
+}
+
+/// Method of moments: the top-k eigenspace of the mean of the devices' `(1/m) sum y^2 x x^T`, fetched in
+/// blocks of rows of its upper half. A device's own matrix can equal one of its records: for simulation.
+#[derive(Clone, Debug)]
+pub struct Moments {
+    matrix: Matrix,
+    basis: Matrix,
+    /// First row of each block, and the end.
+    blocks: Vec<usize>,
+    next: usize,
+    weighting: Weighting,
+    rule: Rule,
+    round: RoundAggregate,
+}
+
+impl Moments {
+    /// For d features and width k. Blocks are as large as a device's d x k buffer, and as a descriptor of
+    /// one row can count.
+    #[must_use]
+    pub fn new(d: usize, k: usize, weighting: Weighting, rule: Rule) -> Self {
+        let rule = rule.for_numbers();
+        let most = (d * k).min(usize::from(u16::MAX));
+        let mut blocks = vec![0];
+        let mut room = most;
+        for row in 0..d {
+            if d - row > room {
+                blocks.push(row);
+                room = most;
+            }
+            room -= d - row;
+        }
+        blocks.push(d);
+        let mut start = Self {
+            matrix: Matrix::zeros(d, d),
+            basis: Matrix::identity(d, k),
+            blocks,
+            next: 0,
+            weighting,
+            rule,
+            round: RoundAggregate::new(rule, weighting, 0),
+        };
+        start.begin_block();
+        start
+    }
+
+    fn rows(&self) -> std::ops::Range<usize> {
+        let at = |i: usize| self.blocks.get(i).copied().unwrap_or(self.matrix.nrows());
+        at(self.next)..at(self.next + 1)
+    }
+
+    fn elements(&self) -> usize {
+        self.rows().map(|row| self.matrix.nrows() - row).sum()
+    }
+
+    fn begin_block(&mut self) {
+        self.round = RoundAggregate::new(self.rule, self.weighting, self.elements());
+    }
+}
+
+impl Algorithm for Moments {
+    fn request(&self) -> Request {
+        let rows = self.rows();
+        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        Request {
+            task: Task::MomentRows { first: small(rows.start), count: small(rows.len()) },
+            tensors: Vec::new(),
+            encoding: Encoding::F32,
+            expects: vec![TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, small(self.elements()))],
+        }
+    }
+
+    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+        if let [_] = tensors {
+            self.round.absorb(device, share, tensors);
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
+        let d = self.matrix.nrows();
+        let places = self.rows().flat_map(|row| (row..d).map(move |column| (row, column)));
+        for ((row, column), value) in places.zip(mean) {
+            self.matrix[(row, column)] = value;
+            self.matrix[(column, row)] = value;
+        }
+        if self.next + 2 >= self.blocks.len() {
+            self.basis = orthonormal(&top_eigenspace(&self.matrix, self.basis.ncols()))?;
+        }
+        self.next += 1;
+        self.begin_block();
+        Ok(())
+    }
+
+    fn representation(&self) -> &Matrix {
+        &self.basis
+    }
+
+    fn fit_request(&self, _head: HeadSolve) -> Request {
+        self.request()
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a block number")]
+    fn state(&self) -> Vec<f64> {
+        [self.next as f64]
+            .into_iter()
+            .chain(self.matrix.iter().copied())
+            .chain(self.basis.iter().copied())
+            .collect()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let Some((next, rest)) = state.split_first() else { return false };
+        let Some((matrix, basis)) = rest.split_at_checked(self.matrix.len()) else { return false };
+        if basis.len() != self.basis.len() {
+            return false;
+        }
+        self.matrix.copy_from_slice(matrix);
+        self.basis.copy_from_slice(basis);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
+        let next = *next as usize;
+        self.next = next.min(self.blocks.len());
+        self.begin_block();
+        true
+    }
+
+    fn rounds_needed(&self) -> u32 {
+        u32::try_from(self.blocks.len() - 1).unwrap_or(u32::MAX)
+    }
+}

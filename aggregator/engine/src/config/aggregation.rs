@@ -1,0 +1,123 @@
+//! `[aggregation]`: how a round's updates become one; and what of it fits which algorithm.
+
+use fedspan_protocol::message::Upload;
+
+use super::algorithm_name::AlgorithmName;
+use super::reader::Section;
+use super::sections::AlgorithmSection;
+use super::source::Problem;
+use crate::aggregate::{Rule, SampleCap, TRIM};
+use crate::types::Weighting;
+
+/// Reads `[aggregation]`.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_aggregation(section: &Section<'_>) -> Result<Rule, Problem> {
+    let rules = [
+        Rule::Mean,
+        Rule::GeometricMedian,
+        Rule::TrimmedMean { trim: TRIM },
+        Rule::ProjectorMean,
+        Rule::ProjectorGeometricMedian,
+    ];
+    let rule = section.choice("rule", Some("mean"), &rules.map(|rule| (rule.word(), rule)))?;
+    let rule = match rule {
+        Rule::TrimmedMean { trim } => {
+            Rule::TrimmedMean { trim: section.number("trim", Some(trim), 0.05..=0.49)? }
+        }
+        other => other,
+    };
+    section.finish()?;
+    Ok(rule)
+}
+
+/// Checks a rule against what devices upload; `section` is `[aggregation]`.
+///
+/// # Errors
+/// [`Problem`] with the rules that fit.
+pub fn check_aggregation(
+    rule: Rule,
+    algorithm: &AlgorithmSection,
+    section: &Section<'_>,
+) -> Result<(), Problem> {
+    let name = algorithm.name;
+    let numbers = "\"mean\", \"geometric-median\", \"trimmed-mean\"";
+    let wrong = |why: String| {
+        let message = format!("found {:?}, {why}", rule.word());
+        Err(section.problem("rule", message))
+    };
+    if !name.is_federated() && rule != Rule::Mean {
+        return wrong(format!("{:?} uploads nothing; allowed: \"mean\"", name.word()));
+    }
+    if name == AlgorithmName::FlexLora && rule != Rule::Mean {
+        return wrong("\"flexlora\" is a mean of products; allowed: \"mean\"".into());
+    }
+    if !rule.is_for_subspaces() {
+        return Ok(());
+    }
+    match (name, algorithm.send) {
+        _ if algorithm.network.is_some() => {
+            wrong(format!("which is for subspaces; networks have layers; allowed: {numbers}"))
+        }
+        (AlgorithmName::FedAvg, _) => {
+            wrong(format!("which is for subspaces; \"fedavg\" uploads a model; allowed: {numbers}"))
+        }
+        (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => {
+            let word = name.word();
+            wrong(format!(
+                "which is for subspaces; {word:?} uploads factors of a product; allowed: {numbers}"
+            ))
+        }
+        // FedPower's devices send bases then.
+        (AlgorithmName::FedPower, _) | (_, Upload::Representation) => Ok(()),
+        _ => wrong(format!(
+            "which is for subspaces; {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
+             \"representation\")",
+            name.word()
+        )),
+    }
+}
+
+/// What the operator of a server under this rule should know, if anything.
+#[must_use]
+pub fn advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
+    let better = match (algorithm.name, algorithm.send) {
+        _ if algorithm.network.is_some() => Rule::GeometricMedian,
+        (AlgorithmName::FedPower, _) => Rule::ProjectorGeometricMedian,
+        (AlgorithmName::FedRep | AlgorithmName::GdGd, Upload::Representation) => {
+            Rule::ProjectorGeometricMedian
+        }
+        _ => Rule::GeometricMedian,
+    };
+    match (rule, algorithm.weighting) {
+        (Rule::Mean, _) => Some(format!(
+            "aggregation.rule is \"mean\": one bad device can steer the model; where devices are not all trusted \
+             \"{}\" is recommended (aggregator/POISON.md)",
+            better.word()
+        )),
+        (_, Weighting::Samples) => Some(format!(
+            "algorithm.weighting is \"samples\": a fifth of the devices can have a quarter of the weight by declaring \
+             many, which {:?} does not always withstand; \"uniform\" is safer (aggregator/POISON.md)",
+            rule.word()
+        )),
+        _ => None,
+    }
+}
+
+/// Reads the bounds on an update that scenarios have, too: the largest Frobenius norm, and what declared numbers of
+/// samples may count under `rule`. They are by default as given.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_bounds(
+    section: &Section<'_>,
+    norm: f64,
+    samples: u32,
+    rule: Rule,
+) -> Result<(f32, SampleCap), Problem> {
+    let most = section.integer("samples", Some(samples.into()), 1..=u32::MAX.into())?;
+    #[allow(clippy::cast_possible_truncation, reason = "a bound")]
+    let norm = section.number("norm", Some(norm), f64::MIN_POSITIVE..=4_194_304.0)? as f32;
+    Ok((norm, SampleCap { most: u32::try_from(most).unwrap_or(u32::MAX), relative: rule.keeps_updates() }))
+}

@@ -1,0 +1,176 @@
+//! From sections to an engine: the one place where names become algorithms and policies.
+
+use fedspan_protocol::message::Image;
+
+use super::algorithm_name::AlgorithmName;
+use super::network::{FrontModel, NetworkModel};
+use super::participation::ParticipationSection;
+use super::power::PowerSection;
+use super::sections::{AlgorithmSection, Init, ModelSection};
+use crate::aggregate::Rule;
+use crate::algorithm::network::{self, Front, NetworkParameters, NetworkShape};
+use crate::algorithm::{
+    Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters,
+    LinearAdapter, LinearAdapterParameters, Moments, PowerStart, random_start,
+};
+use crate::linalg::Matrix;
+use crate::participation::Participation;
+use crate::participation::{Doubling, FirstArrivals, Fraction, Full, WithReplacement};
+use crate::rounds::{Engine, Settings};
+
+/// Sizes of the data that a campaign trains on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// `d`.
+    pub features: usize,
+    /// `C`.
+    pub outputs: usize,
+    /// How the values of a sample are arranged; without it they are a signal of one channel.
+    pub image: Option<Image>,
+}
+
+/// Builds the engine of a campaign. `given` is the starting representation where the file names one
+/// (`npy:`, `truth-sine:`); `over_select` is asked over waited for.
+#[must_use]
+#[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
+pub fn build_engine(
+    settings: Settings,
+    shape: Shape,
+    model: &ModelSection,
+    algorithm: &AlgorithmSection,
+    rule: Rule,
+    participation: ParticipationSection,
+    over_select: f64,
+    seed: u64,
+    given: Option<Matrix>,
+) -> Engine {
+    let (d, k) = (shape.features, model.k);
+    // A network has no basis.
+    let k = if model.network.is_some() { 1 } else { k };
+    let basis = given.unwrap_or_else(|| random_start(d, k, seed));
+    let start: Option<Box<dyn Algorithm>> = match model.init {
+        Init::Power { iterations } => {
+            Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule)))
+        }
+        Init::NoisyPower { iterations } => {
+            Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule).noisy()))
+        }
+        Init::Moments => Some(Box::new(Moments::new(d, k, algorithm.weighting, rule))),
+        _ => None,
+    };
+    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+    let narrow = |value: f64| value as f32;
+    let network = network_parameters(shape, model, algorithm, rule, settings.fleet_size, seed);
+    let server: Box<dyn Algorithm> = match (algorithm.name, algorithm.power) {
+        _ if let Some(network) = network => network::build(network),
+        (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
+        (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => Box::new(LinearAdapter::new(
+            basis,
+            Matrix::zeros(k, shape.outputs),
+            LinearAdapterParameters {
+                // The paper's loss is twice ours.
+                step_size: (algorithm.name == AlgorithmName::RoLora)
+                    .then(|| narrow(2.0 * algorithm.step_size)),
+                head: algorithm.head,
+                download_encoding: algorithm.download,
+                upload_encoding: algorithm.upload,
+                weighting: algorithm.weighting,
+                rule,
+            },
+        )),
+        (AlgorithmName::FedAvg, _) => Box::new(FedAvg::new(
+            basis,
+            Matrix::zeros(k, shape.outputs),
+            FedAvgParameters {
+                step_size: narrow(algorithm.step_size),
+                head_step_size: narrow(algorithm.head_step_size),
+                local_steps: algorithm.local_steps,
+                encoding: algorithm.upload,
+                weighting: algorithm.weighting,
+                rule,
+            },
+        )),
+        _ => Box::new(FedRep::new(
+            basis,
+            FedRepParameters {
+                step_size: narrow(algorithm.step_size),
+                head: algorithm.head,
+                upload: algorithm.send,
+                download_encoding: algorithm.download,
+                upload_encoding: algorithm.upload,
+                weighting: algorithm.weighting,
+                rule,
+            },
+        )),
+    };
+    let policy: Box<dyn Participation> = match participation {
+        ParticipationSection::Full => Box::new(Full),
+        ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
+        ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
+        ParticipationSection::WithReplacement { draws } => Box::new(WithReplacement { draws, seed }),
+        ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
+            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawing(draw))
+        }
+    };
+    // One output is no choice between classes.
+    let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
+    Engine::new(settings, start, server, policy).scoring_ridges(ridge_labels)
+}
+
+/// The sizes of a network, where the model is one.
+#[must_use]
+pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
+    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let (features, outputs) = (small(shape.features), small(shape.outputs));
+    let NetworkModel { front, hidden } = model.network?;
+    let image = shape.image.unwrap_or(Image { height: 1, width: features, channels: 1 });
+    let front = match front {
+        FrontModel::Nothing => Front::Nothing,
+        FrontModel::Filters(filters) => Front::Filters(image, filters),
+        FrontModel::Cells(cells) => Front::Cells(image, cells),
+        FrontModel::Adapter { rank, width, frozen } => Front::Adapter { rank, width, frozen },
+    };
+    Some(NetworkShape { features, front, hidden, outputs })
+}
+
+/// A method on networks as `[model]` and `[algorithm]` want it.
+#[must_use]
+pub fn network_parameters(
+    shape: Shape,
+    model: &ModelSection,
+    algorithm: &AlgorithmSection,
+    rule: Rule,
+    fleet: usize,
+    seed: u64,
+) -> Option<NetworkParameters> {
+    let (shape, network) = (network_shape(shape, model)?, algorithm.network?);
+    Some(NetworkParameters {
+        shape,
+        method: network.method,
+        descent: network.descent,
+        head_epochs: network.head_epochs,
+        epochs: network.epochs,
+        download_encoding: algorithm.download,
+        upload_encoding: algorithm.upload,
+        weighting: algorithm.weighting,
+        rule,
+        fleet,
+        seed,
+    })
+}
+
+/// FedPower as `[algorithm]` wants it.
+fn power_parameters(algorithm: &AlgorithmSection, power: PowerSection, rule: Rule) -> FedPowerParameters {
+    FedPowerParameters {
+        iterations: power.iterations,
+        local_steps: power.local_steps,
+        decay: power.decay,
+        procrustes: power.procrustes,
+        reference: Some(power.reference),
+        rows: power.rows,
+        download_encoding: algorithm.download,
+        upload_encoding: algorithm.upload,
+        weighting: algorithm.weighting,
+        rule,
+    }
+}

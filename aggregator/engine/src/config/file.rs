@@ -1,0 +1,40 @@
+//! The text of a configuration or scenario file, read only where it is a file, and no longer than one can be.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::source::Problem;
+use fedspan_files::other_than_a_file;
+
+/// Bytes of the longest file: a configuration has room for a list of 200,000 devices, and is parsed in less than a second whatever it
+/// says.
+const LENGTH_MAX: u64 = 2 << 20;
+
+/// Reads a configuration or scenario file.
+///
+/// # Errors
+/// [`Problem`] for what is no regular file (a pipe that nobody writes to would be waited for, a device may have no end), is longer than
+/// 2 MiB, cannot be read, or is not UTF-8.
+pub fn read_file(path: &Path) -> Result<String, Problem> {
+    let problem = |message: String| Problem::new(path.display().to_string(), message);
+    let failed = |error: std::io::Error| problem(error.to_string());
+    let too_long = |length: u64| problem(format!("found {length} bytes, allowed: at most {LENGTH_MAX}"));
+    let about = std::fs::metadata(path).map_err(failed)?;
+    if let Some(kind) = other_than_a_file(about.file_type()) {
+        return Err(problem(format!("found {kind}, allowed: a file of at most {LENGTH_MAX} bytes")));
+    }
+    if about.len() > LENGTH_MAX {
+        return Err(too_long(about.len()));
+    }
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(LENGTH_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    // It may have grown, or not have said how long it is.
+    if bytes.len() as u64 > LENGTH_MAX {
+        return Err(too_long(bytes.len() as u64));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        problem(format!("found a byte {valid} that is no UTF-8, allowed: text in UTF-8"))
+    })
+}

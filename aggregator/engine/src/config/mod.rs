@@ -1,0 +1,39 @@
+//! Configuration files: the reader with its messages, the sections that all files share, and the engine built from them.
+
+mod aggregation;
+mod algorithm_name;
+mod build;
+mod depth;
+mod either;
+mod file;
+mod given_values;
+mod network;
+mod participation;
+mod power;
+mod privacy;
+mod reader;
+mod scale;
+mod sections;
+mod source;
+mod stop;
+mod suggestions;
+
+pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
+pub use algorithm_name::{ALGORITHMS, AlgorithmName, TUNED};
+pub use build::{Shape, build_engine, network_parameters, network_shape};
+pub use either::read_either;
+pub use file::read_file;
+pub use given_values::Said;
+pub use network::{FrontModel, NetworkModel, NetworkSection, check_schedule};
+pub use participation::{BY, DRAWS, ParticipationSection, read_participation};
+pub use power::{PowerSection, ROWS};
+pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
+pub use reader::Section;
+pub use scale::{check_scale, check_scaled_tensors, read_scale};
+pub use sections::{
+    AlgorithmSection, ENCODINGS, Init, MeasuredSteps, ModelSection, NUMERICS, SENDS, WEIGHTINGS,
+    read_algorithm, read_model,
+};
+pub use source::{Problem, SHOWN_MAX, Source};
+pub use stop::{StopSection, check_change, read_server_stop, read_stop};
+pub use suggestions::{nearest, shortened};

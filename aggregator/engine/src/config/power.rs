@@ -1,0 +1,59 @@
+//! The keys of power methods in `[algorithm]`.
+
+use fedspan_protocol::message::PowerRows;
+
+use super::reader::Section;
+use super::source::Problem;
+use crate::algorithm::synchronisations;
+use crate::types::DeviceId;
+
+/// Words of `rows`.
+pub const ROWS: [(&str, PowerRows); 2] =
+    [("features", PowerRows::Features), ("weighted", PowerRows::Weighted)];
+
+/// What a power method needs to know (FedPower, Guo et al. 2024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerSection {
+    /// T, all power iterations; the rounds follow from it.
+    pub iterations: u16,
+    /// p, iterations from one exchange to the next.
+    pub local_steps: u16,
+    /// Whether p is one less after every exchange, down to 1.
+    pub decay: bool,
+    /// Whether devices are aligned before they are averaged.
+    pub procrustes: bool,
+    /// The device that others are aligned with, as long as it answers; else the first that does.
+    pub reference: DeviceId,
+    /// What a row of a device's matrix is.
+    pub rows: PowerRows,
+}
+
+impl PowerSection {
+    /// Exchanges between devices and server.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        synchronisations(self.iterations, self.local_steps, self.decay).0.len() as u64
+    }
+}
+
+/// Reads the keys of power methods.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub(super) fn read_power(section: &Section<'_>) -> Result<PowerSection, Problem> {
+    let small = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
+    let iterations = small(section.integer("iterations", Some(10), 1..=65_535)?);
+    let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
+    if local_steps > iterations {
+        let message = format!("found {local_steps}, allowed: at most the {iterations} of \"iterations\"");
+        return Err(section.problem("local_steps", message));
+    }
+    Ok(PowerSection {
+        iterations,
+        local_steps,
+        decay: section.boolean("decay", false)?,
+        procrustes: section.boolean("procrustes", true)?,
+        reference: section.integer("reference", Some(0), 0..=i64::MAX as u64)?,
+        rows: section.choice("rows", Some("features"), &ROWS)?,
+    })
+}

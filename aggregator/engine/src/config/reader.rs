@@ -1,0 +1,318 @@
+//! Reads TOML key by key, so that every mistake gets one message that names the file, the line, the key,
+//! what was found and what is allowed; unknown keys are mistakes, with the nearest known key.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use toml_edit::{Item, TableLike, Value};
+
+use super::source::{Problem, SHOWN_MAX, Source};
+use super::suggestions::{nearest, shortened, show};
+
+/// A table of the file, read key by key.
+pub struct Section<'a> {
+    source: &'a Source,
+    path: String,
+    table: Option<&'a dyn TableLike>,
+    /// Every key that was asked for: what is known here.
+    asked: RefCell<Vec<String>>,
+}
+
+impl<'a> Section<'a> {
+    /// The top level of a file.
+    pub(super) fn root(source: &'a Source, table: &'a dyn TableLike) -> Self {
+        Self { source, path: String::new(), table: Some(table), asked: RefCell::default() }
+    }
+
+    /// The dotted path of a key of this section.
+    #[must_use]
+    pub fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Whether the section stands in the file at all.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Whether a key stands in the file, whatever it is. It does not become a known key by being asked for.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
+    /// Whether a key stands in the file as a table.
+    #[must_use]
+    pub(super) fn has_table(&self, key: &str) -> bool {
+        self.item(key).is_some_and(|item| item.as_table_like().is_some())
+    }
+
+    /// The string of a key, where it has one. It does not become a known key by being asked for.
+    #[must_use]
+    pub fn word(&self, key: &str) -> Option<&'a str> {
+        self.table.and_then(|table| table.get(key)).and_then(Item::as_str)
+    }
+
+    /// The first key that stands in the file, whatever it is.
+    #[must_use]
+    pub fn first_key(&self) -> Option<String> {
+        self.table.and_then(|table| table.iter().next()).map(|(key, _)| key.to_owned())
+    }
+
+    /// Whether a key stands in the file; it is known from then on.
+    pub(super) fn asks(&self, key: &str) -> bool {
+        self.item(key).is_some()
+    }
+
+    /// A mistake at one of this section's keys.
+    #[must_use]
+    pub fn problem(&self, key: &str, message: impl Display) -> Problem {
+        let path = self.path_of(key);
+        let place = self.source.place(&path);
+        let path = shortened(&path, SHOWN_MAX);
+        let label =
+            if path.is_empty() || place.ends_with(&path) { String::new() } else { format!("{path}: ") };
+        Problem::new(place, format!("{label}{message}"))
+    }
+
+    fn item(&self, key: &str) -> Option<&'a Item> {
+        self.asked.borrow_mut().push(key.to_owned());
+        self.table.and_then(|table| table.get(key)).filter(|item| !item.is_none())
+    }
+
+    fn mismatch(&self, key: &str, found: &Item, allowed: impl Display) -> Problem {
+        self.problem(key, format!("found {}, allowed: {allowed}", show(found)))
+    }
+
+    fn missing(&self, key: &str, allowed: impl Display) -> Problem {
+        let path = self.path_of(key);
+        // A key that nobody asked for and that looks like this one is the likelier mistake.
+        let asked = self.asked.borrow();
+        let strangers = self.table.iter().flat_map(|table| table.iter()).map(|(name, _)| name);
+        let strangers: Vec<&str> =
+            strangers.filter(|name| !asked.iter().any(|known| known == name)).collect();
+        if let Some(stranger) = nearest(key, &strangers) {
+            return self
+                .problem(stranger, format!("unknown key (did you mean {key:?}?), allowed: {allowed}"));
+        }
+        let place = self.source.place(&self.path);
+        Problem::new(place, format!("{path} is missing, allowed: {allowed}"))
+    }
+
+    /// A table inside this one; it may be absent.
+    ///
+    /// # Errors
+    /// [`Problem`] if the key is no table.
+    pub fn section(&self, key: &str) -> Result<Section<'a>, Problem> {
+        let table = match self.item(key) {
+            None => None,
+            Some(item) => Some(item.as_table_like().ok_or_else(|| self.mismatch(key, item, "a table"))?),
+        };
+        Ok(Section { source: self.source, path: self.path_of(key), table, asked: RefCell::default() })
+    }
+
+    /// An integer within `range`.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is absent without a default, no integer, or out of range.
+    pub fn integer(
+        &self,
+        key: &str,
+        default: Option<u64>,
+        range: RangeInclusive<u64>,
+    ) -> Result<u64, Problem> {
+        let allowed = format!("an integer from {} to {}", range.start(), range.end());
+        match self.item(key) {
+            None => default.ok_or_else(|| self.missing(key, allowed)),
+            Some(item) => item
+                .as_integer()
+                .and_then(|value| u64::try_from(value).ok())
+                .filter(|value| range.contains(value))
+                .ok_or_else(|| self.mismatch(key, item, allowed)),
+        }
+    }
+
+    /// [`Self::integer`] as a size.
+    ///
+    /// # Errors
+    /// As [`Self::integer`].
+    pub fn size(
+        &self,
+        key: &str,
+        default: Option<usize>,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, Problem> {
+        let wide = *range.start() as u64..=*range.end() as u64;
+        let value = self.integer(key, default.map(|v| v as u64), wide)?;
+        usize::try_from(value).map_err(|_| self.problem(key, "too large for this machine"))
+    }
+
+    /// A finite number within `range`; integers will do.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is absent without a default, no number, or out of range.
+    pub fn number(
+        &self,
+        key: &str,
+        default: Option<f64>,
+        range: RangeInclusive<f64>,
+    ) -> Result<f64, Problem> {
+        let allowed = if *range.end() >= f64::MAX {
+            format!("a number from {}", plain(*range.start()))
+        } else {
+            format!("a number from {} to {}", plain(*range.start()), plain(*range.end()))
+        };
+        match self.item(key) {
+            None => default.ok_or_else(|| self.missing(key, allowed)),
+            #[allow(clippy::cast_precision_loss, reason = "a setting")]
+            Some(item) => item
+                .as_float()
+                .or_else(|| item.as_integer().map(|value| value as f64))
+                .filter(|value| value.is_finite() && range.contains(value))
+                .ok_or_else(|| self.mismatch(key, item, allowed)),
+        }
+    }
+
+    /// A number that may be absent.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is no number or out of range.
+    pub fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Problem> {
+        if self.item(key).is_none() {
+            return Ok(None);
+        }
+        self.number(key, None, range).map(Some)
+    }
+
+    /// A number, or the word `"auto"`, which is also what is meant where the key is absent: `None`.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither, or out of range.
+    pub fn automatic(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Problem> {
+        match self.item(key) {
+            None => Ok(None),
+            Some(item) if item.as_str() == Some("auto") => Ok(None),
+            Some(item) if item.is_str() => {
+                let (least, most) = (plain(*range.start()), plain(*range.end()));
+                Err(self.mismatch(key, item, format!("\"auto\", a number from {least} to {most}")))
+            }
+            Some(_) => self.number(key, None, range).map(Some),
+        }
+    }
+
+    /// True or false.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither.
+    pub fn boolean(&self, key: &str, default: bool) -> Result<bool, Problem> {
+        match self.item(key) {
+            None => Ok(default),
+            Some(item) => item.as_bool().ok_or_else(|| self.mismatch(key, item, "true or false")),
+        }
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is absent without a default, or no string.
+    pub fn string(&self, key: &str, default: Option<&str>, allowed: &str) -> Result<String, Problem> {
+        match self.item(key) {
+            None => default.map(str::to_owned).ok_or_else(|| self.missing(key, allowed)),
+            Some(item) => item.as_str().map(str::to_owned).ok_or_else(|| self.mismatch(key, item, allowed)),
+        }
+    }
+
+    /// A string that may be absent.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is no string.
+    pub fn optional_string(&self, key: &str, allowed: &str) -> Result<Option<String>, Problem> {
+        if self.item(key).is_none() {
+            return Ok(None);
+        }
+        self.string(key, None, allowed).map(Some)
+    }
+
+    /// One of several words, with what it stands for.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is none of them; the message lists all, nearest first.
+    pub fn choice<T: Clone>(
+        &self,
+        key: &str,
+        default: Option<&str>,
+        choices: &[(&str, T)],
+    ) -> Result<T, Problem> {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let allowed = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+        let word = self.string(key, default, &allowed)?;
+        choices.iter().find(|(name, _)| *name == word).map(|(_, value)| value.clone()).ok_or_else(|| {
+            let hint = nearest(&word, &names).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
+            self.problem(key, format!("found {word:?}, allowed: {allowed}{hint}"))
+        })
+    }
+
+    /// A string, or a list of strings.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is neither, or absent or empty.
+    pub fn strings(&self, key: &str, allowed: &str) -> Result<Vec<String>, Problem> {
+        let Some(item) = self.item(key) else { return Err(self.missing(key, allowed)) };
+        let strings = match (item.as_str(), item.as_array()) {
+            (Some(one), _) => Some(vec![one.to_owned()]),
+            (None, Some(array)) => array.iter().map(|value| value.as_str().map(str::to_owned)).collect(),
+            (None, None) => None,
+        };
+        strings.filter(|list: &Vec<String>| !list.is_empty()).ok_or_else(|| self.mismatch(key, item, allowed))
+    }
+
+    /// A list of values that all fit.
+    ///
+    /// # Errors
+    /// [`Problem`] if it is no list, or an element does not fit.
+    pub fn list<T>(
+        &self,
+        key: &str,
+        allowed: &str,
+        element: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, Problem> {
+        let Some(item) = self.item(key) else { return Ok(None) };
+        let array = item.as_array().ok_or_else(|| self.mismatch(key, item, allowed))?;
+        let values: Option<Vec<T>> = array.iter().map(element).collect();
+        values.map(Some).ok_or_else(|| self.mismatch(key, item, allowed))
+    }
+
+    /// Ends the section.
+    ///
+    /// # Errors
+    /// [`Problem`] for the first key that nobody asked for.
+    pub fn finish(&self) -> Result<(), Problem> {
+        let Some(table) = self.table else { return Ok(()) };
+        let asked = self.asked.borrow();
+        let known: Vec<&str> = asked.iter().map(String::as_str).collect();
+        for (key, _) in table.iter() {
+            if !known.contains(&key) {
+                let mut allowed: Vec<&str> = known.clone();
+                allowed.sort_unstable();
+                allowed.dedup();
+                if allowed.is_empty() {
+                    let section = &self.path;
+                    return Err(
+                        self.problem(key, format!("unknown key: [{section}] has no keys here, leave it out"))
+                    );
+                }
+                let hint =
+                    nearest(key, &allowed).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
+                return Err(self.problem(key, format!("unknown key{hint}, allowed: {}", allowed.join(", "))));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number as a person would write it.
+fn plain(value: f64) -> String {
+    if value == 0.0 || (1e-4..1e7).contains(&value.abs()) { value.to_string() } else { format!("{value:e}") }
+}

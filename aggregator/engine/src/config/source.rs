@@ -1,0 +1,155 @@
+//! A TOML file with the changes of the command line: where each key stands, and what a mistake says.
+
+use std::str::FromStr;
+
+use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
+
+use super::depth::{DEPTH_MAX, too_deep};
+use super::given_values::Said;
+use super::reader::Section;
+use super::suggestions::shortened;
+
+/// Most characters of a key, or of a change, that a message repeats.
+pub const SHOWN_MAX: usize = 60;
+
+/// One mistake in a file or on the command line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct Problem {
+    /// `file:line`, `file`, or `--set key`.
+    pub place: String,
+    /// What was found and what is allowed.
+    pub message: String,
+}
+
+impl Problem {
+    /// A mistake at a place.
+    #[must_use]
+    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { place: place.into(), message: message.into() }
+    }
+}
+
+/// A parsed file with the changes of the command line.
+#[derive(Debug)]
+pub struct Source {
+    name: String,
+    text: String,
+    /// As in the file: for line numbers.
+    original: Document<String>,
+    /// With the changes.
+    effective: DocumentMut,
+    changed: Vec<String>,
+}
+
+impl Source {
+    /// Parses `text` and applies `changes` (`dotted.key=value`; a value that is not TOML is a string).
+    ///
+    /// # Errors
+    /// [`Problem`] for text that is not TOML or a change that is not `key=value`.
+    pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
+        if let Some(offset) = too_deep(text) {
+            let place = format!("{name}:{}", line_of(text, offset));
+            let message = format!(
+                "found keys, tables or lists more than {DEPTH_MAX} deep, allowed: at most {DEPTH_MAX}"
+            );
+            return Err(Problem::new(place, message));
+        }
+        let original = Document::parse(text.to_owned()).map_err(|error| {
+            let place = match error.span() {
+                Some(span) => format!("{name}:{}", line_of(text, span.start)),
+                None => name.to_owned(),
+            };
+            Problem::new(place, error.message().replace('\n', ", "))
+        })?;
+        let mut effective = original.clone().into_mut();
+        let mut changed = Vec::new();
+        for change in changes {
+            let place = format!("--set {}", shortened(change, SHOWN_MAX));
+            let (key, value) = change
+                .split_once('=')
+                .ok_or_else(|| Problem::new(&place, "expected KEY=VALUE, no '=' found"))?;
+            let (key, value) = (key.trim(), value.trim());
+            let is_value = too_deep(value).is_none();
+            let parsed = is_value.then(|| Value::from_str(value).ok()).flatten();
+            let value = parsed.unwrap_or_else(|| Value::from(value));
+            let parts = key.split('.').count();
+            if parts > DEPTH_MAX {
+                let message = format!("found a key of {parts} parts, allowed: at most {DEPTH_MAX}");
+                return Err(Problem::new(place, message));
+            }
+            set(&mut effective, key, value).ok_or_else(|| {
+                Problem::new(
+                    &place,
+                    format!("{:?} is not a dotted key of this file", shortened(key, SHOWN_MAX)),
+                )
+            })?;
+            changed.push(key.to_owned());
+        }
+        Ok(Self { name: name.to_owned(), text: text.to_owned(), original, effective, changed })
+    }
+
+    /// The file with all changes, as TOML.
+    #[must_use]
+    pub fn effective(&self) -> String {
+        self.effective.to_string()
+    }
+
+    /// The file's name, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The top level.
+    #[must_use]
+    pub fn root(&self) -> Section<'_> {
+        let table: &dyn TableLike = self.effective.as_table();
+        Section::root(self, table)
+    }
+
+    /// The keys that it has.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        Said::of(self.effective.as_table())
+    }
+
+    /// Where a dotted key stands, for messages.
+    #[must_use]
+    pub fn place(&self, path: &str) -> String {
+        if self.changed.iter().any(|key| key == path) {
+            return format!("--set {}", shortened(path, SHOWN_MAX));
+        }
+        let mut item = Some(self.original.as_item());
+        let mut span = None;
+        for part in path.split('.').filter(|part| !part.is_empty()) {
+            let table = item.and_then(Item::as_table_like);
+            span = table
+                .and_then(|t| t.get_key_value(part))
+                .and_then(|(key, value)| key.span().or_else(|| value.span()));
+            item = table.and_then(|t| t.get(part));
+        }
+        match span {
+            Some(span) => format!("{}:{}", self.name, line_of(&self.text, span.start)),
+            None => self.name.clone(),
+        }
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}
+
+fn set(document: &mut DocumentMut, key: &str, value: Value) -> Option<()> {
+    let parts: Vec<&str> = key.split('.').collect();
+    let (last, tables) = parts.split_last()?;
+    if parts.iter().any(|part| part.is_empty()) {
+        return None;
+    }
+    let mut table: &mut dyn TableLike = document.as_table_mut();
+    for part in tables {
+        table = table.entry(part).or_insert_with(toml_edit::table).as_table_like_mut()?;
+    }
+    table.insert(last, Item::Value(value));
+    Some(())
+}

@@ -1,0 +1,34 @@
+//! The exact account backwards: the noise for a budget, the releases for a noise.
+
+use super::bisection::{least, most};
+use super::parameters::positive;
+use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
+
+/// The least multiplier with which so many releases stay within epsilon at delta: what [`Composition::epsilon`] then says is
+/// not above `epsilon`.
+///
+/// # Errors
+/// [`ParameterError::OutOfReach`] if no finite one does, which only budgets near the least floats do.
+pub fn noise_multiplier(
+    epsilon: Epsilon,
+    delta: Delta,
+    releases: Releases,
+) -> Result<NoiseMultiplier, ParameterError> {
+    let within = |multiplier: f64| {
+        let multiplier = NoiseMultiplier::new(multiplier);
+        multiplier.is_ok_and(|z| Composition::repeated(z, releases).epsilon(delta) <= epsilon.get())
+    };
+    let out_of_reach =
+        ParameterError::OutOfReach { epsilon: epsilon.get(), delta: delta.get(), releases: releases.get() };
+    least(within).filter(|z| positive(*z)).map_or(Err(out_of_reach), NoiseMultiplier::new)
+}
+
+/// The most releases with this multiplier that stay within epsilon at delta: 0 if one is too many already.
+#[must_use]
+pub fn most_releases(multiplier: NoiseMultiplier, epsilon: Epsilon, delta: Delta) -> u32 {
+    let within = |releases: u64| {
+        let releases = u32::try_from(releases).ok().and_then(|n| Releases::new(n).ok());
+        releases.is_some_and(|n| Composition::repeated(multiplier, n).epsilon(delta) <= epsilon.get())
+    };
+    u32::try_from(most(1 << 32, within)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,128 @@
+//! How a round ends: closed and committed, given up to be tried again, or with the campaign.
+
+use super::{Action, Engine, Failure, OpenRound, Phase, RoundRecord};
+use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
+use crate::participation::Closed;
+use crate::privacy::releases;
+use crate::types::Millis;
+
+/// Rounds in a row of which no model can be made, after which a campaign that asks again at once gives up.
+const RUINS_MAX: u32 = 3;
+
+impl Engine {
+    /// Ends training now, because a target was reached, in this life of the server or in an earlier one:
+    /// what is open is closed, unfinished, and the final heads are fitted.
+    pub fn finish_training(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let Phase::Train(number) = self.phase else { return };
+        if let Some(round) = self.open.take() {
+            self.close_on_devices(&round, actions);
+        }
+        self.settings.rounds = number;
+        self.retry_at = None;
+        self.absence.set(None);
+        self.next_round(now, actions);
+    }
+
+    fn close_on_devices(&self, round: &OpenRound, actions: &mut Vec<Action>) {
+        let late = round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
+        actions.extend(late.map(|device| Action::Close(*device, round.id_for(*device))));
+    }
+
+    /// Gives up the open round; what opens next is the same again.
+    pub(super) fn step_back(&mut self) {
+        self.open = None;
+        self.counters.repeated += 1;
+        self.phase = match self.phase {
+            Phase::Start(number) => Phase::Start(number - 1),
+            Phase::Train(number) => Phase::Train(number - 1),
+            other => other,
+        };
+    }
+
+    pub(super) fn close_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let Some(round) = self.open.take() else { return };
+        self.retry_at = None;
+        let id = round.opening.id;
+        let ids = round.former.iter().copied().chain([id]).collect();
+        self.closed = Some((ids, releases(&round.opening.request.task)));
+        let target = round.target.min(round.cohort.len());
+        let is_of_ridges = self.phase == Phase::RidgeScores;
+        let short_of =
+            Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n);
+        self.close_on_devices(&round, actions);
+        let training = matches!(self.phase, Phase::Train(_));
+        let before = training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
+        let finished = match (&mut self.start, self.phase) {
+            (Some(start), Phase::Start(_)) => start.finish(),
+            (_, Phase::RidgeScores) => Ok(()),
+            _ => self.algorithm.finish(),
+        };
+        if let Err(error) = finished {
+            return self.ruined(now, Failure::Representation { round: id.round, error }, actions);
+        }
+        self.ruins = 0;
+        self.counters.short += u64::from(short_of.is_some());
+        self.counters.capped_to_others += round.capped_to_others() as u64;
+        let phase = self.phase;
+        // What is committed after the last round of a start is the algorithm's state already, whether or
+        // not the next round opens at once.
+        if let (Some(start), Phase::Start(done)) = (&self.start, phase)
+            && done >= start.rounds_needed()
+        {
+            self.hand_over();
+        }
+        if let Some((before, _)) = &before {
+            self.participation.closed(&Closed {
+                after: now.saturating_sub(round.opened_at),
+                short_of,
+                before,
+                model: self.algorithm.model(),
+            });
+        }
+        let stop = self.settings.stop_change.is_some();
+        let change = before.filter(|_| stop).and_then(|(_, before)| moved(&before, self.representation()));
+        if let Phase::Train(number) = phase
+            && let (Some(change), Some(stop)) = (change, self.settings.stop_change)
+            && change < stop
+        {
+            self.settings.rounds = number;
+        }
+        actions.push(Action::Commit(Box::new(RoundRecord {
+            id,
+            phase,
+            short_of,
+            cohort: round.cohort.iter().copied().collect(),
+            participants: round.participants,
+            rejected: self.rejected_in_round,
+            opened_at: round.opened_at,
+            closed_at: now,
+            change,
+            interference: self.algorithm.interference().filter(|_| training),
+            ends_training: phase == Phase::Train(self.settings.rounds),
+        })));
+        self.next_round(now, actions);
+    }
+
+    /// No model can be made of what the round has brought, which is forgotten: other answers may do. A campaign without
+    /// patience gives up, and one that asks again at once does after a few times in a row.
+    fn ruined(&mut self, now: Millis, failure: Failure, actions: &mut Vec<Action>) {
+        self.ruins += 1;
+        let patience = self.settings.patience.filter(|patience| *patience > 0 || self.ruins < RUINS_MAX);
+        let Some(patience) = patience else { return self.fail(failure, actions) };
+        self.counters.ruined += 1;
+        self.step_back();
+        self.retry_at = Some(now.saturating_add(patience));
+    }
+
+    pub(super) fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {
+        self.open = None;
+        self.phase = Phase::Failed;
+        actions.push(Action::Failed(failure));
+    }
+}
+
+/// Sine of the largest principal angle between two representations; a model that is averaged is not
+/// orthonormal. None where one has lost its full width, so that there is no angle.
+fn moved(before: &Matrix, after: &Matrix) -> Option<f64> {
+    Some(principal_angle_distance(&orthonormal(before).ok()?, &orthonormal(after).ok()?))
+}

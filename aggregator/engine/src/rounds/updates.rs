@@ -1,0 +1,269 @@
+//! What an answer leads to: it counts or not, the round closes or not; and what is done where answers are
+//! wanting, at once, after a while, or at the deadline.
+
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
+
+use super::{Action, Engine, Failure, NotCounted, Phase, Presence};
+use crate::aggregate::Share;
+use crate::participation::Answer;
+use crate::privacy::releases;
+use crate::types::{DeviceId, Millis, Update};
+
+/// Times in a row that a round is found without enough answers, and nothing new counted, after which a
+/// campaign without patience gives up.
+const BARREN_MAX: u32 = 3;
+
+impl Engine {
+    pub(super) fn update(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        update: &Update,
+        actions: &mut Vec<Action>,
+    ) {
+        let outcome = self.take(now, device, update);
+        actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
+        let why = match outcome {
+            AckOutcome::Rejected(rejection) => rejection,
+            _ => Rejection::WrongRound,
+        };
+        self.settle(now, device, NotCounted::Rejected(why), actions);
+    }
+
+    /// Counts an update, if it counts; what that leads to is not seen to.
+    pub(super) fn take(&mut self, now: Millis, device: DeviceId, update: &Update) -> AckOutcome {
+        let outcome = match &mut self.open {
+            Some(round) if update.id == round.id_for(device) => {
+                let algorithm = match (&self.start, self.phase) {
+                    (Some(start), Phase::Start(_)) => start,
+                    _ => &self.algorithm,
+                };
+                // Counts are bounded by what is possible.
+                let ridge = self.ridge.as_ref().filter(|_| self.phase == Phase::RidgeScores);
+                let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
+                round.judge(device, update, bound, |tensors| match ridge {
+                    Some(ridge) => ridge.admits(update.samples, tensors),
+                    None => algorithm.admits(update.samples, tensors),
+                })
+            }
+            _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
+            _ => AckOutcome::Rejected(Rejection::WrongRound),
+        };
+        self.charge(device, update.id);
+        self.answered.insert(device, update.id.round);
+        self.counters.count(outcome);
+        match outcome {
+            AckOutcome::Counted => {
+                self.barren = 0;
+                self.counters.skipped_samples += u64::from(update.skipped);
+                // The one place where a declared count becomes one that counts.
+                let is_of_ridges = self.phase == Phase::RidgeScores;
+                let most = if is_of_ridges { u32::MAX } else { self.settings.samples.most };
+                let samples = update.samples.min(most);
+                self.counters.capped_samples += u64::from(samples < update.samples);
+                match self.phase {
+                    Phase::FitHead | Phase::Finished => {}
+                    Phase::RidgeScores => {
+                        if let Some(ridge) = &mut self.ridge {
+                            ridge.absorb(samples, &update.tensors);
+                        }
+                    }
+                    Phase::Start(_) => {
+                        if let Some(start) = &mut self.start {
+                            start.absorb(device, Share::of(samples), &update.tensors);
+                        }
+                    }
+                    _ => {
+                        let round = self.open.as_ref();
+                        let opened_at = round.map_or(now, |round| round.opened_at);
+                        self.participation.counted(&Answer {
+                            after: now.saturating_sub(opened_at),
+                            samples: round.map_or(0, |round| round.counted_samples),
+                            tensors: &update.tensors,
+                            model: self.algorithm.model(),
+                        });
+                        let share = round.map_or(Share::of(samples), |round| round.share(device, samples));
+                        self.algorithm.absorb(device, share, &update.tensors);
+                    }
+                }
+            }
+            AckOutcome::Rejected(_) => self.rejected_in_round += 1,
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Whatever becomes of an update, its noise is spent: of the open round and of the one before it.
+    fn charge(&mut self, device: DeviceId, id: RoundId) {
+        let open = self.open.as_ref().filter(|round| round.is_called(id));
+        let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
+        if let Some(releases) = open.map(|round| releases(&round.opening.request.task)).or(closed) {
+            self.ledger.received(device, id.round, releases);
+        }
+    }
+
+    /// A device that has restarted or reconnected may be quicker than the opening that is on its way to it, at
+    /// which it sends its update again. Anything else is answered.
+    pub(super) fn unread(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
+        self.charge(device, id);
+        let outcome = match &self.open {
+            Some(round) if id == round.id_for(device) => {
+                if !round.cohort.contains(&device) {
+                    AckOutcome::Rejected(Rejection::NotAsked)
+                } else if round.out.contains(&device) {
+                    AckOutcome::Rejected(Rejection::Tensors)
+                } else {
+                    self.counters.unread += 1;
+                    return;
+                }
+            }
+            _ if id.round <= self.last_id.round && id.round > 0 => AckOutcome::Late,
+            _ => AckOutcome::Rejected(Rejection::WrongRound),
+        };
+        self.counters.count(outcome);
+        actions.push(Action::Acknowledge(device, Ack { id, outcome }));
+    }
+
+    pub(super) fn declined(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        decline: Decline,
+        actions: &mut Vec<Action>,
+    ) {
+        self.counters.declined += 1;
+        // Whatever it has lost: it gets everything.
+        self.answered.remove(&device);
+        if let Some(round) = &mut self.open
+            && round.id_for(device) == decline.id
+            && round.awaits(device)
+        {
+            round.out.insert(device);
+            round.is_spent |= matches!(decline.reason, DeclineReason::RoundRepeated { .. });
+        }
+        self.settle(now, device, NotCounted::Declined(decline.reason), actions);
+    }
+
+    /// Closes what has ended, and sees to a round that nobody else can answer.
+    pub(super) fn settle(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        why: NotCounted,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(round) = &self.open else { return };
+        let unanswerable = round.outstanding() == 0;
+        match self.phase {
+            // After a restart devices come one by one, so that the first could seem to be all.
+            Phase::FitHead if unanswerable && self.fleet.len() >= self.settings.fleet_size => {
+                self.phase = Phase::Finished;
+                actions.push(Action::Finished);
+            }
+            Phase::FitHead | Phase::Finished => {}
+            // Whoever cannot score ridges, or does not, is not needed.
+            Phase::RidgeScores if unanswerable => self.close_round(now, actions),
+            _ if round.is_complete() => self.close_round(now, actions),
+            _ if unanswerable => self.starved(now, device, why, actions),
+            _ => {}
+        }
+    }
+
+    /// Too few have answered, and nobody else can. What was acknowledged is never given up: a round that
+    /// counted anything stays open until it has enough.
+    fn starved(&mut self, now: Millis, device: DeviceId, reason: NotCounted, actions: &mut Vec<Action>) {
+        if self.widen(now, actions) {
+            return;
+        }
+        let Some(open) = &self.open else { return };
+        let (round, counted, min_count) = (open.opening.id.round, open.participants.len(), open.least);
+        let patience = self.settings.patience.map(|patience| now.saturating_add(patience));
+        if counted == 0 {
+            self.barren += 1;
+            if patience.is_some() {
+                self.retry_at = patience;
+                self.step_back();
+            } else if self.barren < BARREN_MAX {
+                // Under a new number: a device that declined because it had lost an acknowledgement can
+                // answer that.
+                self.step_back();
+                self.next_round(now, actions);
+            } else {
+                self.fail(Failure::NoUpdates { round, device, reason }, actions);
+            }
+        } else if patience.is_some() {
+            // Who comes back only to decline again does not put off the others.
+            self.retry_at = self.retry_at.or(patience);
+        } else if self.barren + 1 >= BARREN_MAX {
+            self.fail(Failure::TooFew { round, counted, min_count, device, reason }, actions);
+        } else if self.ask_again(actions) {
+            self.barren += 1;
+        }
+    }
+
+    /// Waits no longer for devices that have been gone for too long. Nobody is given up while nobody is there: whoever
+    /// comes first is asked.
+    pub(super) fn give_up_absent(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        if self.phase == Phase::Finished {
+            return;
+        }
+        let Some(round) = &mut self.open else { return };
+        let long = |device: &DeviceId| match self.fleet.get(device) {
+            Some(Presence::Gone(since)) => now.saturating_sub(*since) >= self.settings.absence,
+            _ => false,
+        };
+        let absent: Vec<DeviceId> =
+            round.cohort.iter().copied().filter(|device| round.awaits(*device) && long(device)).collect();
+        let Some(last) = absent.last().copied() else { return };
+        self.counters.absent += absent.len() as u64;
+        round.absent.extend(absent);
+        if round.is_complete() || !self.present(now).is_empty() {
+            self.settle(now, last, NotCounted::Absent, actions);
+        } else if let Some(round) = &mut self.open {
+            round.wanting = true;
+        }
+    }
+
+    /// The time has come for what [`Self::wake`] announced.
+    pub(super) fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
+        // First, as it may close a round that would be asked about in vain.
+        if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
+            self.deadline(now, actions);
+        }
+        self.give_up_absent(now, actions);
+        if due(self.retry_at) {
+            self.retry_at = None;
+            match self.open {
+                Some(_) => {
+                    self.ask_again(actions);
+                }
+                None => {
+                    self.opened = true;
+                    self.next_round(now, actions);
+                }
+            }
+        }
+    }
+
+    fn deadline(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let Some(round) = &mut self.open else { return };
+        match self.phase {
+            Phase::FitHead => {
+                round.deadline = None;
+                self.phase = Phase::Finished;
+                actions.push(Action::Finished);
+            }
+            Phase::Finished => round.deadline = None,
+            Phase::RidgeScores => self.close_round(now, actions),
+            _ if round.participants.len() >= round.least => self.close_round(now, actions),
+            _ => {
+                round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
+                self.counters.extended += 1;
+                // Those who were asked may never come back.
+                self.widen(now, actions);
+                self.ask_again(actions);
+            }
+        }
+    }
+}
