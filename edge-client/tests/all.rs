@@ -1,4 +1,4 @@
-//! The tests of the client: one program, since linking each file by itself takes longer than its tests do.
+//! Tests of the client, in a single program: linking one per file would take longer than running them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[cfg(all(feature = "power", feature = "privacy"))]

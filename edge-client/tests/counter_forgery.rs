@@ -1,5 +1,5 @@
-//! What a server chooses of a record, with what the storage puts around it, never reads like a privacy ledger, a number of
-//! handshakes, or a note of a page that is erased.
+//! Counter forgery: no record that a malicious server can choose, together with the bytes that the storage
+//! library puts around it, contains a valid copy of a privacy ledger, a handshake counter or an erase intent.
 #![cfg(feature = "flash")]
 
 use crate::nor_flash::{Nor, PAGE, WORD};
@@ -7,14 +7,14 @@ use fedspan_client::store::{ALL_SPENT, FlashStore, Record, Store, record_len};
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;
 
-/// A ledger as it lies in flash.
+/// The on-flash bytes of a ledger.
 fn copy(spent: u64) -> Vec<u8> {
     let mut bytes = [b"FSPLPAID".as_slice(), &spent.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
     bytes
 }
 
-/// The check of a length in the storage's items (CRC-16F/4.2 of Koopman, reflected, inverted).
+/// Checksum of a length in the library's items (Koopman's CRC-16F/4.2, reflected, inverted).
 fn check(length: u16) -> [u8; 2] {
     let mut crc = 0xFFFFu16;
     for byte in length.to_le_bytes() {
@@ -27,18 +27,20 @@ fn check(length: u16) -> [u8; 2] {
     if crc == 0xFFFF { 0xFFFE } else { crc }.to_le_bytes()
 }
 
-/// The bytes before a record's own, as they are in flash with words of so many bytes, after seven of whatever was before.
-/// What a server can choose, in one way or another, is `None`: that, and the CRC-32 of the item.
+/// The bytes in front of a record in flash with words of `word` bytes, after the last seven bytes of what
+/// precedes them. `None` stands for bytes that a server may be able to choose: those seven, and the CRC-32 of
+/// the item.
 fn around(length: u16, word: usize) -> Vec<Option<u8>> {
     let mut bytes = vec![None; 7 + 4];
     bytes.extend(length.to_le_bytes().into_iter().chain(check(length)).map(Some));
     bytes.resize(7 + 8usize.next_multiple_of(word), Some(0xFF));
-    // Its name.
+    // The key.
     bytes.push(Some(0));
     bytes
 }
 
-/// For every length that a record can have: no copy can begin there and go on in a record that a server has chosen.
+/// At every possible record length: no copy can begin in front of a record and continue in a record chosen by
+/// a server.
 #[test]
 fn no_copy_begins_in_front_of_a_record() {
     let (mut places, mut beyond) = (0u32, 0);
@@ -46,38 +48,38 @@ fn no_copy_begins_in_front_of_a_record() {
         for length in (record_len(0, 0)..=usize::from(u16::MAX)).step_by(4) {
             let mut bytes = around(length as u16, word);
             let record = bytes.len();
-            // Version 2, and then whatever is chosen.
+            // Version 2, then arbitrary content.
             bytes.push(Some(2));
             bytes.resize(record + 40, None);
             for (magic, most) in
                 [(&b"FSPLPAID"[..], None), (b"FSPH", Some(1u64 << 40)), (b"FSPE", Some(1 << 40))]
             {
-                // In the record before, no more than three bytes of a beginning.
+                // The record before contains at most three bytes of a magic.
                 for first in 4..record {
                     places += 1;
                     let fits = |at: usize, byte: u8| bytes[at].is_none_or(|there| there == byte);
                     if !magic.iter().enumerate().all(|(at, byte)| fits(first + at, *byte)) {
                         continue;
                     }
-                    // The smallest number that can be read there.
+                    // The smallest value that could be read there.
                     let number = first + magic.len()..first + magic.len() + 8;
                     let least =
                         bytes[number].iter().rev().fold(0, |n, byte| n << 8 | u64::from(byte.unwrap_or(0)));
                     beyond += 1;
-                    let most = most.expect("a ledger begins nowhere");
+                    let most = most.expect("a ledger cannot begin here");
                     assert!(least >= most, "{least} at {first}, record of {length}, words of {word}");
                 }
             }
         }
     }
-    // Where the check of the record is the first magic.
+    // Cases in which the checksum of the record is the magic of the handshake counter.
     assert!(beyond > 0);
-    println!("{places} places, in {beyond} a number would be too large");
+    println!("{places} places; in {beyond} of them the value exceeds its maximum");
 }
 
-/// The layout that is tried above is that of the storage.
+/// The layout assumed above is that of the storage library.
 #[test]
-fn records_lie_in_flash_as_is_assumed() {
+fn library_layout_is_as_assumed() {
     const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
     let nor = Nor::new(2);
     let mut store = FlashStore::<_, BYTES>::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
@@ -92,10 +94,10 @@ fn records_lie_in_flash_as_is_assumed() {
 }
 
 #[test]
-fn a_server_cannot_write_a_ledger() {
+fn server_cannot_forge_a_ledger() {
     const K: usize = 2;
     const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
-    // Campaign, round and what the representation hashes to.
+    // The forged bytes are the campaign, the round and the hash of the representation.
     let forged = copy(ALL_SPENT);
     let (campaign, rest) = forged.split_first_chunk().unwrap();
     let (round, rest) = rest.split_first_chunk().unwrap();
@@ -118,9 +120,9 @@ fn a_server_cannot_write_a_ledger() {
 }
 
 proptest! {
-    /// A head that is full of ledgers and of numbers, each hidden in another way.
+    /// A head full of ledger copies, each XORed with another mask.
     #[test]
-    fn a_head_cannot_pose_as_a_ledger(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
+    fn head_cannot_forge_a_ledger(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
         const K: usize = 80;
         const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
         let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {

@@ -1,5 +1,5 @@
-//! Rounds that a device must decline: repeated, unsuitable, damaged, impossible to compute or to keep; and
-//! that nothing changes by them.
+//! Rounds that a device must decline without any change: repeated, unsuitable, damaged, impossible to compute
+//! or to store.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -26,14 +26,14 @@ fn repeated_and_backward_rounds_are_declined_and_change_nothing() {
         assert_eq!((answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record), before);
         assert_eq!(bench.session.last_round(), 5);
     }
-    // Another campaign counts anew.
+    // Another campaign numbers its rounds from 1.
     bench.all(Event::LinkDown);
     bench.connect(8, 60_000);
     let (message, body) = &problem.server(1, gradient(), Encoding::F32, 256).opening()[0];
     assert!(matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]));
 }
 
-/// Every way in which a round cannot suit this device, with the reason that it gives.
+/// Every way in which a round can be unsuitable for this device, with the expected reason.
 fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
     let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
     let good = of(Role::Representation, 20, 2);
@@ -65,7 +65,7 @@ fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
         vec![good, good],
         vec![good, of(Role::SharedHead, 2, 1)],
         vec![good; 4],
-        // A chunk that cuts an i8 block.
+        // A chunk that splits an i8 block.
         vec![TensorDescriptor { encoding: Encoding::I8, chunk: 7, ..good }],
     ] {
         all.push((round(gradient(), &tensors), DeclineReason::Tensors));
@@ -96,7 +96,7 @@ fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
     all
 }
 
-/// What is not compiled in is not there: no capability, and a round that asks for it is declined.
+/// Tasks that are not compiled in are neither announced as capabilities nor accepted.
 #[test]
 fn tasks_that_are_not_compiled_in_are_declined() {
     let problem = problem(20, 2, 1);
@@ -133,21 +133,24 @@ fn unsuitable_rounds_are_declined_before_the_first_chunk() {
         assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0), "predict still answers");
         assert_eq!(flash.0.borrow().record, before.1);
         assert_eq!(bench.session.counters().declined as usize, count + 1);
-        // Chunks of a declined round have no place.
+        // Chunks of a declined round are ignored.
         let chunk = Chunk { id: open.id, tensor: 0, offset: 0 };
         assert!(bench.message(&ToDevice::Chunk(chunk), &[0; 64]).is_empty());
         assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0));
     }
-    // A body of another length than the descriptor's is no representation either.
+    // A body whose length differs from the descriptor's is declined too.
     let (message, body) = &problem.server(9, gradient(), Encoding::F32, 256).opening()[0];
     for body in [&body[1..], &[]] {
         assert_eq!(declined(&bench.message(message, body)), DeclineReason::Tensors);
         assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0));
     }
-    assert!(matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]), "and then a good one");
+    assert!(
+        matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]),
+        "a correct round is accepted afterwards"
+    );
 }
 
-/// An update that waits for its acknowledgement stays what it was, whatever else is declined meanwhile.
+/// A pending update stays unchanged while other rounds are declined.
 #[test]
 fn declined_rounds_do_not_touch_the_update_in_flight() {
     let problem = problem(20, 2, 1);
@@ -177,7 +180,7 @@ fn declined_rounds_do_not_touch_the_update_in_flight() {
 }
 
 #[test]
-fn a_bad_representation_is_declined_and_a_good_one_heals() {
+fn invalid_representation_is_declined_and_a_valid_one_recovers() {
     let problem = problem(57, 8, 1);
     for limit in [128, 4096] {
         let flash = Flash::default();
@@ -192,7 +195,7 @@ fn a_bad_representation_is_declined_and_a_good_one_heals() {
             let server = problem.server_of(6, gradient(), Encoding::F32, limit, bad);
             let mut sent = Vec::new();
             for (message, mut body) in server.opening() {
-                // The encoder refuses a NaN, so it is put into the bytes.
+                // The encoder refuses a NaN, so it is written into the bytes.
                 let last = matches!(&message, ToDevice::Chunk(c) if c.offset + 22 > 440);
                 if poison && (last || limit == 4096) {
                     let n = body.len();
@@ -209,7 +212,7 @@ fn a_bad_representation_is_declined_and_a_good_one_heals() {
             assert_eq!(bits(bench.session.task().head()), head);
             assert_eq!(flash.0.borrow().saves, 1);
         }
-        // The same round again, with the old B: the old head is its head, and is fitted anew.
+        // The same round with the old B: the kept head belongs to it, and is fitted again.
         let server = problem.server(6, gradient(), Encoding::F32, limit);
         let sent: Vec<_> = server.opening().iter().flat_map(|(m, body)| bench.message(m, body)).collect();
         assert!(matches!(sent[0].0, ToServer::Update(_)));
@@ -217,10 +220,10 @@ fn a_bad_representation_is_declined_and_a_good_one_heals() {
     }
 }
 
-/// A finite sample so large that the gradient is not: nothing of it leaves after the first such element,
-/// and nothing is said twice.
+/// A finite sample so large that the gradient overflows: nothing is sent after the first such element, and
+/// the decline is sent once.
 #[test]
-fn an_update_that_is_not_finite_is_declined_once() {
+fn non_finite_update_is_declined_once() {
     let (d, k) = (57, 8);
     let b: Vec<f32> = (0..d * k).map(|i| if i % k == i / k { 1.0 } else { 0.0 }).collect();
     let mut random = Random(1);
@@ -237,7 +240,7 @@ fn an_update_that_is_not_finite_is_declined_once() {
         let (message, body) = opening.last().unwrap();
         let mut sent: Vec<_> = bench.once(Event::Message(&payload(message, body))).into_iter().collect();
         if limit == 128 {
-            // The last chunks are asked for while the update is still being sent.
+            // The last chunks are requested while the update is still being sent.
             let chunks = [20u16, 0, 1, 20].into_iter().collect();
             let missing = Missing { id: RoundId { round: 1, stage: 0 }, tensor: 0, chunks };
             sent.extend(bench.message(&ToDevice::Missing(missing), &[]));
@@ -254,7 +257,7 @@ fn an_update_that_is_not_finite_is_declined_once() {
 }
 
 #[test]
-fn a_store_that_fails_declines_the_round() {
+fn failing_store_declines_the_round() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = problem.bench_with(256, flash.clone());
@@ -263,11 +266,11 @@ fn a_store_that_fails_declines_the_round() {
     let (message, body) = problem.server(1, gradient(), Encoding::F32, 256).opening().remove(0);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Device);
     assert_eq!((bench.session.counters().storage, bench.session.last_round()), (1, 0));
-    assert!(bench.wake().iter().all(|(m, _)| *m == ToServer::Alive), "nothing of it leaves later");
+    assert!(bench.wake().iter().all(|(m, _)| *m == ToServer::Alive), "the update must not be sent later");
     flash.0.borrow_mut().fail_save = false;
     assert!(
         matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]),
-        "the round may come again"
+        "the round may be opened again"
     );
     flash.0.borrow_mut().fail_load = true;
     let reset = problem.bench_with(256, flash);
@@ -276,7 +279,7 @@ fn a_store_that_fails_declines_the_round() {
 }
 
 #[test]
-fn a_source_that_fails_declines_the_round() {
+fn failing_source_declines_the_round() {
     let problem = problem(20, 2, 1);
     for failing_pass in [1, 2] {
         let mut bench = problem.bench(256);

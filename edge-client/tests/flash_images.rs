@@ -1,6 +1,7 @@
-//! What lies in flash is pinned: `images/` has pages of each kind of device, this version writes them byte for byte, opens
-//! them with the values in the table beside them, and goes on with them. What another version has written is refused: never
-//! taken for blank, its ledger spent. `FEDSPAN_REGENERATE_VECTORS=1` writes the files anew.
+//! Golden images pin the flash format: `images/` has pages of each kind of device. This version writes them
+//! byte for byte, opens them with the values in the table, and continues from them. Content of another
+//! version is refused: it is never taken for blank, and its ledger counts as spent.
+//! `FEDSPAN_REGENERATE_VECTORS=1` rewrites the files.
 #![cfg(feature = "flash")]
 
 use std::fmt::Write;
@@ -16,20 +17,20 @@ const PAGES: usize = 2;
 
 type Flash = FlashStore<Nor, BYTES>;
 
-/// A device's pages.
+/// A golden image and the device that writes it.
 struct Golden {
     name: &'static str,
     meaning: &'static str,
-    /// It has a key, and spends a budget.
+    /// Whether the device has a key, and a privacy budget.
     keyed: bool,
     private: bool,
     rounds: u32,
-    /// All of its budget is gone.
+    /// Whether the whole budget is spent.
     spent: bool,
 }
 
 impl Golden {
-    /// What was written: handshakes, what is spent, the record.
+    /// The written values: handshakes, spent budget, round of the record.
     fn values(&self) -> (u64, u64, Option<u32>) {
         let handshakes = if self.keyed { 128 * u64::from(self.rounds.div_ceil(4)) } else { 0 };
         let spent = if self.spent { ALL_SPENT } else { 21 * u64::from(self.rounds) };
@@ -107,10 +108,10 @@ fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
-/// Handshakes, what is spent, and the record's round.
+/// Handshakes, spent budget, and round of the record.
 type Values = (Result<u64, StoreError>, u64, Option<u32>);
 
-/// As a device starts that has all there is. The record is whole.
+/// Opens the store of a device with all features. The record must be complete.
 fn open(nor: &Nor, private: bool) -> (Flash, Values) {
     let mut store = store(nor);
     let spent = if private { store.load_spent().unwrap() } else { 0 };
@@ -146,7 +147,7 @@ fn table() -> String {
 }
 
 #[test]
-fn this_version_writes_the_golden_bytes() {
+fn images_are_written_byte_for_byte() {
     let mut files: Vec<(String, Vec<u8>)> =
         all().iter().map(|golden| (format!("{}.bin", golden.name), golden.image())).collect();
     files.push(("README.md".into(), table().into_bytes()));
@@ -155,13 +156,13 @@ fn this_version_writes_the_golden_bytes() {
         if std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some_and(|value| value == "1") {
             std::fs::write(path, bytes).unwrap();
         } else {
-            assert!(std::fs::read(path).ok() == Some(bytes), "{name} differs: a new version of the format?");
+            assert!(std::fs::read(path).ok() == Some(bytes), "{name} differs: has the format changed?");
         }
     }
 }
 
 #[test]
-fn images_open_with_the_values_beside_them_and_go_on() {
+fn images_open_with_their_values_and_continue() {
     for golden in all() {
         let nor = Nor::with(golden.file());
         let (handshakes, spent, round) = golden.values();
@@ -183,7 +184,7 @@ fn images_open_with_the_values_beside_them_and_go_on() {
     }
 }
 
-/// The check that the storage puts in front of an item (CRC-32C that begins elsewhere, with some values spared).
+/// Checksum of the library's items: CRC-32C with another start value; some values are reserved.
 fn item_check(data: &[u8]) -> [u8; 4] {
     let mut crc = 0xEEEE_EEEE_u32;
     for byte in data {
@@ -197,8 +198,8 @@ fn item_check(data: &[u8]) -> [u8; 4] {
     if spared { (!crc ^ 1).to_le_bytes() } else { bytes }
 }
 
-/// The image as another version might have written it: whole items, with another version of the record, and other beginnings
-/// of the numbers.
+/// The image as another version might write it: valid items, with another record version and other magics of
+/// the counters.
 fn of_another_version(image: &[u8]) -> Vec<u8> {
     let mut other = image.to_vec();
     for page in (0..image.len()).step_by(PAGE) {
@@ -206,10 +207,10 @@ fn of_another_version(image: &[u8]) -> Vec<u8> {
         while at + 8 <= page + PAGE - WORD && image[at..at + 8] != [0xFF; 8] {
             let length = usize::from(u16::from_le_bytes([image[at + 4], image[at + 5]]));
             let data = at + 8..at + 8 + length;
-            // What is skipped, as notes are, is as it is.
+            // Items to be skipped, such as erase intents, stay unchanged.
             if image[at..at + 4] != [0; 4] {
                 let item = &mut other[data.clone()];
-                assert_eq!(item_check(&image[data]), image[at..at + 4], "the layout is that of the storage");
+                assert_eq!(item_check(&image[data]), image[at..at + 4], "unexpected item layout");
                 match item[0] {
                     0 => item[1] += 1,
                     _ => {
@@ -234,7 +235,7 @@ fn another_version_is_refused_and_never_taken_for_blank() {
         let image = of_another_version(&golden.file());
         let nor = Nor::with(image);
         for _ in 0..2 {
-            // Without privacy first: nothing is written.
+            // Without privacy first, which writes nothing.
             let (_, (handshakes, _, round)) = open(&nor, false);
             assert_eq!((handshakes.is_err(), round), (golden.keyed, None), "{}", golden.name);
             silent += usize::from(golden.keyed);
@@ -244,7 +245,7 @@ fn another_version_is_refused_and_never_taken_for_blank() {
             assert_eq!((handshakes.is_err(), all, round), (golden.keyed, ALL_SPENT, None), "{}", golden.name);
             spent += 1;
         }
-        // A device without a key has a record again.
+        // A device without a key can save a record again.
         save(&mut store(&nor), 9).unwrap();
         assert_eq!(open(&nor, true).1.1, ALL_SPENT);
         assert_eq!(open(&nor, true).1.2, Some(9));

@@ -1,5 +1,5 @@
-//! The record in flash: what was saved is there after a reset, whenever the power went; flash that holds
-//! anything else starts clean; pages wear evenly.
+//! The record in flash: a saved record survives a reset and a power cut at any time, foreign content is
+//! replaced, and pages wear evenly.
 #![cfg(feature = "flash")]
 
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
-/// The record number `n`, and its head.
+/// Record number `n`, and its head.
 fn record(n: u32) -> (RecordHeader, [f32; K]) {
     let mut random = Random(n.into());
     let loaded = RecordHeader { campaign: random.next(), round: n, representation: random.next() as u32 };
@@ -34,19 +34,19 @@ fn save(store: &mut Flash, n: u32) -> Result<(), fedspan_client::store::StoreErr
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
-/// The number of the record that is there; it is the whole record, or the test fails.
+/// The number of the stored record, which must be complete.
 fn load(store: &mut Flash) -> Option<u32> {
     let mut head = [7.0; K];
     let loaded = store.load(&mut head).unwrap();
     match loaded {
         Some(loaded) => assert_eq!((loaded, head), record(loaded.round)),
-        None => assert_eq!(head, [7.0; K], "nothing is there, so nothing is written"),
+        None => assert_eq!(head, [7.0; K], "without a record the head stays unchanged"),
     }
     loaded.map(|loaded| loaded.round)
 }
 
 #[test]
-fn what_was_saved_last_is_there_after_a_reset() {
+fn last_record_survives_a_reset() {
     let nor = Nor::new(3);
     assert_eq!(load(&mut store(&nor)), None);
     for n in 1..=200 {
@@ -56,9 +56,9 @@ fn what_was_saved_last_is_there_after_a_reset() {
     assert_eq!(store(&nor).erased(), 0);
 }
 
-/// The power goes after every possible byte of twenty saves: what is there is the old record or the new one.
+/// The power fails after every possible byte of forty saves: the stored record is the old or the new one.
 #[test]
-fn power_that_goes_leaves_the_old_record_or_the_new_one() {
+fn power_cut_leaves_the_old_or_the_new_record() {
     let nor = Nor::new(2);
     for n in 1..=40 {
         let before = nor.image();
@@ -79,7 +79,7 @@ fn power_that_goes_leaves_the_old_record_or_the_new_one() {
             }
             let previous = (n > 1).then(|| n - 1);
             assert!(found == Some(n) || found == previous, "{found:?} at {n}, {power}");
-            // And life goes on.
+            // The device continues.
             save(&mut store(&cut), n + 1).unwrap();
             assert_eq!(load(&mut store(&cut)), Some(n + 1));
         }
@@ -88,7 +88,7 @@ fn power_that_goes_leaves_the_old_record_or_the_new_one() {
 }
 
 #[test]
-fn a_round_costs_one_small_write_and_pages_wear_evenly() {
+fn round_costs_one_small_write_and_pages_wear_evenly() {
     let nor = Nor::new(4);
     let mut store = store(&nor);
     const SAVES: usize = 5000;
@@ -97,8 +97,8 @@ fn a_round_costs_one_small_write_and_pages_wear_evenly() {
         let (written, erased) = sum();
         save(&mut store, n as u32).unwrap();
         let (written, erased) = (sum().0 - written, sum().1 - erased);
-        // The record, eight bytes around it, the mark of a page that begins or is full, and what was there
-        // before struck out; and a note of a page that is erased.
+        // The record, eight bytes of framing, the mark of a page that begins or is full, striking out the old
+        // record, and an erase intent for each erased page.
         assert!(written <= BYTES + 8 + 4 * WORD + 24 * erased, "{written} bytes for a record of {BYTES}");
     }
     let erased = nor.0.borrow().erased.clone();
@@ -110,19 +110,19 @@ fn a_round_costs_one_small_write_and_pages_wear_evenly() {
 }
 
 #[test]
-fn a_record_of_another_model_or_of_no_number_is_no_record() {
+fn record_of_another_model_or_with_nan_is_not_loaded() {
     let nor = Nor::new(2);
     save(&mut store(&nor), 5).unwrap();
     let mut other = [7.0; K + 1];
     let mut wider: FlashStore<Nor, { record_len(K + 1, 1).next_multiple_of(WORD) }> =
         FlashStore::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
     assert_eq!((wider.load(&mut other), other), (Ok(None), [7.0; K + 1]));
-    // A head that is not a number can be written, but never comes back.
+    // A head with a NaN can be written, but is never loaded.
     let mut store = store(&nor);
     let head = [1.0, f32::NAN, 0.0, 0.0];
     store.save(&Record { campaign: 1, round: 6, representation: 0, head: &head }).unwrap();
     assert_eq!(load(&mut store), None);
-    // A record that does not fit the buffer is an error, and the old record stays.
+    // A record that does not fit the buffer is an error, and the old record is kept.
     save(&mut store, 7).unwrap();
     let long = [1.0; 40];
     assert!(store.save(&Record { campaign: 1, round: 8, representation: 0, head: &long }).is_err());
@@ -130,7 +130,7 @@ fn a_record_of_another_model_or_of_no_number_is_no_record() {
 }
 
 #[test]
-fn flash_that_cannot_be_used_says_why() {
+fn unusable_flash_is_refused_with_a_reason() {
     let nor = Nor::new(4);
     let page = PAGE as u32;
     let problem = |range: std::ops::Range<u32>| FlashStore::<_, BYTES>::new(nor.clone(), range).err();
@@ -151,13 +151,13 @@ fn flash_that_cannot_be_used_says_why() {
 }
 
 proptest! {
-    /// Another firmware's leavings, or noise: it starts clean, and works from then on.
+    /// The store starts without a record on another firmware's data or noise, and works from then on.
     #[test]
-    fn any_content_starts_clean(seed: u64, pages in 2usize..5, noise in 0u8..4) {
+    fn store_starts_clean_on_any_content(seed: u64, pages in 2usize..5, noise in 0u8..4) {
         let mut random = Random(seed);
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
         match noise {
-            // Mostly zero, mostly erased, all noise, or a good image with some bytes changed.
+            // Mostly zero, mostly erased, noise, or a valid image with some bytes changed.
             0 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0 }),
             1 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0xFF }),
             2 => {}
@@ -175,7 +175,7 @@ proptest! {
         }
         let nor = Nor::with(image);
         let mut first = store(&nor);
-        // What comes back is a whole record that was saved, or none.
+        // Only a complete saved record is loaded.
         let found = load(&mut first);
         prop_assert!(noise == 3 || found.is_none());
         for n in 100..130 {
@@ -185,17 +185,17 @@ proptest! {
     }
 }
 
-/// Flash in words of 1, 2 or 8 bytes: `record_len`, rounded up to words, is room enough; for numbers, too, whatever the
-/// head.
+/// With words of 1, 2 or 8 bytes, a buffer of `record_len` rounded up to words is large enough, also for
+/// counters, for heads of any size.
 #[test]
-fn words_of_any_size_hold_a_record() {
+fn buffer_fits_any_word_size() {
     words::<1>();
     words::<2>();
     words::<8>();
 }
 
 fn words<const BYTES_OF_WORD: usize>() {
-    /// A head of `K` x 1.
+    /// Heads of `K` x 1.
     fn works<const K: usize, const W: usize, const N: usize>() {
         let bytes = Rc::new(RefCell::new(vec![0xFF; 2 * PAGE]));
         for n in 1..60 {
@@ -228,7 +228,7 @@ fn words<const BYTES_OF_WORD: usize>() {
     }
 }
 
-/// Flash whose words have `W` bytes.
+/// Flash with words of `W` bytes.
 struct Words<const W: usize>(Rc<RefCell<Vec<u8>>>);
 
 impl<const W: usize> ErrorType for Words<W> {

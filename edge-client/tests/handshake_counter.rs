@@ -1,5 +1,5 @@
-//! The number of handshakes in flash never falls behind what was promised, whenever the power went and whatever one
-//! byte has become: it grows, or the device is silent.
+//! The handshake counter in flash never falls below its saved value, after a power cut at any time and any
+//! change of one byte: it grows, or the device stays silent.
 #![cfg(feature = "flash")]
 
 use crate::common;
@@ -18,7 +18,7 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
-/// As a session begins: the record first, which may find that the flash is not ours.
+/// Reads the store as a session does at its start: the record first, which may find foreign content.
 fn boot(nor: &Nor) -> (Flash, Result<u64, StoreError>) {
     let mut store = store(nor);
     let _ = store.load(&mut [0.0; K]);
@@ -31,7 +31,7 @@ fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
 }
 
 #[test]
-fn a_number_is_there_after_a_reset_and_grows() {
+fn counter_survives_resets_and_grows() {
     let nor = Nor::new(2);
     for n in 0..400u64 {
         let (mut store, number) = boot(&nor);
@@ -42,10 +42,10 @@ fn a_number_is_there_after_a_reset_and_grows() {
     }
 }
 
-/// The power goes after every byte of saves that fill the pages many times over: what is there is never less than what
-/// was durable, and life goes on from there.
+/// The power fails after every byte of saves that fill the pages many times over: the counter is never below
+/// its saved value, and the device continues from there.
 #[test]
-fn power_that_goes_never_lowers_the_number() {
+fn power_cut_never_lowers_the_counter() {
     let (nor, mut tried) = (Nor::new(2), 0u32);
     for n in 1..=60u64 {
         let before = nor.0.borrow().bytes.clone();
@@ -75,9 +75,9 @@ fn power_that_goes_never_lowers_the_number() {
     println!("{tried} cuts");
 }
 
-/// One byte of the flash becomes another: the number is right, or higher, or there is none.
+/// One byte of the flash changes: the counter is correct or higher, or it cannot be read.
 #[test]
-fn a_spoilt_byte_never_lowers_the_number() {
+fn damaged_byte_never_lowers_the_counter() {
     let (mut tried, mut silent, mut lower) = (0u32, 0u32, 0u32);
     for saves in [1u64, 2, 5, 9, 14, 20] {
         let nor = Nor::new(2);
@@ -109,20 +109,20 @@ fn a_spoilt_byte_never_lowers_the_number() {
             }
         }
     }
-    println!("{tried} spoilt bytes, {silent} silent, {lower} lower");
+    println!("{tried} damaged bytes, {silent} silent, {lower} lower");
     assert_eq!(lower, 0);
 }
 
-/// A number as it lies in flash.
+/// The on-flash bytes of a handshake counter.
 fn copy(number: u64) -> Vec<u8> {
     let mut bytes = [b"FSPH".as_slice(), &number.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
     bytes
 }
 
-/// What a server chooses of a record (its campaign, its round, what its representation hashes to) reads like a number.
+/// A record whose campaign, round and representation hash, chosen by a server, spell a copy of the counter.
 #[test]
-fn a_server_cannot_write_a_number() {
+fn server_cannot_forge_a_counter_in_the_record() {
     let forged = copy(u64::MAX);
     let (campaign, rest) = forged.split_first_chunk().unwrap();
     let (round, representation) = rest.split_first_chunk().unwrap();
@@ -143,9 +143,10 @@ fn a_server_cannot_write_a_number() {
     assert_eq!((loaded.representation, head.as_slice()), (record.representation, record.head));
 }
 
-/// Nor with the help of what the storage writes before a record, its CRC-32 among it, which can be made to be the magic.
+/// A forgery that also uses the bytes that the library writes before a record: its CRC-32 can be made to
+/// equal the magic.
 #[test]
-fn a_server_cannot_write_a_number_into_the_items_header_either() {
+fn server_cannot_forge_a_counter_in_the_item_header() {
     let record = Record {
         campaign: 0x80_ed5b_0fff,
         round: 889_713_334,
@@ -162,18 +163,18 @@ fn a_server_cannot_write_a_number_into_the_items_header_either() {
             let number = u64::from_le_bytes(window[4..12].try_into().unwrap());
             number > 1 << 40 && window == copy(number)
         }),
-        "no forgery any more: another version of the storage, or of the record"
+        "the forgery no longer works: the library or the record format has changed"
     );
     assert_eq!(boot(&nor).1, Ok(128));
 }
 
 proptest! {
-    /// A head that is full of numbers, each hidden in another way: none of them is one.
+    /// A head full of counter copies, each XORed with another mask.
     #[test]
-    fn a_head_cannot_pose_as_a_number(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
+    fn head_cannot_forge_a_counter(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
         const K: usize = 64;
         const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
-        // The first as it is; all numbers are finite, seen as floats.
+        // The first copy is unmasked; all values are finite as floats.
         let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {
             let mask = if n == 0 { 0 } else { mask & 0x3f };
             copy(0x3f_3f3f_0000).into_iter().map(move |byte| byte ^ mask)
@@ -193,15 +194,15 @@ proptest! {
     }
 }
 
-/// Flash that is full of noise is erased, and the power goes after any byte of that, and again: a number that lay
-/// somewhere in it is still there.
+/// Flash full of noise is erased, and the power fails after any byte of that, and again: a counter that was
+/// somewhere in the noise survives.
 #[test]
-fn erasing_never_loses_the_number() {
+fn erasing_never_loses_the_counter() {
     let mut random = common::Random(1);
     let (mut erasures, mut readable) = (0, 0);
     for pages in [2, 2, 3, 4].repeat(10) {
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
-        // No copy is ever written across two pages.
+        // Copies are never written across a page boundary.
         let at = random.below(pages) * PAGE + random.below(PAGE - 15);
         image[at..at + 16].copy_from_slice(&copy(1280));
         let again = random.below(400);
@@ -220,7 +221,7 @@ fn erasing_never_loses_the_number() {
             assert_eq!(number, Ok(1280), "{pages} pages, {at}, {power}, {again}");
             let last = nor.0.borrow().bytes[(pages - 1) * PAGE..].to_vec();
             let begun = last[..WORD].iter().any(|byte| *byte != 0xFF);
-            assert!(begun || last.iter().all(|byte| *byte == 0xFF), "a page that seems blank and is not");
+            assert!(begun || last.iter().all(|byte| *byte == 0xFF), "a page looks blank but is not");
             store.save_handshakes(1408).unwrap();
             save(&mut store, 2).unwrap();
             assert_eq!(boot(&nor).1, Ok(1408));
@@ -231,5 +232,5 @@ fn erasing_never_loses_the_number() {
         erasures += usize::from(erased > 0);
         readable += usize::from(erased == 0);
     }
-    assert!(erasures > 10, "{erasures}, and {readable} that could be read as pages");
+    assert!(erasures > 10, "{erasures} erased images, {readable} that were readable as pages");
 }

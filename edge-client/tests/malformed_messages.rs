@@ -1,5 +1,5 @@
-//! Messages that no honest server sends: random, cut, flipped, spliced. Nothing panics, and afterwards a
-//! round goes as if nothing had been.
+//! Messages that no honest server sends: random, cut, flipped, spliced. Nothing panics, and the next round
+//! works as usual.
 
 use crate::common::server::*;
 use crate::common::*;
@@ -30,7 +30,7 @@ fn bench(stream: bool) -> Bench<Sliced> {
     Bench::new(config, Heap::streaming(D, K, 1), samples(), Flash::default())
 }
 
-/// Honest messages of every kind.
+/// Valid messages of every kind.
 fn honest() -> Vec<Vec<u8>> {
     let id = RoundId { round: 2, stage: 0 };
     let mut all = vec![
@@ -90,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
 
     #[test]
-    fn nothing_panics_and_the_next_round_is_sound(inputs in prop::collection::vec(input(), 0..60), stream in any::<bool>()) {
+    fn malformed_input_never_panics_or_affects_the_next_round(inputs in prop::collection::vec(input(), 0..60), stream in any::<bool>()) {
         let honest = honest();
         let mut bench = bench(stream);
         bench.connect(3, 5_000);
@@ -141,13 +141,13 @@ proptest! {
             if bench.last.close {
                 bench.all(Event::LinkDown);
             }
-            // Whatever came: no answer, or a finite one.
+            // A prediction is refused or finite.
             let mut out = [0.0];
             if bench.session.task_mut().predict(&samples().x[..D], &mut out).is_ok() {
                 prop_assert!(out[0].is_finite());
             }
         }
-        // A fresh campaign on a fresh link.
+        // A new campaign on a new link.
         bench.all(Event::LinkDown);
         bench.connect(0xFEED_BEEF, 60_000);
         let task = fed_rep(EXACT, Upload::Gradient, 0.1);
@@ -176,7 +176,7 @@ proptest! {
     }
 }
 
-/// What cannot be decoded is counted as such.
+/// Messages that cannot be decoded are counted as malformed.
 #[test]
 fn malformed_messages_are_counted() {
     let mut bench = bench(false);

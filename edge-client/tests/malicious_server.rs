@@ -1,5 +1,6 @@
-//! A server that is out for the device's data: representations that are none, rounds that repeat, go back or change
-//! under way, chunks in any order. In the clear, and once more from a server that has the device's key.
+//! A malicious server that tries to extract the device's data: invalid representations, rounds that repeat,
+//! go back or change midway, chunks in any order. Without encryption, and from a server that has the device's
+//! key.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -19,7 +20,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 const NOW: u64 = 1_000;
 
-/// A device with its server, which has the device's key or needs none.
+/// A device and its server, with the device's key or without encryption.
 struct Pair {
     session: Session<Linear<Heap>, Sliced, Flash, ChaCha8Rng>,
     limit: usize,
@@ -92,7 +93,11 @@ impl Pair {
         let unopened = self.session.counters().unopened;
         let mut frame = frame.to_vec();
         let sent = self.event(Event::Sealed(&mut frame));
-        assert_eq!(self.session.counters().unopened, unopened, "it has the key");
+        assert_eq!(
+            self.session.counters().unopened,
+            unopened,
+            "the frame must open, since the server has the key"
+        );
         sent
     }
 
@@ -106,7 +111,7 @@ impl Pair {
     }
 }
 
-/// Without a key and with one, at frame limits with and without chunks.
+/// Without and with a key, at frame limits with and without chunks.
 fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
     let keys = [None, Some(Key::new(3, [0x42; 32]))];
     keys.into_iter().flat_map(move |key| {
@@ -117,7 +122,7 @@ fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
     })
 }
 
-/// Opens round 5 honestly; the update that left.
+/// Opens round 5 as an honest server does, and returns the update.
 fn first(pair: &mut Pair, problem: &Problem, limit: u16) -> Sent {
     let sent = pair.say_all(&problem.server(5, gradient(), Encoding::F32, limit).opening());
     assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
@@ -130,13 +135,13 @@ fn acknowledge(pair: &mut Pair) {
     assert_eq!(pair.session.last_round(), 5);
 }
 
-/// From which a gradient, or a head, would tell more of the samples than the method lets out: none is taken, nothing
-/// leaves, the head is as it was.
+/// Representations from which a gradient or a head would reveal more of the samples than the method allows:
+/// they are declined, nothing is sent, and the head is unchanged.
 #[test]
-fn a_representation_that_is_none_is_declined() {
+fn invalid_representation_is_declined() {
     let problem = problem(57, 8, 1);
     let b = &problem.b;
-    // Every column the first one.
+    // All columns equal the first one.
     let rank_one: Vec<f32> = b.chunks(8).flat_map(|row| [row[0]; 8]).collect();
     let lone: Vec<f32> = (0..b.len()).map(|i| f32::from(u8::from(i == 0))).collect();
     let scaled = |scale: f32| b.iter().map(|v| v * scale).collect::<Vec<f32>>();
@@ -153,7 +158,7 @@ fn a_representation_that_is_none_is_declined() {
             .map(|b| problem.server_of(6, gradient(), Encoding::F32, limit, b.clone()).opening())
             .collect();
         for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            // The encoder refuses such a number, so that it is put into the bytes.
+            // The encoder refuses such a value, so it is written into the bytes.
             let mut opening = problem.server(6, gradient(), Encoding::F32, limit).opening();
             let body = &mut opening.last_mut().unwrap().1;
             let n = body.len();
@@ -172,13 +177,14 @@ fn a_representation_that_is_none_is_declined() {
             assert_eq!(flash.0.borrow().record, record);
         }
         assert_eq!(pair.session.last_round(), 5);
-        // And a good one is taken.
+        // A valid representation is accepted.
         let sent = pair.say_all(&problem.server(6, gradient(), Encoding::F32, limit).opening());
         assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
     }
 }
 
-/// One update a round, whatever the server says that the round is: the same bytes while it waits, nothing after.
+/// One update per round, for any claim of the server about the round: the same bytes while it is pending,
+/// nothing afterwards.
 #[test]
 fn no_second_update_for_a_round() {
     let problem = problem(57, 8, 1);
@@ -190,15 +196,15 @@ fn no_second_update_for_a_round() {
             server.open.id = RoundId { round, stage };
             server.opening()
         };
-        // The same round with another representation, while the first waits: what was computed leaves again. Chunks
-        // that follow have no place.
+        // The same round with another representation while the update is pending: the computed update is sent
+        // again. The chunks that follow are ignored.
         let (message, body) = &open(5, 0, &other)[0];
         assert_eq!(pair.say(message, body), update, "limit {limit}");
         let unexpected = pair.session.counters().unexpected;
         let chunks = &open(5, 0, &other)[1..];
         assert!(pair.say_all(chunks).is_empty());
         assert_eq!(pair.session.counters().unexpected as usize, unexpected as usize + chunks.len());
-        // Another stage, a round before: declined, and the update is what it was.
+        // Another stage or an earlier round: declined, and the update is unchanged.
         for (round, stage) in [(5, 1), (5, u16::MAX), (4, 0), (1, 7), (0, 0)] {
             let (message, body) = &open(round, stage, &other)[0];
             assert_eq!(declined(&pair.say(message, body)), DeclineReason::RoundRepeated { last: 5 });
@@ -210,14 +216,14 @@ fn no_second_update_for_a_round() {
             let (message, body) = &open(round, stage, &other)[0];
             assert_eq!(declined(&pair.say(message, body)), DeclineReason::RoundRepeated { last: 5 });
         }
-        // The next one is another round.
+        // The next round is a new one.
         assert!(matches!(pair.say_all(&open(6, 0, &other))[0].0, ToServer::Update(_)));
     }
 }
 
-/// The update is the same bytes, whatever the order in which the chunks came, and however often.
+/// The update has the same bytes, for any order and repetition of the chunks.
 #[test]
-fn the_order_of_chunks_changes_nothing() {
+fn chunk_order_has_no_effect() {
     let problem = problem(57, 8, 1);
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
         let fresh = || Pair::new(&problem, 128, key.clone(), Flash::default());
@@ -237,10 +243,13 @@ fn the_order_of_chunks_changes_nothing() {
                     _ => random.below(rest.len()),
                 };
                 let index = rest.remove(next);
-                assert!(sent.is_empty(), "before the last chunk");
+                assert!(sent.is_empty(), "nothing may be sent before the last chunk");
                 sent = pair.say(&chunks[index].0, &chunks[index].1);
                 if !rest.is_empty() && order % 2 == 1 {
-                    assert!(pair.say(&chunks[index].0, &chunks[index].1).is_empty(), "doubled");
+                    assert!(
+                        pair.say(&chunks[index].0, &chunks[index].1).is_empty(),
+                        "a duplicate has no effect"
+                    );
                 }
             }
             assert_eq!(sent, update, "order {order}");

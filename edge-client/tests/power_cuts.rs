@@ -1,8 +1,8 @@
-//! The power goes in every write and every erasure, once, and again in every one of what follows: nothing that lies in flash
-//! goes back, the record is the old one or the new one, and the device carries on. What an operation leaves that was
-//! not finished is anything that flash can hold then.
+//! Power cuts during every write and erase, once, and again during every operation that follows: no counter in flash
+//! goes back, the record is the old or the new one, and the device continues. An interrupted operation may leave anything
+//! that flash can hold.
 //!
-//! `cargo test` tries each second cut with one of the things that it can leave; all of them, some minutes long:
+//! `cargo test` tries every second cut with one of its possible remains. All of them take some minutes:
 //! `cargo test --release -p fedspan-client --features flash --test all -- power_cuts:: --ignored --nocapture`.
 #![cfg(feature = "flash")]
 
@@ -14,7 +14,7 @@ use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
-/// A device: how many pages it has, and what it keeps there beside the record.
+/// A device: its number of pages, and what it keeps there besides the record.
 #[derive(Clone, Copy, Debug)]
 struct World {
     pages: usize,
@@ -22,18 +22,19 @@ struct World {
     private: bool,
 }
 
-/// What a device must find, at its next start, of a number that only grows: at least what was promised, at most what was tried.
+/// Bounds for a counter at the next start: the last value saved successfully, and the largest value
+/// attempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Number {
     promised: u64,
     tried: u64,
 }
 
-/// Why a life ended.
+/// Reason for the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ended {
     Cut,
-    /// A law is broken.
+    /// An invariant is violated.
     Violated(String),
 }
 
@@ -43,17 +44,17 @@ impl From<StoreError> for Ended {
     }
 }
 
-fn law(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Ended> {
+fn invariant(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Ended> {
     if holds { Ok(()) } else { Err(Ended::Violated(broken())) }
 }
 
 impl Number {
     fn found(&mut self, number: u64, what: &str) -> Result<(), Ended> {
         let Self { promised, tried } = *self;
-        law((promised..=tried).contains(&number), || {
+        invariant((promised..=tried).contains(&number), || {
             format!("{what}: {number} is not in {promised}..={tried}")
         })?;
-        // What was read once was perhaps acted upon.
+        // The device may have acted upon a value once it has read it.
         self.promised = number;
         Ok(())
     }
@@ -66,32 +67,32 @@ impl Number {
     }
 }
 
-/// What is in flash, as far as somebody outside can know.
+/// Knowledge about the content of the flash from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Known {
     spent: Number,
     handshakes: Number,
-    /// The round of the record that was saved last, 0 for none, and of one that was begun.
+    /// Round of the record that was saved last (0 for none), and round of the save begun last.
     saved: u32,
     begun: u32,
 }
 
 impl World {
-    /// One start, and so many rounds.
+    /// Runs the device from a start through the given number of rounds.
     fn live(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), Ended> {
         let end = u32::try_from(flash.image().len()).unwrap();
         let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..end).unwrap();
         let lived = self
             .boot(&mut store, known)
             .and_then(|()| (0..rounds).try_for_each(|_| self.round(&mut store, known)));
-        law(lived != Err(Ended::Cut) || flash.is_dead(), || {
-            "the flash works, and the store does not".into()
+        invariant(lived != Err(Ended::Cut) || flash.is_dead(), || {
+            "the store fails although the flash works".into()
         })?;
-        law(store.erased() == 0, || "all was given up".into())?;
+        invariant(store.erased() == 0, || "the store erased everything".into())?;
         lived
     }
 
-    /// As a session begins.
+    /// Reads the store as a session does at its start.
     fn boot(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), Ended> {
         if self.private {
             known.spent.found(store.load_spent()?, "spent")?;
@@ -99,16 +100,16 @@ impl World {
         let mut head = [7.0; K];
         let loaded = store.load(&mut head)?;
         let round = loaded.map_or(0, |loaded| loaded.round);
-        law([known.saved, known.begun].contains(&round), || format!("round {round} of {known:?}"))?;
+        invariant([known.saved, known.begun].contains(&round), || format!("round {round} of {known:?}"))?;
         (known.saved, known.begun) = (round, round);
         if let Some(loaded) = loaded {
             let same =
                 loaded.campaign == 1 && loaded.representation == round ^ 77 && head == [round as f32, -0.5];
-            law(same, || format!("{loaded:?}, {head:?}"))?;
+            invariant(same, || format!("{loaded:?}, {head:?}"))?;
         }
         if self.keyed {
             known.handshakes.found(store.load_handshakes()?, "handshakes")?;
-            // Every few rounds there are no numbers left.
+            // A new range of handshake numbers is needed every few rounds.
             if known.handshakes.promised / 128 <= u64::from(known.saved) / 3 {
                 known.handshakes.save(128, |numbered| store.save_handshakes(numbered))?;
             }
@@ -128,8 +129,8 @@ impl World {
         Ok(())
     }
 
-    /// The cuts of a life that begins like this, of which those are wanted (which operation, which of the things that it can
-    /// leave): what is there afterwards.
+    /// Repeats a run with each of its operations cut, as far as `wanted(operation, kind of remains)` is true,
+    /// and calls `each` with the result.
     fn cuts(
         self,
         image: &[u8],
@@ -139,7 +140,7 @@ impl World {
         mut each: impl FnMut(usize, Tear, Vec<u8>, Known, Result<(), Ended>),
     ) {
         let whole = Torn::with(image.to_vec());
-        // Whoever asks for cuts has seen that it lives without.
+        // The caller has checked the run without a cut.
         let _ = self.live(&whole, &mut known.clone(), rounds);
         for (at, erases) in whole.done().into_iter().enumerate() {
             let seed = (image.len() + at) as u64;
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// Two lives without a cut.
+    /// Runs the device twice without a cut.
     fn carries_on(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), Ended> {
         let flash = Torn::with(image);
         self.live(&flash, known, rounds)?;
@@ -160,7 +161,7 @@ impl World {
     }
 }
 
-/// What was tried, and what went wrong.
+/// Numbers of cuts and of violations.
 #[derive(Debug, Default)]
 struct Tried {
     once: usize,
@@ -170,22 +171,23 @@ struct Tried {
 
 impl Tried {
     fn check(&mut self, ended: Result<(), Ended>, where_: impl FnOnce() -> String) -> bool {
-        let Err(Ended::Violated(law)) = ended else { return true };
+        let Err(Ended::Violated(reason)) = ended else { return true };
         self.violations += 1;
         if self.violations <= 12 {
-            println!("{}: {law}", where_());
+            println!("{}: {reason}", where_());
         }
         false
     }
 }
 
-/// Cuts in lives of three rounds until every page was erased, and in a recovery of one round; after the second one two lives must be good.
-/// Where `all` is not set, second cuts take turns at what they leave.
+/// Cuts runs of three rounds until every page has been erased, and then the recovery and one round after each
+/// cut. After the second cut two runs must succeed. Unless `all` is set, second cuts take turns in what they
+/// leave.
 fn cut_everywhere(world: World, all: bool) -> Tried {
     const ROUNDS: u32 = 3;
     let (mut tried, mut seen) = (Tried::default(), HashSet::new());
     let (flash, mut known) = (Torn::new(world.pages), Known::default());
-    // Until pages are used for the second time and every one was erased.
+    // Until pages are reused and every page has been erased.
     while flash.erased() < world.pages {
         world.cuts(
             &flash.image(),
@@ -194,7 +196,7 @@ fn cut_everywhere(world: World, all: bool) -> Tried {
             |_, _| true,
             |at, tear, image, known, ended| {
                 tried.once += 1;
-                // Different cuts can leave the same.
+                // Different cuts can leave the same content.
                 if !tried.check(ended, || format!("{world:?}, {at}, {tear:?}"))
                     || !seen.insert((image.clone(), known))
                 {
@@ -249,12 +251,12 @@ fn cut_all(all: bool) {
 }
 
 #[test]
-fn power_that_goes_once_or_twice_takes_nothing_back() {
+fn one_or_two_power_cuts_lose_nothing() {
     cut_all(false);
 }
 
 #[test]
 #[ignore = "minutes"]
-fn power_that_goes_once_or_twice_takes_nothing_back_whatever_it_leaves() {
+fn one_or_two_power_cuts_lose_nothing_whatever_they_leave() {
     cut_all(true);
 }

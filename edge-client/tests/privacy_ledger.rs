@@ -1,5 +1,6 @@
-//! The privacy budget: an update is paid for once, durably, before it is computed, whatever becomes of it; what cannot be
-//! paid for is declined before anything is received; a ledger that cannot be read is spent.
+//! The privacy budget in a session: an update is charged once, durably, before it is computed, and never
+//! refunded; a round that exceeds the budget is declined before anything is received; a ledger that cannot be
+//! read counts as spent.
 #![cfg(feature = "privacy")]
 
 use crate::common::priced_task::*;
@@ -23,7 +24,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 const SLOT: u64 = 5_000;
 
-/// Opens `round`, all of it, and returns what follows at once, or at its slot.
+/// Opens `round` completely and returns the answer, given at once or at the slot.
 fn open(bench: &mut PrivateBench, problem: &Problem, round: u32) -> Vec<(ToServer, Vec<u8>)> {
     open_task(bench, problem, round, gradient())
 }
@@ -52,8 +53,8 @@ fn is_update(sent: &[(ToServer, Vec<u8>)]) -> bool {
     matches!(sent, [(ToServer::Update(_), _), ..])
 }
 
-/// What the next hello says has been spent.
-fn told(bench: &mut PrivateBench) -> u64 {
+/// The spent budget that the next hello announces.
+fn announced_spent(bench: &mut PrivateBench) -> u64 {
     bench.all(Event::LinkDown);
     let sent = bench.connect(7, 60_000);
     assert!(sent.is_empty());
@@ -64,7 +65,7 @@ fn told(bench: &mut PrivateBench) -> u64 {
 }
 
 #[test]
-fn hello_says_what_is_spent() {
+fn hello_announces_the_spent_budget() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     for spent in [0, 3, 6] {
@@ -75,13 +76,13 @@ fn hello_says_what_is_spent() {
         bench.connect(7, 60_000);
         assert!(is_update(&open(&mut bench, &problem, 1 + spent as u32)));
         // Also within a session.
-        assert_eq!(told(&mut bench), spent + 3);
+        assert_eq!(announced_spent(&mut bench), spent + 3);
     }
 }
 
-/// In this order: the ledger, the samples, the record, the first byte.
+/// The order is: ledger, samples, record, first byte.
 #[test]
-fn an_update_is_paid_for_before_it_is_computed() {
+fn update_is_charged_before_it_is_computed() {
     let problem = problem(57, 8, 1);
     for limit in [128, 256, 4096] {
         let flash = Flash::default();
@@ -107,9 +108,9 @@ fn an_update_is_paid_for_before_it_is_computed() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Frames may be lost, doubled, overtaken, the link may break: one round costs what one round costs.
+    /// Frames are lost, duplicated and reordered, and the link breaks: a round is still charged once.
     #[test]
-    fn a_round_is_paid_for_once_however_often_it_is_sent(
+    fn round_is_charged_once_however_often_it_is_sent(
         seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096]),
         slot in prop::sample::select(vec![1u64, 700, 30_000]),
     ) {
@@ -132,7 +133,7 @@ proptest! {
         }
         prop_assert_eq!(flash.0.borrow().spent, 3);
         prop_assert_eq!(bench.session.counters().forfeited, 0);
-        // And the next one again.
+        // The next round is charged again.
         bench.all(Event::LinkDown);
         let mut server = problem.server(2, gradient(), Encoding::F32, limit);
         exchange(&mut bench, &mut server, 20_000, |_| Fate::Deliver);
@@ -140,21 +141,21 @@ proptest! {
     }
 }
 
-/// The releases of device 43981 that `spent` before them.
+/// The releases of device 0xABCD, with the budget spent before each.
 fn releases(round: u32, spent: &[u64]) -> Vec<Release> {
     let round = RoundId { round, stage: 0 };
     spent.iter().map(|&spent| Release { device: 0xABCD, campaign: 7, round, spent }).collect()
 }
 
-/// Whether a computation succeeds may depend on records: it is paid for before it begins, and nothing is given back. Nor
-/// is it paid for twice: the same round again gets the same answer, for nothing.
+/// The success of a computation may depend on the records, so a round is charged before it is computed and
+/// not refunded. It is not charged twice either: when the same round is opened again, the answer is the same.
 #[test]
-fn a_round_that_fails_is_paid_for_once() {
+fn failed_round_is_charged_once() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(9), SLOT, &flash);
     bench.connect(7, 60_000);
-    // The first pass over the samples.
+    // The first pass over the samples fails.
     bench.session.source_mut().failing_pass = Some(1);
     for _ in 0..5 {
         assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::Device);
@@ -175,12 +176,12 @@ fn a_round_that_fails_is_paid_for_once() {
     assert_eq!(bench.session.task().releases, paid);
 }
 
-/// What comes between, with the number of a round that costs nothing.
-type Course<'a> = &'a dyn Fn(&mut PrivateBench, u32);
+/// Events between two openings; the argument is the number of a round without a cost.
+type Interlude<'a> = &'a dyn Fn(&mut PrivateBench, u32);
 
-/// Whatever comes between: rounds that are declined, a link that is lost, a new greeting, rounds that cost nothing.
+/// Events in between: declined rounds, a lost link, a new handshake, rounds without a cost.
 #[test]
-fn nothing_makes_it_pay_for_a_failed_round_again() {
+fn no_event_charges_a_failed_round_again() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     for number in 0..2 {
@@ -189,7 +190,7 @@ fn nothing_makes_it_pay_for_a_failed_round_again() {
         bench.session.task_mut().broken = true;
         let spent = 3 * number + 3;
         let round = 10;
-        // Its decline is never sent.
+        // The decline of this round is never sent.
         for (message, body) in problem.server(round, gradient(), Encoding::F32, 256).opening() {
             assert!(bench.message(&message, &body).is_empty());
         }
@@ -198,7 +199,7 @@ fn nothing_makes_it_pay_for_a_failed_round_again() {
         bench.connect(7, 60_000);
         assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
         let mut fit = 11;
-        let courses: [Course<'_>; 5] = [
+        let interludes: [Interlude<'_>; 5] = [
             &|_, _| (),
             &|bench, _| drop(bench.message(&ToDevice::RoundClosed(RoundId { round: 10, stage: 0 }), &[])),
             &|bench, fit| {
@@ -212,19 +213,19 @@ fn nothing_makes_it_pay_for_a_failed_round_again() {
                 bench.message(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 }), &[]);
             },
             &|bench, _| {
-                // An older one.
+                // An older round.
                 bench.session.task_mut().dry = true;
                 assert_eq!(declined(&open(bench, &problem, 9)), DeclineReason::Entropy);
                 bench.session.task_mut().dry = false;
             },
         ];
-        for course in courses {
-            course(&mut bench, fit);
+        for interlude in interludes {
+            interlude(&mut bench, fit);
             fit += 1;
             assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
             assert_eq!(flash.0.borrow().spent, spent, "{fit}");
         }
-        // What costs nothing is computed all the same, also under this number.
+        // A round without a cost is computed, even with this number.
         bench.session.task_mut().broken = false;
         assert!(is_update(&open_task(&mut bench, &problem, round, Wire::FitHead { head: EXACT })));
         ack(&mut bench, round, AckOutcome::Counted);
@@ -233,7 +234,7 @@ fn nothing_makes_it_pay_for_a_failed_round_again() {
             DeclineReason::RoundRepeated { last: round }
         );
         assert_eq!(flash.0.borrow().spent, spent);
-        // As it was before a reset; and another campaign has rounds of its own.
+        // Restores the state before the reset. Another campaign has its own rounds.
         flash.0.borrow_mut().record = None;
     }
     let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
@@ -247,9 +248,10 @@ fn nothing_makes_it_pay_for_a_failed_round_again() {
     assert_eq!(flash.0.borrow().spent, 12);
 }
 
-/// Power that goes between the payment and the first byte costs the round, and what comes after it is another release.
+/// A power cut between the charge and the first byte loses the round, and the next attempt is another
+/// release.
 #[test]
-fn a_reset_gives_no_second_release_for_free() {
+fn reset_gives_no_second_release_for_free() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     for kept in [false, true] {
@@ -260,7 +262,7 @@ fn a_reset_gives_no_second_release_for_free() {
         let opening = problem.server(1, gradient(), Encoding::F32, 256).opening();
         assert!(opening.iter().all(|(message, body)| bench.message(message, body).is_empty()));
         assert_eq!(flash.0.borrow().spent, spent + 3);
-        // Before its slot.
+        // A reset before the slot.
         let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
         let sent = open(&mut bench, &problem, 1);
@@ -277,12 +279,12 @@ fn a_reset_gives_no_second_release_for_free() {
     }
 }
 
-/// The power goes when the payment is written and nothing is computed; or the storage says that it has failed, and has
-/// written nevertheless.
+/// The power fails after the charge is written and before anything is computed, or the storage reports an
+/// error although it has written.
 #[test]
-fn a_payment_that_nothing_came_of_is_not_used_again() {
+fn unused_charge_is_not_reused_after_a_reset() {
     let problem = problem(20, 2, 1);
-    // As the flash is then: the ledger has it, the record has not.
+    // Flash content at that moment: the ledger is written, the record is not.
     let flash = Flash::default();
     flash.0.borrow_mut().spent = 3;
     let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
@@ -302,16 +304,16 @@ fn a_payment_that_nothing_came_of_is_not_used_again() {
             bench.connect(7, 60_000);
         }
         assert!(is_update(&open(&mut bench, &problem, 1)));
-        // Nothing was computed with the first: without a reset it is the same release.
+        // Nothing was computed with the first charge: without a reset it is the same release.
         let (before, after) = if reset { (vec![3], 6) } else { (vec![0, 0], 3) };
         assert_eq!(bench.session.task().releases, releases(1, &before));
-        assert_eq!((flash.0.borrow().spent, told(&mut bench)), (after, after));
+        assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (after, after));
     }
 }
 
-/// Nothing was looked at: no entropy costs nothing, and is said at once.
+/// No sample was read: a round without entropy costs nothing and is declined at once.
 #[test]
-fn without_entropy_nothing_is_paid() {
+fn round_without_entropy_is_not_charged() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(10), SLOT, &flash);
@@ -323,9 +325,9 @@ fn without_entropy_nothing_is_paid() {
     assert_eq!(bench.session.counters().forfeited, 0);
 }
 
-/// Without a slot a private device would show how long it computes: it computes nothing that costs something.
+/// Without a slot the duration of a private computation would be visible, so rounds with a cost are declined.
 #[test]
-fn without_a_slot_nothing_that_costs_is_computed() {
+fn round_with_a_cost_needs_a_slot() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(10), 0, &flash);
@@ -338,7 +340,7 @@ fn without_a_slot_nothing_that_costs_is_computed() {
 }
 
 #[test]
-fn the_budget_is_exact_to_the_unit() {
+fn budget_is_exact_to_the_unit() {
     let problem = problem(20, 2, 1);
     for budget in 0..=9u64 {
         let flash = Flash::default();
@@ -357,13 +359,13 @@ fn the_budget_is_exact_to_the_unit() {
             }
         }
         assert_eq!(u64::from(bench.session.counters().declined), 5 - budget / 3);
-        // What is spent stays so with a larger release.
+        // The spent budget persists when a release becomes more expensive.
         let mut larger = private(&problem, 256, Some(budget), SLOT, &flash);
         larger.session.task_mut().release = 4;
         larger.connect(7, 60_000);
         assert_eq!(declined(&open(&mut larger, &problem, 9)), DeclineReason::Budget { left: budget % 3 });
     }
-    // A budget that was made smaller than what is spent.
+    // The budget was reduced below the spent amount.
     let flash = Flash::default();
     flash.0.borrow_mut().spent = 8;
     let mut bench = private(&problem, 256, Some(5), SLOT, &flash);
@@ -371,9 +373,9 @@ fn the_budget_is_exact_to_the_unit() {
     assert_eq!(declined(&open(&mut bench, &problem, 9)), DeclineReason::Budget { left: 0 });
 }
 
-/// No tensor is taken, no sample read, nothing written; head and predictions go on, and so does fitting the head.
+/// No tensor is received, no sample read, nothing written; predictions and fits of the head continue.
 #[test]
-fn what_costs_nothing_goes_on_over_the_budget() {
+fn rounds_without_a_cost_continue_over_the_budget() {
     let problem = problem(57, 8, 1);
     for limit in [128, 4096] {
         let flash = Flash::default();
@@ -398,13 +400,13 @@ fn what_costs_nothing_goes_on_over_the_budget() {
             bench.session.task_mut().task.predict(&row, &mut again).unwrap();
         }
         assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 0));
-        assert_eq!(told(&mut bench), 3);
+        assert_eq!(announced_spent(&mut bench), 3);
     }
 }
 
-/// A round that cannot be paid for does not touch the update that waits for its acknowledgement.
+/// A round over the budget does not affect the update that waits for its acknowledgement.
 #[test]
-fn the_update_in_flight_survives_a_round_over_the_budget() {
+fn update_in_flight_survives_a_round_over_the_budget() {
     let problem = problem(20, 2, 1);
     let mut bench = private(&problem, 256, Some(5), SLOT, &Flash::default());
     bench.connect(7, 60_000);
@@ -414,7 +416,7 @@ fn the_update_in_flight_survives_a_round_over_the_budget() {
 }
 
 #[test]
-fn storage_that_fails_lets_nothing_leave() {
+fn failing_storage_blocks_the_update() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(10), SLOT, &flash);
@@ -425,17 +427,17 @@ fn storage_that_fails_lets_nothing_leave() {
         assert!(bench.wake().iter().all(|(message, _)| *message == ToServer::Alive));
         let counters = Counters { declined: failures, storage: failures, ..Counters::default() };
         assert_eq!(bench.session.counters(), counters);
-        assert_eq!((flash.0.borrow().spent, flash.0.borrow().saves), (0, 0), "no record either");
+        assert_eq!((flash.0.borrow().spent, flash.0.borrow().saves), (0, 0), "nothing may be written");
     }
     flash.0.borrow_mut().fail_spent = false;
     assert!(is_update(&open(&mut bench, &problem, 1)));
     assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 0));
 }
 
-/// A ledger that works and a record that does not (a page that is worn, a buffer that is too small): one round is paid for
-/// and lost, and no other, until a record can be written again.
+/// The ledger works and the record does not (a worn page, a buffer that is too small): one round is charged
+/// and lost, and no more until a record can be written again.
 #[test]
-fn a_record_that_cannot_be_saved_costs_one_round() {
+fn failing_record_costs_one_round() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
@@ -450,13 +452,14 @@ fn a_record_that_cannot_be_saved_costs_one_round() {
             failures += 1;
             assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 1), "{round}");
         }
-        // Nor does a head that is fitted change that; it is not saved either.
+        // Fitting the head does not change that, since it cannot be saved either.
         let fit = open_task(&mut bench, &problem, round + 1, Wire::FitHead { head: EXACT });
         assert_eq!(declined(&fit), DeclineReason::Device);
     }
     assert_eq!(bench.session.counters().declined, failures + 100);
     assert_eq!(bench.session.task().releases.len(), 2);
-    // What it has finished is not forgotten when it works again, and the head is the one in memory.
+    // When the storage works again, the finished rounds are still known, and the saved head is the one in
+    // memory.
     flash.0.borrow_mut().fail_save = false;
     flash.0.borrow_mut().calls.clear();
     let head = bench.session.task().task.head().to_vec();
@@ -467,7 +470,7 @@ fn a_record_that_cannot_be_saved_costs_one_round() {
     assert_eq!((loaded.campaign, loaded.round, bits(&saved)), (7, 4, bits(&head)));
     assert_eq!(Some(loaded.representation), bench.session.task().task.head_fitted_on());
     flash.0.borrow_mut().fail_spent = false;
-    // Once; then as ever.
+    // One retry of the record, then as usual.
     assert!(is_update(&open(&mut bench, &problem, 105)));
     assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save"]);
     assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (9, 1));
@@ -476,9 +479,9 @@ fn a_record_that_cannot_be_saved_costs_one_round() {
     assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save", "save_spent", "save"]);
 }
 
-/// Late, rejected, closed, replaced by another round, not finite, lost with a reset or with its campaign.
+/// Late, rejected, closed, replaced by another round, not finite, lost in a reset or with its campaign.
 #[test]
-fn a_round_stays_paid_for_whatever_becomes_of_it() {
+fn charge_is_never_refunded() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
@@ -489,22 +492,22 @@ fn a_round_stays_paid_for_whatever_becomes_of_it() {
         assert!(is_update(&open(&mut bench, &problem, round)));
         ack(&mut bench, round, outcome);
         paid += 3;
-        assert_eq!((flash.0.borrow().spent, told(&mut bench)), (paid, paid));
+        assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (paid, paid));
     }
     assert!(is_update(&open(&mut bench, &problem, 4)));
     bench.message(&ToDevice::RoundClosed(RoundId { round: 4, stage: 0 }), &[]);
     assert!(is_update(&open(&mut bench, &problem, 5)) && is_update(&open(&mut bench, &problem, 6)));
-    assert_eq!((flash.0.borrow().spent, told(&mut bench)), (18, 18));
-    // Another campaign counts its rounds anew, and pays for them.
+    assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (18, 18));
+    // Another campaign numbers its rounds from 1, and they are charged.
     bench.all(Event::LinkDown);
     bench.connect(8, 60_000);
     assert!(is_update(&open(&mut bench, &problem, 1)));
-    // After a reset the same round is a repeated one, and not paid for again.
+    // After a reset the same round is a repetition, and not charged again.
     let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
     bench.connect(8, 60_000);
     assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::RoundRepeated { last: 1 });
     assert_eq!(flash.0.borrow().spent, 21);
-    // An update that is not finite is paid for before that is seen.
+    // An update that is not finite is charged before that is noticed.
     let huge = {
         let (d, k) = (57, 8);
         let b: Vec<f32> = (0..d * k).map(|i| if i % k == i / k { 1.0 } else { 0.0 }).collect();
@@ -524,7 +527,7 @@ fn a_round_stays_paid_for_whatever_becomes_of_it() {
 }
 
 #[test]
-fn a_ledger_that_cannot_be_read_is_spent() {
+fn unreadable_ledger_counts_as_spent() {
     let problem = problem(20, 2, 1);
     for lost in [false, true] {
         let flash = Flash::default();
@@ -537,13 +540,13 @@ fn a_ledger_that_cannot_be_read_is_spent() {
             assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::Budget { left: 0 });
         }
         assert_eq!(bench.session.counters().ledger_lost, 1);
-        assert_eq!(told(&mut bench), ALL_SPENT);
+        assert_eq!(announced_spent(&mut bench), ALL_SPENT);
         assert!(!flash.0.borrow().calls.contains(&"save_spent"));
     }
 }
 
-/// A device without privacy does not ask for a ledger. One that says it has none, and whose updates cost something
-/// nevertheless, sends none. Keys have nothing to do with it.
+/// A device without privacy does not read a ledger. A task that announces no privacy but whose updates have a
+/// cost sends no update. Keys are independent of that.
 #[test]
 fn privacy_and_keys_are_independent() {
     let problem = problem(20, 2, 1);
@@ -567,7 +570,7 @@ fn privacy_and_keys_are_independent() {
     }
 }
 
-/// A device that sees 30 samples a round, once, with this budget.
+/// A device that collects 30 samples per round, each seen once, with this budget.
 fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, PricedTask<Linear<Heap>>> {
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
     let task = PricedTask::new(Linear::new(Heap::streaming(20, 2, 1)), Some(budget), SLOT);
@@ -576,20 +579,20 @@ fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, PricedTask<Linear
     bench
 }
 
-/// The message that opens its round.
+/// The message that opens a round of that device.
 fn opening_of(round: u32, problem: &Problem) -> (ToDevice, Vec<u8>) {
     let tensors = vec![(Role::Representation, 20, 2, problem.b.clone())];
     Server::new(round, gradient(), Encoding::F32, 256, tensors).opening().remove(0)
 }
 
 #[test]
-fn samples_that_are_seen_once_are_paid_for_once_before_the_first() {
+fn streaming_round_is_charged_once_before_the_first_sample() {
     let (problem, flash) = (problem(20, 2, 1), Flash::default());
     let mut bench = streaming(5, &flash);
     let opening = |round| opening_of(round, &problem);
     let (message, body) = opening(1);
     assert!(bench.message(&message, &body).is_empty());
-    // The seed is drawn before the first sample, and with it goes the price.
+    // The seed is drawn before the first sample, and the charge is made with it.
     for i in 0..30 {
         assert_eq!(flash.0.borrow().spent, 3);
         let (x, target) = problem.samples.get(i);
@@ -603,9 +606,9 @@ fn samples_that_are_seen_once_are_paid_for_once_before_the_first() {
     assert!(!bench.session.is_collecting());
 }
 
-/// Samples that were not all seen are gone, and with them what was paid: the same noise must not hide others.
+/// The samples seen so far are lost, and so is the charge: the same noise must not hide other samples.
 #[test]
-fn a_link_that_is_lost_between_samples_costs_the_round() {
+fn lost_link_between_samples_costs_the_round() {
     let (problem, flash) = (problem(20, 2, 1), Flash::default());
     let mut bench = streaming(100, &flash);
     let opening = |round| opening_of(round, &problem);

@@ -1,5 +1,5 @@
-//! The privacy ledger in flash never falls behind what was promised, whenever the power went; blank flash is that of a new
-//! device, and flash in which no ledger is whole is spent, for good.
+//! The privacy ledger in flash never falls below its saved value, after a power cut at any time. Blank flash
+//! belongs to a new device; flash without a valid ledger counts as spent, permanently.
 #![cfg(feature = "flash")]
 
 use crate::common::Random;
@@ -17,7 +17,8 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
-/// As a private session begins: the ledger, the record, the handshakes where there is a key.
+/// Reads the store as a private session does at its start: the ledger, the record, and the handshakes if
+/// there is a key.
 fn boot(nor: &Nor, keyed: bool) -> (Flash, Result<u64, StoreError>) {
     let mut store = store(nor);
     let spent = store.load_spent();
@@ -40,7 +41,7 @@ fn is_blank(nor: &Nor) -> bool {
     nor.image().iter().all(|byte| *byte == 0xFF)
 }
 
-/// A ledger as it lies in flash.
+/// The on-flash bytes of a ledger.
 fn copy(spent: u64) -> Vec<u8> {
     let mut bytes = [b"FSPLPAID".as_slice(), &spent.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
@@ -48,7 +49,7 @@ fn copy(spent: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_spent_is_there_after_a_reset_and_grows() {
+fn ledger_survives_resets_and_grows() {
     for keyed in [false, true] {
         let nor = Nor::new(2);
         for n in 0..300u64 {
@@ -60,7 +61,7 @@ fn what_is_spent_is_there_after_a_reset_and_grows() {
                 store.save_handshakes(128 * (n + 1)).unwrap();
                 assert_eq!(self::store(&nor).load_handshakes(), Ok(128 * (n + 1)));
             }
-            // What is less than what is there changes nothing.
+            // Saving a smaller value changes nothing.
             store.save_spent(n).unwrap();
             assert_eq!(store.erased(), 0);
         }
@@ -72,9 +73,10 @@ fn what_is_spent_is_there_after_a_reset_and_grows() {
     }
 }
 
-/// The power goes after any byte of the first start, and again: the device is still new, and then it is not any more.
+/// The power fails after any byte of the first start, and again: the device still counts as new, and no
+/// longer once it has spent.
 #[test]
-fn a_new_device_has_spent_nothing_whenever_the_power_goes() {
+fn power_cut_at_first_start_leaves_the_device_new() {
     let mut cuts = 0;
     for pages in [2, 3, 4] {
         for power in (0..).step_by(pages - 1) {
@@ -103,9 +105,9 @@ fn a_new_device_has_spent_nothing_whenever_the_power_goes() {
     println!("{cuts} cuts");
 }
 
-/// The power goes after every byte of a round's writes, for as many rounds as fill the pages many times over.
+/// The power fails after every byte of a round's writes, for enough rounds to fill the pages many times over.
 #[test]
-fn power_that_goes_never_lowers_what_is_spent() {
+fn power_cut_never_lowers_the_ledger() {
     let (nor, mut tried) = (Nor::new(2), 0u32);
     boot(&nor, true).1.unwrap();
     for n in 1..=40u64 {
@@ -121,7 +123,7 @@ fn power_that_goes_never_lowers_what_is_spent() {
             let whole = saved && first.save_handshakes(128 * n).is_ok();
             cut.0.borrow_mut().power = usize::MAX;
             assert!(!is_blank(&cut));
-            // Whoever comes first finds both.
+            // Both counters are found in either order of reading.
             let mut other = store(&Nor::with(cut.image()));
             let handshakes = other.load_handshakes().unwrap();
             assert!(handshakes == 128 * n || handshakes == 128 * (n - 1) && !whole);
@@ -143,16 +145,16 @@ fn power_that_goes_never_lowers_what_is_spent() {
     println!("{tried} cuts");
 }
 
-/// Ten thousand lives of rounds, with and without keys, whose power goes at any byte, also while the flash repairs itself:
-/// the numbers are never below what was promised, and never above what was tried, unless everything is spent, which
-/// takes damage. Pages that a device has begun with are never blank again.
+/// Ten thousand runs of rounds, with and without keys, whose power fails at any byte, also during repairs.
+/// The counters are never below their saved values, and never above the attempted ones unless damage has made
+/// the whole budget count as spent. Pages once used are never blank again.
 #[test]
-fn no_history_lowers_what_is_spent() {
+fn no_history_lowers_the_ledger() {
     let mut random = Random(5);
     let (mut lives, mut cuts, mut all) = (0, 0, 0);
     while lives < 10_000 {
         let nor = Nor::new(2 + random.below(3));
-        // What was promised, and what was tried last: of handshakes and of what is spent.
+        // Saved and attempted values: of handshakes and of the spent budget.
         let (mut promised, mut tried) = ([0u64; 2], [0u64; 2]);
         let (damaged, mut begun) = (random.below(10) == 0, false);
         for _ in 0..20 + random.below(60) {
@@ -186,7 +188,7 @@ fn no_history_lowers_what_is_spent() {
             cuts += u32::from(nor.0.borrow().power < 8);
             assert!(!begun || !is_blank(&nor));
             if damaged && random.below(4) == 0 {
-                // Another page becomes noise, but the numbers stay somewhere: they are where nothing was written.
+                // Some bytes become noise, but not near the counters.
                 let at = random.below(nor.image().len() - 8);
                 let copies = [b"FSPH".as_slice(), b"FSPL"];
                 let chip = &mut nor.0.borrow_mut().bytes;
@@ -202,7 +204,7 @@ fn no_history_lowers_what_is_spent() {
             assert!(spent_of(&image) >= promised[1]);
         }
     }
-    println!("{lives} lives, {cuts} cuts, {all} times all of it was spent");
+    println!("{lives} lives, {cuts} cuts, the whole budget counted as spent {all} times");
 }
 
 fn store_numbers(nor: &Nor) -> u64 {
@@ -213,7 +215,7 @@ fn spent_of(nor: &Nor) -> u64 {
     spent(&Nor::with(nor.image())).unwrap()
 }
 
-/// A used device: nine records, ledgers and numbers of handshakes.
+/// A used device: nine records, ledgers and handshake counters.
 fn used(pages: usize) -> Nor {
     let nor = Nor::new(pages);
     for n in 1..=9 {
@@ -225,9 +227,9 @@ fn used(pages: usize) -> Nor {
     nor
 }
 
-/// One byte becomes another: the ledger is right, or all of it is spent.
+/// One byte changes: the ledger is still correct.
 #[test]
-fn a_spoilt_byte_never_lowers_what_is_spent() {
+fn damaged_byte_never_lowers_the_ledger() {
     let image = used(2).image();
     let mut tried = 0;
     for at in 0..image.len() {
@@ -237,15 +239,16 @@ fn a_spoilt_byte_never_lowers_what_is_spent() {
             tried += 1;
             let nor = Nor::with(bytes);
             assert_eq!(spent(&nor), Ok(90), "{at}: {spoilt:02x}");
-            assert_eq!(spent(&nor), Ok(90), "and again");
+            assert_eq!(spent(&nor), Ok(90), "at the next start");
         }
     }
-    println!("{tried} spoilt bytes");
+    println!("{tried} damaged bytes");
 }
 
-/// Every way to damage all copies: it is spent, and stays so, whenever the power goes on the way and whatever comes first.
+/// Damage to all copies: the budget counts as spent permanently, after power cuts at any time and whichever
+/// value is read first.
 #[test]
-fn flash_without_a_whole_ledger_is_spent_for_good() {
+fn flash_without_a_valid_ledger_is_spent_permanently() {
     let mut random = Random(3);
     let mut images = Vec::new();
     for pages in [2, 3] {
@@ -256,12 +259,12 @@ fn flash_without_a_whole_ledger_is_spent_for_good() {
         images.push(every(&mut |_, byte| !byte));
         images.push(every(&mut |_, _| 0));
         images.push(every(&mut |_, _| random.next() as u8));
-        // All is erased but for its end, or for the beginning of each page, or for every second byte.
+        // Everything is erased except the end, or the beginning of each page, or every second byte.
         let last = image.iter().rposition(|byte| *byte != 0xFF).unwrap();
         images.push(every(&mut |at, byte| if at + 10 < last { 0xFF } else { byte }));
         images.push(every(&mut |at, byte| if at % PAGE >= 20 { 0xFF } else { byte }));
         images.push(every(&mut |at, byte| if at % 2 == 0 { 0xFF } else { byte }));
-        // One byte is left of all: the storage takes a page for half erased that has only its last mark.
+        // A single byte is left: the library takes a page for half erased that has only its end mark.
         for at in [0, PAGE / 2, PAGE - 1, pages * PAGE - PAGE / 2, pages * PAGE - 1] {
             for left in [0xFE, 0x0F] {
                 let mut lonely = vec![0xFF; pages * PAGE];
@@ -269,7 +272,7 @@ fn flash_without_a_whole_ledger_is_spent_for_good() {
                 images.push(lonely);
             }
         }
-        // One flip in each copy.
+        // One bit flip in each copy.
         for _ in 0..12 {
             let mut bytes = image.clone();
             for at in 0..bytes.len() - 20 {
@@ -293,16 +296,19 @@ fn flash_without_a_whole_ledger_is_spent_for_good() {
         }
     }
     let mut cuts = 0;
-    assert!(images.iter().all(|image| image.iter().any(|byte| *byte != 0xFF)), "that would be a new device");
+    assert!(
+        images.iter().all(|image| image.iter().any(|byte| *byte != 0xFF)),
+        "an image is blank, like that of a new device"
+    );
     for (number, image) in images.iter().enumerate() {
         for order in 0..3 {
-            // Also where a page has just been erased.
+            // Includes cuts right after a page has been erased.
             for power in (0..).filter(|power| power % 31 == 0 || power % PAGE == 0) {
                 cuts += 1;
                 let nor = Nor::with(image.clone());
                 nor.0.borrow_mut().power = power;
                 let mut store = store(&nor);
-                // The ledger first, as a session does, or something else that tidies up.
+                // The ledger first, as in a session, or another operation that triggers repairs.
                 let whole = match order {
                     0 => store.load_spent().is_ok(),
                     1 => store.load(&mut [0.0; K]).is_ok() && save(&mut store, 1).is_ok(),
@@ -319,7 +325,7 @@ fn flash_without_a_whole_ledger_is_spent_for_good() {
                 store.save_handshakes(1 << 30).unwrap();
                 save(&mut store, 78).unwrap();
                 store.save_spent(5).unwrap();
-                assert_eq!(spent(&nor), Ok(ALL_SPENT), "for good");
+                assert_eq!(spent(&nor), Ok(ALL_SPENT), "the ledger must stay spent");
                 if whole {
                     break;
                 }
@@ -329,10 +335,10 @@ fn flash_without_a_whole_ledger_is_spent_for_good() {
     println!("{} images, {cuts} cuts", images.len());
 }
 
-/// Flash that is full of noise in which the two numbers lie anywhere is emptied, and the power goes after any byte of that:
-/// the number of handshakes is still there, and the ledger is, or is spent.
+/// Flash full of noise that contains both counters is erased, and the power fails after any byte of that: the
+/// handshake counter survives, and the ledger survives or counts as spent.
 #[test]
-fn erasing_never_loses_either_number() {
+fn erasing_never_loses_a_counter() {
     let mut random = Random(1);
     let (mut erasures, mut spoilt, mut tried) = (0, 0, 0);
     for pages in [2, 2, 3, 4].repeat(12) {
@@ -354,7 +360,7 @@ fn erasing_never_loses_either_number() {
             assert!(!is_blank(&nor));
             let (mut store, spent) = boot(&nor, true);
             assert_eq!(store.load_handshakes(), Ok(1280), "{pages} pages, {first}, {second}, {power}");
-            // Only where two pages hold one number each is the ledger given up for a moment.
+            // The ledger is given up temporarily only if two pages hold one counter each.
             let apart = pages == 2 && first / PAGE != second / PAGE;
             assert!(spent == Ok(90) || apart && !whole && spent == Ok(ALL_SPENT), "{spent:?}");
             spoilt += u32::from(spent == Ok(ALL_SPENT));
@@ -365,5 +371,5 @@ fn erasing_never_loses_either_number() {
         }
     }
     assert!(erasures > 10, "{erasures}");
-    println!("{tried} cuts, {spoilt} of them left all spent");
+    println!("{tried} cuts, {spoilt} of them left the whole budget spent");
 }

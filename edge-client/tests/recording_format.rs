@@ -1,4 +1,4 @@
-//! The format of recordings: what was written is read, and whatever else is in the partition is refused.
+//! Format of recordings: a written recording is read back, and any other content of the partition is refused.
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
@@ -6,7 +6,7 @@ use crate::recording::{HEADER, SHAPES, partition, raw, seal, series};
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::{FormatError, Recording};
 
-/// Reads everything that a recording gives access to.
+/// Reads everything that a recording gives access to, and returns the number of windows.
 fn read_all(recording: &Recording<'_>) -> usize {
     let mut out = [0.0; FEATURES];
     let mut windows = 0;
@@ -24,7 +24,7 @@ fn read_all(recording: &Recording<'_>) -> usize {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn written_recording_is_read_back() {
     let bytes = partition(&HEADER, 1000);
     let recording = Recording::parse(&bytes).unwrap();
     let raw = raw();
@@ -50,7 +50,7 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn any_damage_is_found() {
+fn any_damage_is_detected() {
     let whole = partition(&HEADER, 0);
     for at in 0..whole.len() {
         let mut bytes = whole.clone();
@@ -63,7 +63,7 @@ fn any_damage_is_found() {
 }
 
 #[test]
-fn a_partition_without_a_recording_says_what_is_there() {
+fn partition_without_a_recording_is_refused_with_a_reason() {
     assert_eq!(Recording::parse(&[0xff; 4096]).unwrap_err(), FormatError::Blank);
     assert_eq!(Recording::parse(&[0; 4096]).unwrap_err(), FormatError::Blank);
     assert_eq!(Recording::parse(&[]).unwrap_err(), FormatError::Length { needed: 64, got: 0 });
@@ -74,9 +74,9 @@ fn a_partition_without_a_recording_says_what_is_there() {
     }
 }
 
-/// Headers with a valid check and senseless numbers: refused, or all that can be read is in bounds.
+/// Headers with a valid checksum and arbitrary fields are refused, or all their windows are in bounds.
 #[test]
-fn numbers_out_of_range_are_refused_or_harmless() {
+fn invalid_fields_are_refused_or_harmless() {
     let mut whole = partition(&HEADER, 0);
     whole.truncate(whole.len() - 4);
     let described = 64 + 16 * SHAPES.len();
@@ -86,7 +86,7 @@ fn numbers_out_of_range_are_refused_or_harmless() {
         let mut bytes = whole.clone();
         for _ in 0..=round % 3 {
             let at = 6 + usize::try_from(random.next() % (described as u64 - 6)).unwrap();
-            // The length decides what is checked: it stays.
+            // The length field determines the checked bytes and is not changed.
             if !(8..12).contains(&at) {
                 bytes[at] = (random.next() >> 32) as u8;
             }
@@ -99,5 +99,5 @@ fn numbers_out_of_range_are_refused_or_harmless() {
             }
         }
     }
-    assert!(accepted > 100, "the test should reach the reader");
+    assert!(accepted > 100, "too few headers were accepted to test the reader");
 }

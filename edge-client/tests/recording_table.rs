@@ -1,4 +1,4 @@
-//! Tables of samples in flash: what was written is read, and whatever else is in the partition is refused.
+//! Format of tables: a written table is read back, and any other content of the partition is refused.
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
@@ -10,7 +10,7 @@ use fedspan_protocol::message::RoundId;
 
 const D: usize = 3;
 
-/// `rows` rows of numbers that are all different.
+/// `rows` rows of distinct numbers.
 fn values(rows: usize, first: f32) -> (Vec<f32>, Vec<f32>) {
     let count = |n: usize, first: f32| (0..n).map(|i| first + i as f32).collect();
     (count(rows * D, first), count(rows, -first))
@@ -32,7 +32,7 @@ fn table(training: usize, test: usize) -> Vec<u8> {
 fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     let mut rows = Rows::<N>::new(table, part).unwrap();
-    // Twice: it can be replayed.
+    // Twice, since a table can be replayed.
     for _ in 0..2 {
         (x, y) = (Vec::new(), Vec::new());
         rows.rewind(RoundId::default()).unwrap();
@@ -42,7 +42,7 @@ fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) 
             y.extend_from_slice(value);
         }
     }
-    // And in any order.
+    // In any order.
     for row in (0..y.len()).rev() {
         let samples = rows.at(row).unwrap();
         assert_eq!(samples.x, &x[row * N..(row + 1) * N]);
@@ -55,7 +55,7 @@ fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) 
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn written_table_is_read_back() {
     for (training, test) in [(5, 4), (1, 0), (0, 2), (0, 0)] {
         let mut bytes = table(training, test);
         bytes.resize(bytes.len() + 100, 0xff);
@@ -66,12 +66,12 @@ fn what_was_written_is_read() {
         );
         assert_eq!(read::<D>(&table, Split::Training), values(training, 1.0));
         assert_eq!(read::<D>(&table, Split::Test), values(test, 1000.0));
-        assert!(Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(), "of another model");
+        assert!(Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(), "the number of features differs");
     }
 }
 
 #[test]
-fn any_damage_is_found() {
+fn any_damage_is_detected() {
     let whole = table(4, 3);
     for at in 0..whole.len() {
         let mut bytes = whole.clone();
@@ -84,13 +84,13 @@ fn any_damage_is_found() {
 }
 
 #[test]
-fn what_else_is_there_is_named() {
+fn other_content_is_refused_with_a_reason() {
     let problem = |bytes: &[u8]| Table::parse(bytes).unwrap_err();
     assert_eq!(problem(&[]), FormatError::Length { needed: HEADER, got: 0 });
     assert_eq!(problem(&[0; 64]), FormatError::Blank);
     assert_eq!(problem(&[0xff; 64]), FormatError::Blank);
     assert_eq!(problem(&[7; 64]), FormatError::Magic);
-    // With a good check, whatever the header says.
+    // With a valid checksum and arbitrary header fields.
     let changed = |at: usize, to: &[u8]| {
         let mut bytes = table(2, 1);
         bytes.truncate(bytes.len() - 4);
@@ -105,7 +105,7 @@ fn what_else_is_there_is_named() {
     assert_eq!(changed(12, &[0xff; 4]), FormatError::Header("the number of training rows"));
     assert_eq!(changed(16, &[0xff; 4]), FormatError::Header("the number of test rows"));
     assert_eq!(changed(8, &[0xff; 4]), FormatError::Length { needed: u32::MAX as usize + 4, got: 72 });
-    // A header that says it is shorter than itself.
+    // A header that claims to be shorter than itself.
     let mut short = table(0, 0);
     short[8..12].copy_from_slice(&8u32.to_le_bytes());
     assert_eq!(problem(&short), FormatError::Check);
@@ -117,7 +117,7 @@ fn noise_is_never_a_table() {
     for length in (0..400).step_by(7) {
         let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
         assert!(Table::parse(&bytes).is_err());
-        // Behind a good magic and version, too.
+        // Also after a valid magic and version.
         if let Some(head) = bytes.get_mut(..6) {
             head.copy_from_slice(b"FSTB\x01\x00");
         }

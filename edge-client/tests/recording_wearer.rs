@@ -1,4 +1,5 @@
-//! A wearer's samples: the same as a plain implementation with vectors draws, in the same order.
+//! Sample source over a recording: it yields the same samples in the same order as a plain implementation
+//! with vectors.
 #![cfg(feature = "recorded")]
 
 use crate::recording::{HEADER, HOP, SHAPES, partition, raw};
@@ -10,7 +11,7 @@ use fedspan_protocol::message::RoundId;
 
 type Sample = (u8, [f32; FEATURES]);
 
-/// Training windows, series after series.
+/// Training windows of all series in order.
 fn plain() -> Vec<Sample> {
     let mut all = Vec::new();
     for ((class, _, train), bytes) in SHAPES.iter().zip(raw()) {
@@ -33,7 +34,7 @@ fn plain() -> Vec<Sample> {
     all
 }
 
-/// `draw_per_class` of the simulator.
+/// The simulator's `draw_per_class`.
 fn drawn(all: &[Sample], count: usize, index: u64) -> Vec<Sample> {
     let mut random = DrawRng::new(HEADER.seed, index);
     let mut chosen = Vec::new();
@@ -57,7 +58,7 @@ fn pass(source: &mut WearerSource<'_>) -> Vec<Sample> {
     got
 }
 
-/// One after the other from the last to the first; that is all.
+/// The samples from the last to the first; there are no more than `count`.
 fn backwards(source: &mut WearerSource<'_>, count: usize) -> Vec<Sample> {
     assert!(source.at(count).is_none() && source.at(usize::MAX).is_none());
     let sample = |number| {
@@ -73,7 +74,7 @@ fn round(round: u32) -> RoundId {
 }
 
 #[test]
-fn passes_bring_what_the_simulator_brings() {
+fn passes_yield_the_simulators_samples() {
     let bytes = partition(&HEADER, 0);
     let recording = Recording::parse(&bytes).unwrap();
     for room in [0, 15, 100] {
@@ -87,7 +88,7 @@ fn passes_bring_what_the_simulator_brings() {
             assert_eq!(pass(&mut source), drawn(&plain(), 2, index));
             source.rewind(round(number)).unwrap();
             assert_eq!(pass(&mut source), plain());
-            // A second try of the same round draws the same.
+            // A retry of the same round draws the same windows.
             source.rewind_for_head(round(number)).unwrap();
             assert_eq!(pass(&mut source), drawn(&plain(), 2, index));
         }
@@ -95,7 +96,7 @@ fn passes_bring_what_the_simulator_brings() {
 }
 
 #[test]
-fn samples_come_in_any_order() {
+fn samples_are_read_in_any_order() {
     for labelled_per_class in [0, 1] {
         let bytes = partition(&Header { labelled_per_class, ..HEADER }, 0);
         let recording = Recording::parse(&bytes).unwrap();
@@ -118,7 +119,7 @@ fn samples_come_in_any_order() {
 }
 
 #[test]
-fn a_newcomer_has_a_few_labels_and_keeps_them() {
+fn newcomer_keeps_its_few_labelled_windows() {
     let header = Header { labelled_per_class: 1, ..HEADER };
     let bytes = partition(&header, 0);
     let recording = Recording::parse(&bytes).unwrap();
@@ -135,7 +136,7 @@ fn a_newcomer_has_a_few_labels_and_keeps_them() {
 }
 
 #[test]
-fn a_draw_is_the_start_of_a_permutation() {
+fn draw_is_the_start_of_a_permutation() {
     for n in 0..40 {
         for count in 0..=DRAW_MAX {
             let mut all: Vec<usize> = (0..n).collect();

@@ -1,6 +1,5 @@
-//! What a server can send that must change nothing: a shape beyond the device, a round that goes backwards, a
-//! representation that is none, a download that breaks off. Head, round, counters and flash stay as they
-//! were; flash is a store that counts its writes.
+//! Server input that must change nothing: a shape beyond the device, an earlier round, an invalid
+//! representation, an interrupted download. Head, round, counters and storage stay as they were.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -11,7 +10,7 @@ use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{Chunk, DeclineReason, RoundId, RoundOpen, ToDevice, ToServer};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-/// Everything that outlives a round, on the device and in its flash.
+/// State that outlives a round, in the device and in its storage.
 #[derive(Clone, Debug, PartialEq)]
 struct Lasting {
     head: Vec<u32>,
@@ -34,7 +33,7 @@ fn lasting(bench: &Bench<Sliced>, flash: &Flash) -> Lasting {
     }
 }
 
-/// A device with a finished round 5, its flash, and what must last.
+/// A device with a finished round 5, its storage, and the state to be kept.
 fn device(problem: &Problem, limit: u16) -> (Bench<Sliced>, Flash, Lasting) {
     let flash = Flash::default();
     let bench = trained(problem, limit, flash.clone());
@@ -44,7 +43,7 @@ fn device(problem: &Problem, limit: u16) -> (Bench<Sliced>, Flash, Lasting) {
 }
 
 #[test]
-fn a_shape_beyond_the_device_is_refused_before_the_first_chunk() {
+fn unsupported_shape_is_declined_before_the_first_chunk() {
     let problem = problem(20, 2, 1);
     let (mut bench, flash, mut before) = device(&problem, 256);
     let known = answer(&mut bench, &problem);
@@ -60,8 +59,8 @@ fn a_shape_beyond_the_device_is_refused_before_the_first_chunk() {
             assert_eq!(declined(&bench.message(&open, &[])), DeclineReason::Tensors, "{rows} x {cols}");
             before.counters.declined += 1;
             assert_eq!(lasting(&bench, &flash), before, "{rows} x {cols}");
-            assert_eq!(answer(&mut bench, &problem), known, "the representation is what it was");
-            // What follows all the same has no place.
+            assert_eq!(answer(&mut bench, &problem), known, "the representation must be unchanged");
+            // Later chunks of the round are ignored.
             let chunk = ToDevice::Chunk(Chunk { id, tensor: 0, offset: 0 });
             assert!(bench.message(&chunk, &[0; 200]).is_empty());
             before.counters.unexpected += 1;
@@ -74,7 +73,7 @@ fn a_shape_beyond_the_device_is_refused_before_the_first_chunk() {
 }
 
 #[test]
-fn a_round_that_goes_backwards_is_refused_before_the_first_chunk() {
+fn earlier_round_is_declined_before_the_first_chunk() {
     let problem = problem(57, 8, 1);
     for limit in [128, 4096] {
         let (mut bench, flash, mut before) = device(&problem, limit);
@@ -100,11 +99,11 @@ fn a_round_that_goes_backwards_is_refused_before_the_first_chunk() {
     }
 }
 
-/// Sends a round whose representation is not finite, or not orthonormal.
+/// Sends a round, with `poison` as the last value of its representation.
 fn send(bench: &mut Bench<Sliced>, server: &Server, poison: Option<f32>) -> Vec<(ToServer, Vec<u8>)> {
     let mut sent = Vec::new();
     let mut opening = server.opening();
-    // The encoder refuses what is not finite, so it is put into the bytes.
+    // The encoder refuses values that are not finite, so the value is written into the bytes.
     if let (Some(value), Some((_, body))) = (poison, opening.last_mut()) {
         let n = body.len();
         body[n - 4..].copy_from_slice(&value.to_le_bytes());
@@ -116,7 +115,7 @@ fn send(bench: &mut Bench<Sliced>, server: &Server, poison: Option<f32>) -> Vec<
 }
 
 #[test]
-fn a_representation_that_is_none_is_invalid_and_nothing_else() {
+fn invalid_representation_is_declined_without_side_effects() {
     let problem = problem(57, 8, 1);
     for limit in [128, 4096] {
         let (mut bench, flash, mut before) = device(&problem, limit);
@@ -143,7 +142,7 @@ fn a_representation_that_is_none_is_invalid_and_nothing_else() {
             assert_eq!(lasting(&bench, &flash), before);
             assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoRepresentation));
         }
-        // It is sent again, under the same number: the head that was kept is its own.
+        // The correct representation is sent under the same number: the kept head belongs to it.
         let server = problem.server(6, gradient(), Encoding::F32, limit);
         assert!(matches!(send(&mut bench, &server, None)[0], (ToServer::Update(_), _)));
         assert_eq!(answer(&mut bench, &problem), known);
@@ -154,9 +153,9 @@ fn a_representation_that_is_none_is_invalid_and_nothing_else() {
 
 /// After every frame of a download the server falls silent, and then the link breaks.
 #[test]
-fn a_download_that_breaks_off_is_asked_for_again_and_changes_nothing() {
+fn interrupted_download_is_requested_again_and_changes_nothing() {
     let problem = problem(57, 8, 1);
-    // Another representation than the one that the head belongs to.
+    // Not the representation that the head belongs to.
     let other = flat(&Random(3).orthonormal(57, 8));
     let server = problem.server_of(6, gradient(), Encoding::F32, 128, other);
     let opening = server.opening();
@@ -173,16 +172,16 @@ fn a_download_that_breaks_off_is_asked_for_again_and_changes_nothing() {
             assert_eq!(answer(bench, &problem), ready, "after {cut} frames");
         };
         unchanged(&mut bench, &before);
-        // Silence: what is missing is asked for, as much as one message names, again and again.
+        // Silence: the missing chunks are requested repeatedly, as many as one message holds.
         for _ in 0..3 {
             let sent = bench.wake();
             let [(ToServer::Missing(missing), _)] = &sent[..] else { panic!("{sent:?}") };
             assert_eq!(missing.id, server.open.id);
-            assert_eq!(usize::from(missing.chunks[0]), cut - 1, "from the first that did not come");
+            assert_eq!(usize::from(missing.chunks[0]), cut - 1, "from the first missing chunk");
             before.counters.asked_again += 1;
             unchanged(&mut bench, &before);
         }
-        // The link breaks and comes back: nothing is known of the download, and the round comes anew.
+        // The link breaks and comes back: the download starts over.
         bench.all(Event::LinkDown);
         unchanged(&mut bench, &before);
         bench.now = bench.now.max(bench.last.wake.as_u64());

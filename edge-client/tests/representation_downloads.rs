@@ -1,4 +1,4 @@
-//! What may come in as a representation: encodings, orthonormality, finiteness, and what `predict` says.
+//! Downloads of representations: encodings, orthonormality, finiteness, and the readiness of `predict`.
 
 use crate::common::*;
 use fedspan_client::{Linear, NotReady, Task};
@@ -24,10 +24,10 @@ fn download(encoding: Encoding, b: &[f32], d: usize, k: usize) -> (Linear<Heap>,
     (model, result)
 }
 
-/// The device's `B` is what the specification says both sides hold: the decoded values, for i8 after the
-/// common f32 QR, bit for bit.
+/// The device's `B` equals the server's by the specification: the decoded values, for i8 after the common f32
+/// QR, bit for bit.
 #[test]
-fn every_encoding_is_accepted_and_means_the_same_on_both_sides() {
+fn every_encoding_gives_the_servers_representation() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..200 {
@@ -63,7 +63,7 @@ fn every_encoding_is_accepted_and_means_the_same_on_both_sides() {
 }
 
 #[test]
-fn what_is_not_orthonormal_enough_is_refused() {
+fn representation_beyond_the_tolerance_is_declined() {
     let mut random = Random(2);
     let (d, k) = (40, 3);
     let b = flat(&random.orthonormal(d, k));
@@ -91,7 +91,7 @@ fn what_is_not_orthonormal_enough_is_refused() {
 }
 
 #[test]
-fn what_is_not_finite_is_refused_wherever_it_stands() {
+fn non_finite_value_is_declined_at_any_place() {
     let b = flat(&Random(3).orthonormal(10, 2));
     for place in 0..20 {
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -107,7 +107,7 @@ fn what_is_not_finite_is_refused_wherever_it_stands() {
 }
 
 #[test]
-fn predict_answers_only_with_the_head_of_its_own_representation() {
+fn predict_needs_the_head_of_its_representation() {
     let mut random = Random(4);
     let (d, k) = (6, 2);
     let (b1, b2) = (flat(&random.orthonormal(d, k)), flat(&random.orthonormal(d, k)));
@@ -129,16 +129,15 @@ fn predict_answers_only_with_the_head_of_its_own_representation() {
     assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoHead));
     model.restore_head(crc32c_f32(&b2));
     assert_eq!(model.predict(x, &mut [0.0]), Ok(()));
-    // The first byte of a download makes it invalid, before any check.
+    // The first byte of a download invalidates the representation, before any check.
     let task = Wire::FitHead { head: EXACT };
     model.open(&open(1, task, Role::Representation, Encoding::F32, d, k)).unwrap();
-    assert_eq!(model.predict(x, &mut [0.0]), Ok(()), "open alone changes nothing");
+    assert_eq!(model.predict(x, &mut [0.0]), Ok(()), "opening a round has no effect yet");
     model.tensor_mut(0).unwrap();
     assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoRepresentation));
 }
 
-/// f16 and i8 uploads are what the encoding makes of the same f32 values (checked through the session in
-/// `session.rs`); the descriptors say so.
+/// f16 and i8 uploads are announced with their role and encoding; `session.rs` checks their values.
 #[test]
 fn uploads_announce_role_and_encoding() {
     for encoding in ALL {

@@ -1,5 +1,5 @@
-//! A private device answers at fixed times after it began to compute, whatever the computation took and whatever came of
-//! it, and says nothing before.
+//! A private device answers at the end of a slot after it began to compute, for any duration and
+//! result of the computation, and sends nothing before.
 #![cfg(feature = "privacy")]
 
 use crate::common;
@@ -25,13 +25,13 @@ fn device(problem: &Problem, slot: u64, flash: &Flash) -> PrivateBench {
     bench
 }
 
-/// Hands in the whole round, each message at once after the other; nothing leaves at that time.
+/// Passes a whole round to the device, one message directly after the other; nothing is sent meanwhile.
 fn compute(bench: &mut PrivateBench, problem: &Problem) {
     for (message, body) in problem.server(1, gradient(), Encoding::F32, 128).opening() {
         let bytes = payload(&message, &body);
         assert!(bench.once(Event::Message(&bytes)).is_none());
     }
-    // The driver is to say what time it is now.
+    // The session asks for the current time.
     assert!(bench.last.again);
 }
 
@@ -39,7 +39,7 @@ fn is_update(sent: &[(ToServer, Vec<u8>)]) -> bool {
     matches!(sent, [(ToServer::Update(_), _), ..])
 }
 
-/// Goes to the next wake-up, where the update leaves and nothing else; the time of that.
+/// Advances to the next wake-up, at which the update must be sent and nothing else. Returns that time.
 fn leaves(bench: &mut PrivateBench) -> u64 {
     assert!(bench.last.wake.as_u64() > bench.now && !bench.last.again);
     let sent = bench.wake();
@@ -48,9 +48,9 @@ fn leaves(bench: &mut PrivateBench) -> u64 {
     bench.now
 }
 
-/// However long it took within a slot, it leaves at the same time: the end of that slot.
+/// A computation of any duration within a slot: the update is sent at the end of that slot.
 #[test]
-fn the_time_of_sending_does_not_tell_how_long_computing_took() {
+fn send_time_hides_the_duration_of_a_computation() {
     let problem = problem(57, 8, 1);
     for (took, slots) in [
         (0, 1),
@@ -70,7 +70,7 @@ fn the_time_of_sending_does_not_tell_how_long_computing_took() {
         bench.now += took;
         let early = bench.all(Event::Tick);
         if took == slots * SLOT {
-            // Not over yet.
+            // Exactly at the end of a slot.
             assert!(is_update(&early));
             continue;
         }
@@ -82,9 +82,9 @@ fn the_time_of_sending_does_not_tell_how_long_computing_took() {
     }
 }
 
-/// An update, a head that is fitted, and a computation that fails all answer at the slot.
+/// An update, a fitted head and a failed computation are all answered at the slot.
 #[test]
-fn whatever_comes_of_a_computation_waits() {
+fn every_result_waits_for_the_slot() {
     let problem = problem(57, 8, 1);
     for (task, broken) in [(gradient(), false), (Wire::FitHead { head: EXACT }, false), (gradient(), true)] {
         for took in [0, 1, SLOT - 1] {
@@ -105,7 +105,7 @@ fn whatever_comes_of_a_computation_waits() {
     }
 }
 
-/// A device that adds no noise is as quick as ever.
+/// A device without noise answers at once.
 #[test]
 fn only_private_devices_wait() {
     let problem = problem(57, 8, 1);
@@ -120,9 +120,9 @@ fn only_private_devices_wait() {
     }
 }
 
-/// What depends on the message alone, and not on a sample, is declined at once.
+/// A decline that depends on the message alone, and on no sample, is sent at once.
 #[test]
-fn what_is_not_computed_needs_no_slot() {
+fn decline_without_a_computation_is_immediate() {
     let problem = problem(57, 8, 1);
     let mut bench = private(&problem, 128, Some(2), SLOT, &Flash::default());
     bench.connect(7, 60_000);
@@ -130,7 +130,7 @@ fn what_is_not_computed_needs_no_slot() {
     let sent = bench.message(&message, &body);
     let decline = Decline { id: ID, reason: DeclineReason::Budget { left: 2 } };
     assert_eq!(sent, [(ToServer::Decline(decline), Vec::new())]);
-    // A representation that is none.
+    // A representation that is not orthonormal.
     let mut skewed = common::problem::problem(57, 8, 1);
     skewed.b[0] += 1.0;
     let fit = skewed.server(1, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening();
@@ -139,9 +139,10 @@ fn what_is_not_computed_needs_no_slot() {
     assert_eq!((bench.session.source_mut().passes, bench.session.silent_until().as_u64()), (0, 0));
 }
 
-/// It has paid, and does not even say that it is alive; the server's patience has to be longer.
+/// The update is charged, and the device does not even send keep-alives; the server's idle limit must be
+/// longer than the slot.
 #[test]
-fn a_device_that_waits_says_nothing_and_has_paid() {
+fn waiting_device_is_silent_and_has_charged() {
     let problem = problem(57, 8, 1);
     let flash = Flash::default();
     let mut bench = private(&problem, 128, Some(1000), 60_000, &flash);
@@ -155,22 +156,22 @@ fn a_device_that_waits_says_nothing_and_has_paid() {
         assert_eq!(bench.last.wake.as_u64(), opened + 60_000);
     }
     assert_eq!(leaves(&mut bench), opened + 60_000);
-    // And then again.
+    // Keep-alives resume.
     assert_eq!(bench.last.wake.as_u64(), opened + 61_000);
     assert!(matches!(bench.wake()[..], [(ToServer::Alive, _)]));
 }
 
-/// Whatever comes meanwhile is lost, and counted: a device may not have room to hear it while it computes, and whether it
-/// has heard it would tell when that was over.
+/// Input during the slot is dropped and counted: a device may not have room to receive it while it computes,
+/// and handling it would reveal the end of the computation.
 #[test]
-fn nothing_is_heard_before_the_slot() {
+fn input_before_the_slot_is_dropped() {
     let problem = problem(57, 8, 1);
     let ack = |id, outcome| ToDevice::Ack(Ack { id, outcome });
     let chunks = std::iter::once(0).collect();
     let mut all = problem.server(1, gradient(), Encoding::F32, 128).opening();
     all.extend(problem.server(2, gradient(), Encoding::F32, 128).opening());
     all.extend(problem.server(3, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening());
-    // One that would be declined at once.
+    // A round that would be declined at once.
     all.push(problem.server(0, gradient(), Encoding::F32, 128).opening().remove(0));
     all.extend(
         [
@@ -206,7 +207,7 @@ fn nothing_is_heard_before_the_slot() {
             assert_eq!(bench.session.counters(), Counters { dropped_while_silent, ..Counters::default() });
             assert_eq!(leaves(&mut bench), opened + SLOT);
             assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (3, passes));
-            // And is late, as the server had said. The next round is heard when it is opened again.
+            // The update is late. The next round is handled when it is opened again.
             assert!(bench.message(&all.last().unwrap().0, &[]).is_empty());
             assert!(bench.message(&ack(ID, AckOutcome::Late), &[]).is_empty());
             assert_eq!(bench.session.last_round(), 1);
@@ -219,9 +220,9 @@ fn nothing_is_heard_before_the_slot() {
     }
 }
 
-/// No server prolongs a slot, whatever it opens meanwhile, and be it a thousand rounds that cost nothing.
+/// A server cannot extend a slot, not even by opening a thousand rounds without a cost.
 #[test]
-fn a_thousand_rounds_make_one_slot() {
+fn rounds_do_not_extend_a_slot() {
     let problem = problem(20, 2, 1);
     let mut bench = private(&problem, 256, Some(1000), SLOT, &Flash::default());
     bench.connect(7, 60_000);
@@ -237,10 +238,10 @@ fn a_thousand_rounds_make_one_slot() {
     assert_eq!(leaves(&mut bench), opened + SLOT);
 }
 
-/// A server whose rounds are shorter than the slot: the device answers at every slot, late, and pays for no more than it
-/// has computed. Once rounds are long enough, its updates count.
+/// If a server's rounds are shorter than the slot, the device answers at every slot, late, and charges only
+/// the rounds that it computes. Once rounds are long enough, its updates count.
 #[test]
-fn a_server_that_is_too_quick_still_hears_of_the_device() {
+fn device_answers_a_server_with_short_rounds() {
     let problem = problem(20, 2, 1);
     for deadline in [1, SLOT / 7, SLOT / 2 + 1, SLOT - 1] {
         let flash = Flash::default();
@@ -277,9 +278,9 @@ fn a_server_that_is_too_quick_still_hears_of_the_device() {
     }
 }
 
-/// A decline that waits is its answer; the round is not computed, nor paid for, another time meanwhile, nor after that.
+/// A pending decline is the answer to its round; the round is not computed or charged again.
 #[test]
-fn a_round_whose_decline_waits_is_not_computed_again() {
+fn round_with_a_pending_decline_is_not_computed_again() {
     let problem = problem(57, 8, 1);
     let flash = Flash::default();
     let mut bench = device(&problem, 60_000, &flash);
@@ -294,16 +295,17 @@ fn a_round_whose_decline_waits_is_not_computed_again() {
         }
     }
     bench.now = opened + 60_000;
-    // A message comes before the driver has looked at the clock.
+    // A message arrives before the driver calls with the current time.
     let (message, body) = problem.server(1, gradient(), Encoding::F32, 128).opening().remove(0);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::UpdateNonFinite);
     assert_eq!(bench.session.source_mut().passes, passes);
     assert_eq!(flash.0.borrow().spent, 3);
 }
 
-/// The slot begins with the computation, so that no server can hold a tensor back until its end is near.
+/// The slot starts with the computation, so that a server cannot delay the last tensor until the slot is
+/// nearly over.
 #[test]
-fn the_slot_counts_from_the_last_tensor() {
+fn slot_starts_with_the_last_tensor() {
     let problem = problem(57, 8, 1);
     for held_back in [1, SLOT - 1, SLOT, 10 * SLOT + 3] {
         let mut bench = device(&problem, SLOT, &Flash::default());
@@ -322,10 +324,10 @@ fn the_slot_counts_from_the_last_tensor() {
     }
 }
 
-/// A link that comes back before the slot is silent until then, whoever opens it. After the slot the update leaves as
-/// soon as it is asked for, and always with the same bytes.
+/// A link that comes back before the slot stays silent until its end. After the slot the update is sent as
+/// soon as it is requested, always with the same bytes.
 #[test]
-fn a_lost_link_tells_nothing() {
+fn lost_link_reveals_nothing() {
     let problem = problem(57, 8, 1);
     let reopen = |bench: &mut PrivateBench| {
         let (message, body) = problem.server(1, gradient(), Encoding::F32, 128).opening().remove(0);
@@ -361,10 +363,10 @@ fn a_lost_link_tells_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-    /// For any slot and any duration, up to the end of the clock: never before the first slot, never before it is
-    /// computed, always at a slot, and less than one after it was computed.
+    /// For any slot and any duration, up to the end of the clock: the update is sent at the end of a slot,
+    /// after the computation, and less than one slot after it.
     #[test]
-    fn an_update_leaves_at_the_first_slot_that_is_not_over(
+    fn update_is_sent_at_the_first_slot_after_the_computation(
         slot in prop_oneof![1..100u64, 1..1_000_000u64, any::<u64>()],
         took in prop_oneof![0..1_000u64, 0..100_000_000u64, any::<u64>()],
     ) {

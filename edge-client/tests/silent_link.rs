@@ -1,5 +1,5 @@
-//! What the drivers add to what a private device shows: a serial line has room for so many bytes while nobody reads them, and
-//! which bytes of a frame get lost must not depend on how long computing took.
+//! The drivers' part in hiding the duration of a private computation: a serial line buffers a limited number
+//! of bytes while it is not read, and the choice of the bytes that are lost must not depend on the duration.
 #![cfg(feature = "privacy")]
 
 use std::cell::{Cell, RefCell};
@@ -29,7 +29,7 @@ const LIMIT: u16 = 256;
 const SLOT: u64 = 1_000;
 const END: u64 = 8 * SLOT;
 
-/// Samples that take their time: the clock goes on with each pass.
+/// Samples that take time to read: the clock advances with each pass.
 struct Slow {
     samples: Sliced,
     clock: Rc<Cell<u64>>,
@@ -47,7 +47,7 @@ impl SampleSource for Slow {
     }
 }
 
-/// The device's end of a line: bytes come at their times, and are lost where there is no room for them.
+/// The device's end of a serial line: bytes arrive at given times and are lost if the buffer is full.
 #[derive(Clone)]
 struct Line {
     clock: Rc<Cell<u64>>,
@@ -58,7 +58,7 @@ struct Line {
 }
 
 impl Line {
-    /// Takes in what has come. True if there is something to read: bytes, or the end.
+    /// Receives the bytes that have arrived. True if there is something to read: bytes, or the end of file.
     fn ready(&self) -> bool {
         let (mut coming, mut waiting) = (self.coming.borrow_mut(), self.waiting.borrow_mut());
         let come = coming.iter().take_while(|(at, _)| *at <= self.clock.get()).count();
@@ -70,7 +70,7 @@ impl Line {
         !waiting.is_empty() || self.clock.get() >= END
     }
 
-    /// Nothing to do until then, or until a byte comes.
+    /// Advances the clock to `until`, or to the arrival of the next byte.
     fn wait(&self, until: u64) {
         self.ready();
         let now = self.clock.get();
@@ -136,7 +136,7 @@ impl embedded_io_async::Write for Line {
     }
 }
 
-/// Everything that leaves, and when, until the line is closed; and when the device would connect again.
+/// The frames sent and their times, until the line is closed, and the time of the next connection.
 fn trace(
     problem: &Problem,
     took: u64,
@@ -175,7 +175,7 @@ fn trace(
         loop {
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(closed) => break closed,
-                // The device sleeps; a byte that comes wakes it.
+                // The device sleeps; an arriving byte wakes it.
                 Poll::Pending => idle.wait(alarm.get()),
             }
         }
@@ -194,8 +194,8 @@ fn trace(
     seen
 }
 
-/// What a server may say, each frame whole or with a pause in it.
-fn says(problem: &Problem, kind: u8) -> Vec<u8> {
+/// A frame that the server may send.
+fn server_frame(problem: &Problem, kind: u8) -> Vec<u8> {
     let id = RoundId { round: 1, stage: 0 };
     let open = |round, task| {
         let (message, body) = problem.server(round, task, Encoding::F32, LIMIT).opening().remove(0);
@@ -216,19 +216,20 @@ fn says(problem: &Problem, kind: u8) -> Vec<u8> {
     }
 }
 
-/// A round that opens at once, and what comes after it: a frame each, so long after the one before, with a pause somewhere.
-fn coming(problem: &Problem, then: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
+/// A round that opens at once, and the frames after it: each with its kind, the time since the frame before,
+/// and a pause at some place.
+fn incoming_bytes(problem: &Problem, then: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
     let opening = problem.server(1, gradient(), Encoding::F32, LIMIT).opening();
-    let mut all: Vec<_> = says(problem, 7).into_iter().map(|byte| (1, byte)).collect();
+    let mut all: Vec<_> = server_frame(problem, 7).into_iter().map(|byte| (1, byte)).collect();
     let mut at = 50;
     for (message, body) in opening {
-        // A byte a millisecond.
+        // One byte per millisecond.
         all.extend(wire(&message, &body).into_iter().zip(at..).map(|(byte, at)| (at, byte)));
         at += 250;
     }
     for &(kind, after, place, pause) in then {
         at += after;
-        let bytes = says(problem, kind);
+        let bytes = server_frame(problem, kind);
         let place = place % bytes.len();
         for (n, byte) in bytes.into_iter().enumerate() {
             at += if n == place { pause } else { 0 };
@@ -242,17 +243,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
     #[test]
-    fn no_driver_tells_how_long_computing_took(
+    fn drivers_hide_the_duration_of_a_computation(
         then in prop::collection::vec(
             (any::<u8>(), 0..2 * SLOT, any::<usize>(), prop_oneof![Just(0), 0..2 * SLOT]), 0..6),
         room in prop::sample::select(vec![16usize, 64, 300, 1 << 20]),
         asynchronous in any::<bool>(),
     ) {
         let problem = problem(20, 2, 1);
-        let coming = coming(&problem, &then);
+        let coming = incoming_bytes(&problem, &then);
         let first = trace(&problem, 0, &coming, room, asynchronous);
         prop_assert!(first.iter().any(|(_, what)| what.starts_with("Update")));
-        // Two passes make a round.
+        // A round takes two passes.
         for took in [1, 3, SLOT / 8, SLOT / 4, SLOT / 3, SLOT / 2 - 1] {
             prop_assert_eq!(&trace(&problem, took, &coming, room, asynchronous), &first, "{}", took);
         }

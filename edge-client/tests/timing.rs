@@ -1,5 +1,5 @@
-//! When the session wants to be woken, and how much it says: reconnecting, keeping alive, and never
-//! spinning, whatever the server sends.
+//! Wake-ups and traffic of the session: reconnecting, keep-alives, and a bounded rate of frames
+//! for any input from the server.
 
 use crate::common::server::*;
 use crate::common::*;
@@ -29,7 +29,7 @@ fn server(round: u32, limit: u16) -> Server {
 }
 
 #[test]
-fn failed_connections_are_tried_again_at_growing_random_intervals() {
+fn reconnect_delay_grows_and_is_random() {
     let mut bench = bench(256);
     let mut delays = Vec::new();
     for _ in 0..20 {
@@ -42,13 +42,13 @@ fn failed_connections_are_tried_again_at_growing_random_intervals() {
         let ceiling = (500u64 << attempt.min(10)).min(60_000);
         assert!((ceiling / 2..=ceiling).contains(delay), "attempt {attempt}: {delay} ms");
     }
-    assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "not in step with the rest of the fleet");
+    assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "the delays must be random");
 }
 
-/// Links that come up and break before a welcome are failed attempts too: a server that refuses or
-/// is overrun must not be hammered.
+/// A link that comes up and breaks before the Welcome is a failed attempt too: a server that refuses
+/// connections or is overloaded must not be flooded.
 #[test]
-fn links_that_break_before_the_welcome_wait_longer_and_longer() {
+fn links_that_break_before_the_welcome_back_off() {
     for refused in [false, true] {
         let mut bench = bench(256);
         let mut delay = 0;
@@ -63,7 +63,7 @@ fn links_that_break_before_the_welcome_wait_longer_and_longer() {
             bench.now = bench.last.wake.as_u64();
         }
         assert!(delay >= 30_000, "after twelve attempts: {delay} ms");
-        // A welcome ends it.
+        // A Welcome resets the delay.
         bench.connect(1, 60_000);
         bench.all(Event::LinkDown);
         assert!(bench.last.wake.as_u64() - bench.now <= 500);
@@ -82,7 +82,7 @@ fn retry_after_is_obeyed() {
         assert!(bench.message(&ToDevice::RetryAfter { milliseconds: 30_000 }, &[]).is_empty());
         assert!(bench.last.close);
         assert_eq!(bench.last.wake.as_u64(), bench.now + 30_000);
-        // The driver closes the link and says so.
+        // The driver closes the link and reports it.
         bench.now += 5;
         bench.all(Event::LinkDown);
         assert!(
@@ -93,9 +93,9 @@ fn retry_after_is_obeyed() {
     }
 }
 
-/// A tick while offline means that the driver goes to connect now; the next attempt is then in the future.
+/// A tick while offline means that the driver connects now; the next attempt is then in the future.
 #[test]
-fn ticks_while_offline_move_on() {
+fn offline_ticks_advance() {
     let mut bench = bench(256);
     bench.all(Event::LinkDown);
     for _ in 0..10 {
@@ -106,7 +106,7 @@ fn ticks_while_offline_move_on() {
 }
 
 #[test]
-fn hello_is_repeated_until_it_is_answered() {
+fn hello_is_repeated_until_answered() {
     let mut bench = bench(256);
     assert_eq!(bench.all(Event::LinkUp).len(), 1);
     for _ in 0..5 {
@@ -118,9 +118,9 @@ fn hello_is_repeated_until_it_is_answered() {
     assert!(bench.all(Event::Tick).is_empty());
 }
 
-/// Never silent for as long as the idle limit, in any state of an open connection.
+/// The device never stays silent for as long as the idle limit, in any state of an open connection.
 #[test]
-fn alive_comes_before_the_idle_limit() {
+fn keep_alive_precedes_the_idle_limit() {
     for idle in [600u32, 1_500, 3_000, 10_000, 60_000, 3_600_000] {
         for frames in 0..5 {
             let mut bench = bench(128);
@@ -144,7 +144,7 @@ fn alive_comes_before_the_idle_limit() {
     }
 }
 
-/// What may happen to a session; times are what passes before.
+/// An input of the session. Times are the milliseconds before it.
 #[derive(Clone, Debug)]
 enum Step {
     Up,
@@ -217,8 +217,8 @@ fn apply(bench: &mut Bench<Sliced>, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) })]
 
-    /// From any reachable state: ticking at `wake` moves time on, and a simulated minute takes a bounded
-    /// number of ticks and frames (ten a second, and a small update repeated every ten seconds).
+    /// From any reachable state: a tick at `wake` advances time, and a simulated minute takes a bounded
+    /// number of ticks and frames (ten per second, and a small update repeated every ten seconds).
     #[test]
     fn no_state_spins(steps in prop::collection::vec(step(), 0..25)) {
         let mut bench = bench(128);
@@ -235,9 +235,9 @@ proptest! {
         }
     }
 
-    /// A clock near its end, or one that stands still, does no harm.
+    /// A clock near its end, or one that stands still, is harmless.
     #[test]
-    fn any_clock_is_survived(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
+    fn session_survives_any_clock(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
         let mut bench = bench(128);
         bench.now = start;
         for step in steps.iter().filter(|step| !matches!(step, Step::Pass(_))) {
@@ -246,9 +246,9 @@ proptest! {
     }
 }
 
-/// The transmit buffer is the caller's mistake to make; it is counted and does not make the session spin.
+/// A transmit buffer that is too small is the caller's error; it is counted, and the session does not spin.
 #[test]
-fn a_transmit_buffer_that_is_too_small_is_counted() {
+fn short_transmit_buffer_is_counted() {
     let mut bench = bench(128);
     bench.connect(1, 3_000);
     let mut now = bench.now;
@@ -258,14 +258,14 @@ fn a_transmit_buffer_that_is_too_small_is_counted() {
         assert_eq!(progress.sent, 0);
         now = now.max(progress.wake.as_u64());
         ticks += 1;
-        assert!(ticks < 700, "spins");
+        assert!(ticks < 700, "the session spins");
     }
     assert!(bench.session.counters().unsent > 0);
 }
 
-/// A round may name chunks that nobody has: it is answered with silence, and counted.
+/// A request for chunks that do not exist is not answered, and counted.
 #[test]
-fn requests_for_chunks_that_do_not_exist_are_counted() {
+fn requests_for_missing_chunks_are_counted() {
     let mut bench = bench(256);
     bench.connect(1, 60_000);
     let (message, body) = server(1, 256).opening().remove(0);

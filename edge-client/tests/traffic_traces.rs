@@ -1,6 +1,6 @@
-//! What a private device shows to whoever sees its link: which frames leave, how long they are, and when, and when it closes
-//! the link. For any course of what a server says and a link does, that is the same for all samples, and for all times that
-//! computing takes within a slot.
+//! The traffic of a private device as an observer of its link sees it: which frames are sent, their lengths
+//! and times, and when the link is closed. For any sequence of server messages and link events it is the same
+//! for all samples, and for all durations of a computation within a slot.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -28,35 +28,35 @@ const D: usize = 20;
 const R: usize = 2;
 const ROWS: usize = 12;
 
-/// Of every answer that the server seals.
+/// Nonce of every answer that the server seals.
 const NONCE: [u8; 16] = [9; 16];
 
-/// What happens to a device, whatever it says.
+/// An event at the device, independent of what the device sends.
 #[derive(Clone, Debug)]
-enum Happens {
-    Hears(ToDevice, Vec<u8>),
-    /// What anybody may have said.
-    HearsUnsealed(ToDevice),
+enum LinkEvent {
+    Receives(ToDevice, Vec<u8>),
+    /// An unsealed message, which any sender may have sent.
+    ReceivesUnsealed(ToDevice),
     Up,
     Down,
 }
 
-/// Something that happens so many milliseconds after what was before.
-type Course = Vec<(u64, Happens)>;
+/// Events, each with the milliseconds since the one before.
+type EventSequence = Vec<(u64, LinkEvent)>;
 
-/// Samples of which as much is different as can be: all are of one number.
+/// Samples that differ as much as possible; all sets have the same number of samples.
 fn samples(seed: u64) -> Sliced {
     let mut random = Random(seed);
     let (mut x, mut y) = (random.normals(ROWS * D), random.normals(ROWS));
     match seed % 6 {
-        // None that can be used.
+        // No usable sample.
         0 => x.fill(f32::NAN),
-        // Singular: all rows are one, or zero.
+        // Singular: all rows are equal, or zero.
         1 => x.chunks_mut(D).for_each(|row| row.fill(0.25)),
         2 => x.fill(0.0),
         // Huge.
         3 => x.iter_mut().for_each(|x| *x *= 1e30),
-        // Some of everything.
+        // A mixture.
         4 => {
             x[5 * D] = f32::INFINITY;
             y[3] = f32::NAN;
@@ -67,18 +67,18 @@ fn samples(seed: u64) -> Sliced {
     Sliced::regression(x, y, D, 1)
 }
 
-/// A device, its clock and its server: what the server says goes through the key if there is one.
+/// A device, its clock and its server. With a key, the server's messages are sealed.
 struct Link {
     session: Session<Linear<Heap, Clipped<Known>>, Sliced, Flash, ChaCha8Rng>,
     key: Option<Key>,
     channel: Option<Channel>,
     now: u64,
     last: Progress,
-    /// How long computing takes, and whether there is room for what comes meanwhile.
+    /// Draws the durations of computations, and whether input meanwhile fits the receive buffer.
     luck: Random,
-    /// The end of the last computation.
+    /// End of the last computation.
     computed: u64,
-    /// Everything that was seen: when, and what.
+    /// The observed traffic: times and contents.
     seen: Vec<(u64, String)>,
     closing: bool,
     out: Vec<u8>,
@@ -110,11 +110,11 @@ impl Link {
         let passes = self.session.source_mut().passes;
         self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         if self.session.source_mut().passes > passes {
-            // The end of the slot is not enough: what has piled up must be heard before.
+            // At most one slot minus 1 ms: buffered input is handled before the end.
             self.now += self.luck.next() % SLOT;
             self.computed = self.now;
         }
-        // It leaves when the computation is done.
+        // The frame is sent when the computation is done.
         if self.last.sent > 0 {
             let what = self.read();
             self.seen.push((self.now, what));
@@ -139,8 +139,9 @@ impl Link {
         format!("{message:?} {}", body.len())
     }
 
-    /// The server says something at a time; what comes while the device computes is lost where there is no room for it.
-    fn hear(&mut self, at: u64, message: &ToDevice, body: &[u8], sealed: bool) {
+    /// Delivers a server message at a time. Input during a computation may be lost because the buffer has no
+    /// room.
+    fn deliver(&mut self, at: u64, message: &ToDevice, body: &[u8], sealed: bool) {
         let channel = self.channel.as_mut().filter(|_| sealed);
         let frame = channel.map(|channel| {
             let mut wire = vec![0; wire_capacity(5000)];
@@ -166,9 +167,10 @@ impl Link {
     }
 }
 
-/// A driver hears what has come before it looks at the clock, or after.
+/// Runs the events. The driver handles buffered messages before it checks the clock if `messages_first`, else
+/// after.
 fn trace(
-    course: &Course,
+    events: &EventSequence,
     limit: u16,
     seed: u64,
     messages_first: bool,
@@ -176,7 +178,7 @@ fn trace(
 ) -> Vec<(u64, String)> {
     let mut link = Link::new(limit, seed, key.cloned());
     let mut at = link.now;
-    for (after, happens) in course {
+    for (after, event) in events {
         at += after;
         loop {
             let late = messages_first && at <= link.now;
@@ -190,14 +192,14 @@ fn trace(
             }
         }
         link.now = link.now.max(at);
-        match happens {
-            Happens::Hears(message, body) => link.hear(at, message, body, true),
-            Happens::HearsUnsealed(message) => link.hear(at, message, &[], false),
-            Happens::Up => link.act(Event::LinkUp),
-            Happens::Down => link.act(Event::LinkDown),
+        match event {
+            LinkEvent::Receives(message, body) => link.deliver(at, message, body, true),
+            LinkEvent::ReceivesUnsealed(message) => link.deliver(at, message, &[], false),
+            LinkEvent::Up => link.act(Event::LinkUp),
+            LinkEvent::Down => link.act(Event::LinkDown),
         }
     }
-    // Nothing happens any more, and it says what it still has to say.
+    // No more events: the device sends what is pending.
     while link.last.again || link.last.wake.as_u64() <= at + 4 * SLOT {
         link.now = link.now.max(if link.last.again { 0 } else { link.last.wake.as_u64() });
         link.act(Event::Tick);
@@ -211,17 +213,17 @@ fn power(iterations: u16, upload: PowerUpload) -> (Wire, Role) {
 }
 
 /// The messages that open a round.
-fn opening(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<Happens> {
+fn opening(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<LinkEvent> {
     let tensors = vec![(role, D, R, identity_columns(D, R))];
     let server = Server::new(round, task, Encoding::F32, limit.into(), tensors);
-    server.opening().into_iter().map(|(message, body)| Happens::Hears(message, body)).collect()
+    server.opening().into_iter().map(|(message, body)| LinkEvent::Receives(message, body)).collect()
 }
 
-/// A course that has sense enough to lead to rounds, and not more.
-fn course(limit: u16, steps: &[(u8, u64)]) -> Course {
-    let hears = |message| Happens::Hears(message, Vec::new());
-    let welcome = || hears(ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 3_000 }));
-    let mut course = vec![(0, Happens::Up), (10, welcome())];
+/// Events plausible enough to lead to rounds.
+fn events(limit: u16, steps: &[(u8, u64)]) -> EventSequence {
+    let receives = |message| LinkEvent::Receives(message, Vec::new());
+    let welcome = || receives(ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 3_000 }));
+    let mut sequence = vec![(0, LinkEvent::Up), (10, welcome())];
     let mut round = 1;
     for &(kind, after) in steps {
         let id = RoundId { round, stage: 0 };
@@ -240,23 +242,23 @@ fn course(limit: u16, steps: &[(u8, u64)]) -> Course {
                 let head = if kind & 16 == 0 { EXACT } else { steps };
                 opening(round, (Wire::FitHead { head }, Role::Representation), limit)
             }
-            // Declined at once, or so it would be.
+            // A round that is normally declined at once.
             6 => opening(round + 100, power(4, PowerUpload::Product), limit),
-            // Another time.
+            // The same round again.
             7 | 8 => opening(round, power(1, PowerUpload::Product), limit),
-            9 => vec![hears(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }))],
-            10 => vec![hears(ToDevice::RoundClosed(id))],
-            11 => vec![hears(ToDevice::Missing(Missing {
+            9 => vec![receives(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }))],
+            10 => vec![receives(ToDevice::RoundClosed(id))],
+            11 => vec![receives(ToDevice::Missing(Missing {
                 id,
                 tensor: 0,
                 chunks: std::iter::once(0).collect(),
             }))],
-            12 => vec![hears(ToDevice::Fault(Fault::Greet)), welcome()],
-            13 => vec![hears(ToDevice::RetryAfter { milliseconds: 300 }), Happens::Down],
-            14 => vec![Happens::Down, Happens::Up],
-            15 => vec![Happens::HearsUnsealed(ToDevice::Fault(Fault::Greet)), welcome()],
-            16 => vec![Happens::HearsUnsealed(ToDevice::RetryAfter { milliseconds: 300 })],
-            17 => vec![Happens::Up, welcome()],
+            12 => vec![receives(ToDevice::Fault(Fault::Greet)), welcome()],
+            13 => vec![receives(ToDevice::RetryAfter { milliseconds: 300 }), LinkEvent::Down],
+            14 => vec![LinkEvent::Down, LinkEvent::Up],
+            15 => vec![LinkEvent::ReceivesUnsealed(ToDevice::Fault(Fault::Greet)), welcome()],
+            16 => vec![LinkEvent::ReceivesUnsealed(ToDevice::RetryAfter { milliseconds: 300 })],
+            17 => vec![LinkEvent::Up, welcome()],
             _ => {
                 round += 1;
                 let upload = if kind & 1 == 0 { Upload::Gradient } else { Upload::Representation };
@@ -265,40 +267,40 @@ fn course(limit: u16, steps: &[(u8, u64)]) -> Course {
                 opening(round, (task, Role::Representation), limit)
             }
         };
-        course
+        sequence
             .extend(events.into_iter().enumerate().map(|(n, event)| (if n == 0 { after } else { 0 }, event)));
     }
-    course
+    sequence
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::with_cases(2000) })]
 
     #[test]
-    fn no_trace_tells_what_the_samples_are(
+    fn traffic_is_independent_of_the_samples(
         limit in prop::sample::select(vec![128u16, 4096]),
         steps in prop::collection::vec(
             (any::<u8>(), prop_oneof![Just(0u64), 0..50u64, 0..2 * SLOT, Just(SLOT)]), 1..25),
         (seed, messages_first, keyed) in (0..1_000_000u64, any::<bool>(), any::<bool>()),
     ) {
-        let (course, key) = (course(limit, &steps), Key::new(3, [0x42; 32]));
+        let (events, key) = (events(limit, &steps), Key::new(3, [0x42; 32]));
         let key = keyed.then_some(&key);
-        let first = trace(&course, limit, seed, messages_first, key);
+        let first = trace(&events, limit, seed, messages_first, key);
         for n in 1..8 {
-            prop_assert_eq!(&trace(&course, limit, seed + n, messages_first, key), &first);
+            prop_assert_eq!(&trace(&events, limit, seed + n, messages_first, key), &first);
         }
     }
 }
 
-/// The courses do lead to what is to be hidden: updates, heads that are fitted, declines.
+/// The event sequences lead to the behaviour to be hidden: updates, fitted heads, declines.
 #[test]
-fn there_is_something_to_hide() {
+fn event_sequences_reach_updates_and_declines() {
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
         let mut random = Random(3);
         let (mut updates, mut gradients, mut heads, mut declines) = (0, 0, 0, 0);
         for _ in 0..80 {
             let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
-            for (_, what) in trace(&course(128, &steps), 128, 5, false, key.as_ref()) {
+            for (_, what) in trace(&events(128, &steps), 128, 5, false, key.as_ref()) {
                 updates += u32::from(what.starts_with("Update") && what.contains("Subspace"));
                 gradients += u32::from(what.starts_with("Update") && what.contains("Gradient"));
                 heads += u32::from(what.starts_with("Update") && what.contains("tensors: []"));

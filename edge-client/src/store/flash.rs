@@ -91,7 +91,7 @@ impl core::error::Error for FlashError {}
 /// # Privacy ledger
 ///
 /// A round with a private update costs two more writes, of 21 bytes with eight bytes of framing each. After a reset
-/// the ledger is never below its last saved value, wherever the power failed.
+/// the ledger is never below its last saved value, at any point of a power cut.
 ///
 /// Blank pages (every byte 0xFF) are those of a new device. It creates a ledger of 0 before it writes anything else; if
 /// the power fails then, the next start does so again. Pages with other content and without a valid copy of a ledger

@@ -1,5 +1,4 @@
-//! NOR flash in memory that behaves like the real thing: erased bytes are 0xFF, writing only clears bits, and
-//! the power can go in the middle of anything.
+//! NOR flash in memory: erased bytes are 0xFF, writes only clear bits, and the power can fail at any byte.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,14 +11,14 @@ pub const WORD: usize = 4;
 #[derive(Debug)]
 pub struct Chip {
     pub bytes: Vec<u8>,
-    /// Erasures of each page.
+    /// Number of erases per page.
     pub erased: Vec<usize>,
     pub written: usize,
-    /// Bytes that can still be written or erased; then the power is gone.
+    /// Number of bytes that can still be written or erased before the power fails.
     pub power: usize,
 }
 
-/// A handle: the chip outlives the program that uses it.
+/// A handle to a chip, which outlives the program that uses it.
 #[derive(Clone, Debug)]
 pub struct Nor(pub Rc<RefCell<Chip>>);
 

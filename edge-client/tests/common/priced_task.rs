@@ -1,4 +1,4 @@
-//! A task whose updates cost something of a privacy budget, as far as the session can see: the noise itself is missing.
+//! A task whose updates have a cost in the privacy budget, as seen by the session; it adds no noise.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::Usage;
@@ -11,17 +11,17 @@ use super::Heap;
 use super::problem::{Problem, config};
 use super::server::{Bench, Flash};
 
-/// `T`, of which an update costs `release` of `budget`, and which is quiet for a `slot` when it computes; with no budget it
-/// says that it is not private, and costs so much nevertheless.
+/// Wraps `T`: an update costs `release` of `budget`, and the device is silent for a `slot` when it computes.
+/// Without a budget the task announces no privacy, but its updates have the cost nevertheless.
 #[derive(Clone, Debug)]
 pub struct PricedTask<T> {
     pub task: T,
     pub release: u32,
     pub budget: Option<u64>,
     pub slot: u64,
-    /// What it was prepared for.
+    /// Releases for which the task was prepared.
     pub releases: Vec<Release>,
-    /// Fails to be prepared, as without entropy; or to compute, which is seen at the end.
+    /// Makes preparation fail, as without entropy (`dry`), or the computation at its end (`broken`).
     pub dry: bool,
     pub broken: bool,
 }

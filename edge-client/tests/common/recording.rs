@@ -1,4 +1,4 @@
-//! A small recording of made-up motion.
+//! A small recording of synthetic motion.
 
 use fedspan_client::features::{CHANNELS, WINDOW};
 use fedspan_client::recording::{Header, Series, write};
@@ -18,11 +18,11 @@ pub const HEADER: Header = Header {
     scale: [0.001, 0.001, 0.002, 0.01, 0.02, 0.03],
 };
 
-/// Class, samples, training windows. The last series is too short for a window.
+/// Class, samples and training windows of each series. The last series is too short for a window.
 pub const SHAPES: [(u8, usize, u16); 6] =
     [(0, 420, 4), (2, 300, 2), (1, 650, 6), (0, 250, 2), (1, 199, 1), (2, 99, 0)];
 
-/// Raw samples, series after series.
+/// Raw samples of each series.
 pub fn raw() -> Vec<Vec<u8>> {
     let mut random = Random(7);
     let mut motion = |samples: usize| {
@@ -44,7 +44,7 @@ pub fn series(raw: &[Vec<u8>]) -> Vec<Series<'_>> {
     SHAPES.iter().zip(raw.iter().map(Vec::as_slice)).map(one).collect()
 }
 
-/// The whole recording, with its check, in a partition with `spare` bytes left.
+/// The whole recording, with its checksum, in a partition with `spare` bytes left.
 pub fn partition(header: &Header, spare: usize) -> Vec<u8> {
     let raw = raw();
     let mut bytes = Vec::new();
@@ -54,7 +54,7 @@ pub fn partition(header: &Header, spare: usize) -> Vec<u8> {
     bytes
 }
 
-/// Appends the check.
+/// Appends the checksum.
 pub fn seal(bytes: &mut Vec<u8>) {
     let check = crc32c(bytes);
     bytes.extend_from_slice(&check.to_le_bytes());

@@ -1,4 +1,5 @@
-//! NOR flash in memory whose power goes in a chosen write or erasure, and what the unfinished one leaves behind.
+//! NOR flash in memory whose power fails in a chosen write or erase, with a choice of what the interrupted
+//! operation leaves.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,26 +9,26 @@ use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNo
 pub const PAGE: usize = 512;
 pub const WORD: usize = 4;
 
-/// What the operation leaves in which the power goes.
+/// Content left by the interrupted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tear {
-    /// What was there before.
+    /// The old content.
     Untouched,
-    /// All of it is done, and nobody hears of that.
+    /// The new content, although an error is reported.
     Complete,
-    /// So many quarters of its bytes are done, from the first on.
+    /// The new content in the given number of quarters, from the start.
     First(usize),
-    /// The same, from the last on.
+    /// The new content in the given number of quarters, up to the end.
     Last(usize),
-    /// Of the bits that are to change, so many of eight have, anywhere.
+    /// Each bit to be changed has changed with a probability of the given number of eighths.
     Mixed { eighths: u64, seed: u64 },
-    /// An erasure leaves anything.
+    /// Random content, for an erase.
     Noise { seed: u64 },
-    /// An erasure writes zeros before it erases.
+    /// Zeros, for an erase that programs the page before it erases.
     Zeros,
 }
 
-/// What can become of a write.
+/// Possible results of an interrupted write.
 pub fn torn_writes(seed: u64) -> Vec<Tear> {
     let mixed = |eighths| Tear::Mixed { eighths, seed };
     vec![
@@ -43,7 +44,7 @@ pub fn torn_writes(seed: u64) -> Vec<Tear> {
     ]
 }
 
-/// What can become of an erasure.
+/// Possible results of an interrupted erase.
 pub fn torn_erasures(seed: u64) -> Vec<Tear> {
     let noise = (0..8).map(|n| Tear::Noise { seed: seed.wrapping_mul(31).wrapping_add(n) });
     torn_writes(seed).into_iter().chain([Tear::Last(1), Tear::Last(3), Tear::Zeros]).chain(noise).collect()
@@ -52,14 +53,14 @@ pub fn torn_erasures(seed: u64) -> Vec<Tear> {
 #[derive(Clone, Debug)]
 pub struct Chip {
     pub bytes: Vec<u8>,
-    /// Erased pages and writes, in their order: which of them were erasures.
+    /// The erased pages and writes in order: true for an erase.
     pub done: Vec<bool>,
-    /// The operation in which the power goes, and what that leaves.
+    /// Index of the operation in which the power fails, and the content that it leaves.
     pub cut: Option<(usize, Tear)>,
     pub dead: bool,
 }
 
-/// A handle: the chip outlives the program that uses it.
+/// A handle to a chip, which outlives the program that uses it.
 #[derive(Clone, Debug)]
 pub struct Torn(pub Rc<RefCell<Chip>>);
 
@@ -80,7 +81,7 @@ impl Torn {
         Self(Rc::new(RefCell::new(Chip { bytes, done: Vec::new(), cut: None, dead: false })))
     }
 
-    /// Flash with these bytes whose power goes in its operation `at`.
+    /// Flash with this content whose power fails in operation `at`.
     pub fn cut(bytes: &[u8], at: usize, tear: Tear) -> Self {
         let torn = Self::with(bytes.to_vec());
         torn.0.borrow_mut().cut = Some((at, tear));
@@ -95,19 +96,19 @@ impl Torn {
         self.0.borrow().dead
     }
 
-    /// Erasures so far.
+    /// Number of erases so far.
     pub fn erased(&self) -> usize {
         self.0.borrow().done.iter().filter(|erases| **erases).count()
     }
 
-    /// Which operations were erasures.
+    /// The operations so far: true for an erase.
     pub fn done(&self) -> Vec<bool> {
         self.0.borrow().done.clone()
     }
 }
 
 impl Chip {
-    /// Turns the bytes from `at` on into `after`, unless the power goes.
+    /// Changes the bytes from `at` on to `after`, unless the power fails.
     fn change(&mut self, at: usize, after: &[u8], erases: bool) -> Result<(), NorFlashErrorKind> {
         if self.dead {
             return Err(NorFlashErrorKind::Other);
