@@ -10,12 +10,12 @@ use fedspan_aggregator::store;
 use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;
-use fedspan_sim::data::Dataset;
-use fedspan_sim::emulate::{
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::emulate::{
     BoardReport, CORES, Core, EmulateError, Emulated, Fate, Firmware, Link, Plan, Watch, expected,
     run as emulate,
 };
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::replay::replay;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
@@ -315,7 +315,10 @@ async fn what_is_no_flash_is_refused_with_its_size() {
         world.fates = vec![Fate { board: 1, flash: Some(vec![0xff; length]), ..Fate::default() }];
         match world.try_run().await {
             Err(EmulateError::Board { device: 1, said, .. }) => {
-                assert!(said.ends_with(&format!("the file has {length} bytes, the flash has 8192")), "{said}");
+                assert!(
+                    said.ends_with(&format!("the file has {length} bytes, the flash has 8192")),
+                    "{said}"
+                );
             }
             other => panic!("{other:?}"),
         }

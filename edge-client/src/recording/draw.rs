@@ -1,5 +1,5 @@
 //! The simulator's seeded draws, without allocation: the windows that a wearer labels, and those on which a
-//! round's head is fitted. The originals are in `aggregator/engine/src/random.rs` and `sim/src/data/watch.rs`
+//! round's head is fitted. The originals are in `aggregator/engine/src/random.rs` and `sim/core/src/data/watch.rs`
 //! (`draw_per_class`); the same seed gives the same windows.
 
 use rand_chacha::ChaCha8Rng;

@@ -1,5 +1,5 @@
 //! Sample source over a recording: the same windows in the same order as the simulator's client of the same
-//! wearer (`sim/src/data`). Nothing of length m is kept, other than features on a board with room for them.
+//! wearer (`sim/core/src/data`). Nothing of length m is kept, other than features on a board with room for them.
 
 use fedspan_protocol::message::RoundId;
 
