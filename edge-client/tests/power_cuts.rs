@@ -16,7 +16,7 @@ const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
 /// A device: its number of pages, and what it keeps there besides the record.
 #[derive(Clone, Copy, Debug)]
-struct World {
+struct DeviceKind {
     pages: usize,
     keyed: bool,
     private: bool,
@@ -25,9 +25,9 @@ struct World {
 /// Bounds for a counter at the next start: the last value saved successfully, and the largest value
 /// attempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Number {
-    promised: u64,
-    tried: u64,
+struct CounterBounds {
+    saved_value: u64,
+    attempted: u64,
 }
 
 /// Reason for the end of a run.
@@ -48,21 +48,21 @@ fn invariant(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Ended> 
     if holds { Ok(()) } else { Err(Ended::Violated(broken())) }
 }
 
-impl Number {
+impl CounterBounds {
     fn found(&mut self, number: u64, what: &str) -> Result<(), Ended> {
-        let Self { promised, tried } = *self;
-        invariant((promised..=tried).contains(&number), || {
-            format!("{what}: {number} is not in {promised}..={tried}")
+        let Self { saved_value, attempted } = *self;
+        invariant((saved_value..=attempted).contains(&number), || {
+            format!("{what}: {number} is not in {saved_value}..={attempted}")
         })?;
         // The device may have acted upon a value once it has read it.
-        self.promised = number;
+        self.saved_value = number;
         Ok(())
     }
 
     fn save(&mut self, by: u64, save: impl FnOnce(u64) -> Result<(), StoreError>) -> Result<(), StoreError> {
-        self.tried = self.promised + by;
-        save(self.tried)?;
-        self.promised = self.tried;
+        self.attempted = self.saved_value + by;
+        save(self.attempted)?;
+        self.saved_value = self.attempted;
         Ok(())
     }
 }
@@ -70,26 +70,26 @@ impl Number {
 /// Knowledge about the content of the flash from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Known {
-    spent: Number,
-    handshakes: Number,
+    spent: CounterBounds,
+    handshakes: CounterBounds,
     /// Round of the record that was saved last (0 for none), and round of the save begun last.
     saved: u32,
     begun: u32,
 }
 
-impl World {
+impl DeviceKind {
     /// Runs the device from a start through the given number of rounds.
-    fn live(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), Ended> {
+    fn run(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), Ended> {
         let end = u32::try_from(flash.image().len()).unwrap();
         let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..end).unwrap();
-        let lived = self
+        let outcome = self
             .boot(&mut store, known)
             .and_then(|()| (0..rounds).try_for_each(|_| self.round(&mut store, known)));
-        invariant(lived != Err(Ended::Cut) || flash.is_dead(), || {
+        invariant(outcome != Err(Ended::Cut) || flash.is_dead(), || {
             "the store fails although the flash works".into()
         })?;
         invariant(store.erased() == 0, || "the store erased everything".into())?;
-        lived
+        outcome
     }
 
     /// Reads the store as a session does at its start.
@@ -110,8 +110,8 @@ impl World {
         if self.keyed {
             known.handshakes.found(store.load_handshakes()?, "handshakes")?;
             // A new range of handshake numbers is needed every few rounds.
-            if known.handshakes.promised / 128 <= u64::from(known.saved) / 3 {
-                known.handshakes.save(128, |numbered| store.save_handshakes(numbered))?;
+            if known.handshakes.saved_value / 128 <= u64::from(known.saved) / 3 {
+                known.handshakes.save(128, |reserved| store.save_handshakes(reserved))?;
             }
         }
         Ok(())
@@ -129,47 +129,47 @@ impl World {
         Ok(())
     }
 
-    /// Repeats a run with each of its operations cut, as far as `wanted(operation, kind of remains)` is true,
+    /// Repeats a run with each of its operations cut, as far as `selected(operation, kind of remains)` is true,
     /// and calls `each` with the result.
     fn cuts(
         self,
         image: &[u8],
         known: Known,
         rounds: u32,
-        wanted: impl Fn(usize, usize) -> bool,
+        selected: impl Fn(usize, usize) -> bool,
         mut each: impl FnMut(usize, Tear, Vec<u8>, Known, Result<(), Ended>),
     ) {
         let whole = Torn::with(image.to_vec());
         // The caller has checked the run without a cut.
-        let _ = self.live(&whole, &mut known.clone(), rounds);
+        let _ = self.run(&whole, &mut known.clone(), rounds);
         for (at, erases) in whole.done().into_iter().enumerate() {
             let seed = (image.len() + at) as u64;
             let tears = if erases { torn_erasures(seed) } else { torn_writes(seed) };
-            for (_, tear) in tears.into_iter().enumerate().filter(|(turn, _)| wanted(at, *turn)) {
+            for (_, tear) in tears.into_iter().enumerate().filter(|(turn, _)| selected(at, *turn)) {
                 let (flash, mut known) = (Torn::cut(image, at, tear), known);
-                let ended = self.live(&flash, &mut known, rounds);
+                let ended = self.run(&flash, &mut known, rounds);
                 each(at, tear, flash.image(), known, ended);
             }
         }
     }
 
     /// Runs the device twice without a cut.
-    fn carries_on(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), Ended> {
+    fn continues(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), Ended> {
         let flash = Torn::with(image);
-        self.live(&flash, known, rounds)?;
-        self.live(&flash, known, rounds)
+        self.run(&flash, known, rounds)?;
+        self.run(&flash, known, rounds)
     }
 }
 
 /// Numbers of cuts and of violations.
 #[derive(Debug, Default)]
-struct Tried {
+struct CutCounts {
     once: usize,
     twice: usize,
     violations: usize,
 }
 
-impl Tried {
+impl CutCounts {
     fn check(&mut self, ended: Result<(), Ended>, where_: impl FnOnce() -> String) -> bool {
         let Err(Ended::Violated(reason)) = ended else { return true };
         self.violations += 1;
@@ -183,13 +183,13 @@ impl Tried {
 /// Cuts runs of three rounds until every page has been erased, and then the recovery and one round after each
 /// cut. After the second cut two runs must succeed. Unless `all` is set, second cuts take turns in what they
 /// leave.
-fn cut_everywhere(world: World, all: bool) -> Tried {
+fn cut_everywhere(device: DeviceKind, all: bool) -> CutCounts {
     const ROUNDS: u32 = 3;
-    let (mut tried, mut seen) = (Tried::default(), HashSet::new());
-    let (flash, mut known) = (Torn::new(world.pages), Known::default());
+    let (mut tried, mut seen) = (CutCounts::default(), HashSet::new());
+    let (flash, mut known) = (Torn::new(device.pages), Known::default());
     // Until pages are reused and every page has been erased.
-    while flash.erased() < world.pages {
-        world.cuts(
+    while flash.erased() < device.pages {
+        device.cuts(
             &flash.image(),
             known,
             ROUNDS,
@@ -197,48 +197,48 @@ fn cut_everywhere(world: World, all: bool) -> Tried {
             |at, tear, image, known, ended| {
                 tried.once += 1;
                 // Different cuts can leave the same content.
-                if !tried.check(ended, || format!("{world:?}, {at}, {tear:?}"))
+                if !tried.check(ended, || format!("{device:?}, {at}, {tear:?}"))
                     || !seen.insert((image.clone(), known))
                 {
                     return;
                 }
-                let lived = world.carries_on(image.clone(), &mut known.clone(), 2);
-                if !tried.check(lived, || format!("{world:?}, after {at}, {tear:?}")) {
+                let outcome = device.continues(image.clone(), &mut known.clone(), 2);
+                if !tried.check(outcome, || format!("{device:?}, after {at}, {tear:?}")) {
                     return;
                 }
                 let first = seen.len();
-                let wanted = |second, turn| all || turn % 9 == (first + second) % 9;
-                world.cuts(&image, known, 1, wanted, |second, again, image, mut known, ended| {
+                let selected = |second, turn| all || turn % 9 == (first + second) % 9;
+                device.cuts(&image, known, 1, selected, |second, again, image, mut known, ended| {
                     tried.twice += 1;
-                    let lived =
-                        if ended == Err(Ended::Cut) { world.carries_on(image, &mut known, 1) } else { ended };
-                    tried.check(lived, || format!("{world:?}, after {at}, {tear:?}, {second}, {again:?}"));
+                    let outcome =
+                        if ended == Err(Ended::Cut) { device.continues(image, &mut known, 1) } else { ended };
+                    tried.check(outcome, || format!("{device:?}, after {at}, {tear:?}, {second}, {again:?}"));
                 });
             },
         );
-        world.live(&flash, &mut known, ROUNDS).unwrap();
+        device.run(&flash, &mut known, ROUNDS).unwrap();
     }
     tried
 }
 
-fn worlds() -> Vec<World> {
-    let world = |pages, keyed, private| World { pages, keyed, private };
+fn device_kinds() -> Vec<DeviceKind> {
+    let device = |pages, keyed, private| DeviceKind { pages, keyed, private };
     vec![
-        world(2, true, true),
-        world(2, false, false),
-        world(3, true, false),
-        world(2, true, false),
-        world(3, true, true),
-        world(4, false, true),
+        device(2, true, true),
+        device(2, false, false),
+        device(3, true, false),
+        device(2, true, false),
+        device(3, true, true),
+        device(4, false, true),
     ]
 }
 
 fn cut_all(all: bool) {
-    let mut sum = Tried::default();
-    for world in worlds().into_iter().take(if all { usize::MAX } else { 3 }) {
-        let tried = cut_everywhere(world, all);
+    let mut sum = CutCounts::default();
+    for device in device_kinds().into_iter().take(if all { usize::MAX } else { 3 }) {
+        let tried = cut_everywhere(device, all);
         println!(
-            "{world:?}: {} cuts, {} pairs of cuts, {} violations",
+            "{device:?}: {} cuts, {} pairs of cuts, {} violations",
             tried.once, tried.twice, tried.violations
         );
         sum.once += tried.once;

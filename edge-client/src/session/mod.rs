@@ -12,9 +12,8 @@
 //! # Encryption
 //!
 //! With a key, the server's Welcome is sealed, which proves that the server has the device's key. The device answers
-//! with a sealed Alive, which proves that the device has it too. Since the sender of an unsealed message is unknown, the
-//! session follows
-//! only those that can do no harm (reconnect later, repeat the handshake).
+//! with a sealed Alive, which proves that the device has it too. Since the sender of an unsealed message is unknown,
+//! the session follows only those that can do no harm (reconnect later, repeat the handshake).
 //!
 //! # Retries
 //!

@@ -12,32 +12,37 @@ use crate::store::RecordHeader;
 use crate::task::Usage;
 use crate::time::Millis;
 
+/// Phase of a session; the picture is in [`session`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// There is no link.
     Offline,
-    Greeting {
-        hello_sent: bool,
-    },
+    /// The link is up, and the Welcome has not arrived yet.
+    Greeting { hello_sent: bool },
+    /// No round is open, or its update is finished.
     Idle,
-    Receiving {
-        ask_missing: bool,
-    },
+    /// Tensors of the open round are missing; `ask_missing` if the next frame requests them.
+    Receiving { ask_missing: bool },
+    /// The open round collects samples ([`Sampling::Stream`](super::Sampling::Stream)).
     Collecting,
     /// The update is computed and will be sent at the end of the slot.
     AwaitingSlot,
-    Sending {
-        next: UploadCursor,
-    },
+    /// The update is being sent.
+    Sending { next: UploadCursor },
+    /// The update has been sent.
     AwaitingAck,
 }
 
 /// Position in the outgoing update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadCursor {
+    /// The Update message.
     Update,
+    /// A chunk of one of its tensors.
     Chunk { tensor: u8, index: u16 },
 }
 
+/// Everything that a session remembers, other than its keys and its privacy ledger.
 #[derive(Clone, Debug)]
 pub struct SessionState {
     pub phase: Phase,
@@ -45,8 +50,11 @@ pub struct SessionState {
     pub timeout_at: Millis,
     /// The open round, or the last one that was computed.
     pub round: RoundId,
+    /// Tensors of the open round, as far as they have arrived.
     pub assembly: Assembly,
+    /// Tensors of the update.
     pub upload: Descriptors,
+    /// Usage of samples that the update reports.
     pub usage: Usage,
     /// Cost of the open round's update, in units of the privacy budget.
     pub cost: u64,
@@ -59,9 +67,13 @@ pub struct SessionState {
     pub save_failed: bool,
     /// True if the task's buffers hold the update of `round`, which may be sent (again).
     pub update_ready: bool,
+    /// A decline to be sent.
     pub decline: Option<Decline>,
+    /// Chunks of the update that the server has requested again.
     pub resend: Option<Missing>,
+    /// The server's campaign.
     pub campaign: u64,
+    /// The last finished round of the campaign.
     pub last_round: u32,
     /// The last round of which any part of an update was sent, whether or not it was finished.
     pub last_sent_round: u32,
@@ -71,11 +83,13 @@ pub struct SessionState {
     pub rehandshake: bool,
     /// Longest time without sending, after which the session sends Alive.
     pub alive_interval: Millis,
+    /// Time of the last frame sent.
     pub last_sent_at: Millis,
     /// Time of the last Welcome.
     pub welcomed_at: Millis,
     /// Connection attempts since the last Welcome.
     pub connect_attempts: u32,
+    /// True if the driver must close the link.
     pub close: bool,
     /// Time from the start of a private computation to its answer; zero if nothing is private.
     pub slot: Millis,
@@ -88,7 +102,9 @@ pub struct SessionState {
     pub leave_when_fitted: bool,
     /// True if the open round fits the final head.
     pub fitting: bool,
+    /// True once the final head is fitted and acknowledged.
     pub fitted: bool,
+    /// The server's authentic refusal of this device.
     pub refusal: Option<Refusal>,
     pub counters: Counters,
 }

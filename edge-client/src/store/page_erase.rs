@@ -21,8 +21,11 @@ const PAGE_INDEX_BITS: u32 = 16;
 /// State of a page in the library's view, by its first and last bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PageState {
+    /// Without marks: free, and taken for erased.
     Open,
+    /// Marked at its beginning: in use.
     Used,
+    /// Marked at both ends: full.
     Full,
 }
 
@@ -46,8 +49,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         for page in self.pages() {
             full &= self.page_state(page)? == PageState::Full;
         }
-        let noted = found.value(CounterKind::Erasures).map(|intent| {
-            let page_index = (intent & ((1 << PAGE_INDEX_BITS) - 1)) as u32;
+        let intent = found.value(CounterKind::Erasures).map(|value| {
+            let page_index = (value & ((1 << PAGE_INDEX_BITS) - 1)) as u32;
             let inside = found.end(CounterKind::Erasures).saturating_sub(1);
             (
                 start.saturating_add(inside / Self::PAGE * Self::PAGE),
@@ -57,7 +60,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         let next = |page: u32| {
             if page.saturating_add(Self::PAGE) < end { page.saturating_add(Self::PAGE) } else { start }
         };
-        let page = match noted {
+        let page = match intent {
             Some((used, page)) if self.page_state(used)? == PageState::Used && page != used => page,
             // All pages are full: one of them was about to be reused, and its erase has to be repeated. It is
             // the page after the one with the newest intent. There are no intents before the last page is
@@ -66,17 +69,17 @@ impl<F: NorFlash> GuardedFlash<F> {
             _ if full => end.saturating_sub(Self::PAGE),
             _ => return Ok(()),
         };
-        let behind = page.saturating_add(Self::PAGE);
-        if page >= end || self.scan(page..behind)?.is_blank {
+        let page_end = page.saturating_add(Self::PAGE);
+        if page >= end || self.scan(page..page_end)?.is_blank {
             return Ok(());
         }
-        let (before, after) = (self.scan(start..page)?, self.scan(behind..end)?);
+        let (before, after) = (self.scan(start..page)?, self.scan(page_end..end)?);
         // Includes a copy that begins in the page before: other software has put it there.
         let needed = |kind: CounterKind| found.value(kind) > before.value(kind).max(after.value(kind));
         if CounterKind::PROTECTED.into_iter().any(needed) || before.is_blank && after.is_blank {
             return Ok(());
         }
-        self.flash.erase(page, behind).map_err(|error| error.kind())
+        self.flash.erase(page, page_end).map_err(|error| error.kind())
     }
 
     fn pages(&self) -> impl Iterator<Item = u32> + use<F> {
