@@ -88,16 +88,16 @@ fn damaged_byte_never_lowers_the_counter() {
         }
         let image = nor.0.borrow().bytes.clone();
         for at in 0..image.len() {
-            for spoilt in [image[at] ^ 1, image[at] ^ 0x80, 0, 0xff, !image[at]] {
+            for damaged in [image[at] ^ 1, image[at] ^ 0x80, 0, 0xff, !image[at]] {
                 let mut bytes = image.clone();
-                bytes[at] = spoilt;
+                bytes[at] = damaged;
                 tried += 1;
                 match boot(&Nor::with(bytes)).1 {
                     Ok(number) if number < 128 * saves => {
                         lower += 1;
                         if lower < 20 {
                             println!(
-                                "{number} for {} at {at}: {:02x} -> {spoilt:02x}",
+                                "{number} for {} at {at}: {:02x} -> {damaged:02x}",
                                 128 * saves,
                                 image[at]
                             );

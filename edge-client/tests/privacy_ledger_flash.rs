@@ -151,14 +151,14 @@ fn power_cut_never_lowers_the_ledger() {
 #[test]
 fn no_history_lowers_the_ledger() {
     let mut random = Random(5);
-    let (mut lives, mut cuts, mut all) = (0, 0, 0);
-    while lives < 10_000 {
+    let (mut runs, mut cuts, mut all) = (0, 0, 0);
+    while runs < 10_000 {
         let nor = Nor::new(2 + random.below(3));
         // Saved and attempted values: of handshakes and of the spent budget.
         let (mut promised, mut tried) = ([0u64; 2], [0u64; 2]);
         let (damaged, mut begun) = (random.below(10) == 0, false);
         for _ in 0..20 + random.below(60) {
-            lives += 1;
+            runs += 1;
             nor.0.borrow_mut().power = if random.below(3) > 0 { random.below(400) } else { usize::MAX };
             let (mut store, found) = boot(&nor, random.below(2) == 0);
             if let Ok(spent) = found {
@@ -204,7 +204,7 @@ fn no_history_lowers_the_ledger() {
             assert!(spent_of(&image) >= promised[1]);
         }
     }
-    println!("{lives} lives, {cuts} cuts, the whole budget counted as spent {all} times");
+    println!("{runs} runs, {cuts} cuts, the whole budget counted as spent {all} times");
 }
 
 fn store_numbers(nor: &Nor) -> u64 {
@@ -233,12 +233,12 @@ fn damaged_byte_never_lowers_the_ledger() {
     let image = used(2).image();
     let mut tried = 0;
     for at in 0..image.len() {
-        for spoilt in [image[at] ^ 1, image[at] ^ 0x80, 0, 0xff, !image[at]] {
+        for damaged in [image[at] ^ 1, image[at] ^ 0x80, 0, 0xff, !image[at]] {
             let mut bytes = image.clone();
-            bytes[at] = spoilt;
+            bytes[at] = damaged;
             tried += 1;
             let nor = Nor::with(bytes);
-            assert_eq!(spent(&nor), Ok(90), "{at}: {spoilt:02x}");
+            assert_eq!(spent(&nor), Ok(90), "{at}: {damaged:02x}");
             assert_eq!(spent(&nor), Ok(90), "at the next start");
         }
     }
@@ -340,7 +340,7 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
 #[test]
 fn erasing_never_loses_a_counter() {
     let mut random = Random(1);
-    let (mut erasures, mut spoilt, mut tried) = (0, 0, 0);
+    let (mut erasures, mut lost, mut tried) = (0, 0, 0);
     for pages in [2, 2, 3, 4].repeat(12) {
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
         let mut handshakes = [b"FSPH".as_slice(), &1280u64.to_le_bytes()].concat();
@@ -363,7 +363,7 @@ fn erasing_never_loses_a_counter() {
             // The ledger is given up temporarily only if two pages hold one counter each.
             let apart = pages == 2 && first / PAGE != second / PAGE;
             assert!(spent == Ok(90) || apart && !whole && spent == Ok(ALL_SPENT), "{spent:?}");
-            spoilt += u32::from(spent == Ok(ALL_SPENT));
+            lost += u32::from(spent == Ok(ALL_SPENT));
             save(&mut store, 2).unwrap();
             if whole {
                 break;
@@ -371,5 +371,5 @@ fn erasing_never_loses_a_counter() {
         }
     }
     assert!(erasures > 10, "{erasures}");
-    println!("{tried} cuts, {spoilt} of them left the whole budget spent");
+    println!("{tried} cuts, {lost} of them left the whole budget spent");
 }
