@@ -15,9 +15,9 @@
 //! `|Z W - Y| <= |Y|` at the minimum, `|r| <= 2 e |Z| (|Z| |W| + |Y|)`. The quotient of `|r|` and
 //! `|Z| (|Z| |W| + |Y|)` is the *normwise residual* ([`Residual::normwise`]).
 //!
-//! **Rank cut.** Columns dropped by [`least_squares`] are further data errors: their norm is at most `cut |Z|
-//! + 1e-18` each, `sqrt(k)` times that in Frobenius norm, and they are dropped only if the least singular
-//! value is no larger than that.
+//! **Rank cut.** Columns dropped by [`least_squares`] are further data errors: the norm of each is at most
+//! `cut |Z| + 1e-18`, the Frobenius norm of all at most `sqrt(k)` times that, and they are dropped only if the
+//! least singular value is no larger than that.
 //!
 //! **Underflow.** A product or quotient below f32's normal range errs by up to `2^-150`, half the least
 //! subnormal, at any size (Higham, section 2.1): [`underflow`].
@@ -59,10 +59,10 @@ pub fn residual_bound(z: &Svd, m: usize) -> f64 {
     2.0 * (rounding(m, k) + if cut_is_possible { dropped } else { 0.0 })
 }
 
-/// The part of `|r|` explained by underflow, for a `Z` of spectral norm `largest`. `r` is a k x c matrix;
-/// each element of `Q^T Y` goes through m rotations of two products (then times `Z`), or each element of `Z^T
-/// Y` is a sum of m products; the k x k solve after it errs by at most `(k + 1)^3` products, times up to `(1
-/// + |Z|)^2`; rounding `W` itself is one more, times `|Z|^2`.
+/// The part of `|r|` explained by underflow, for a `Z` of spectral norm `largest`. `r` is a k x c matrix; each
+/// element of `Q^T Y` goes through m rotations of two products (then times `Z`), or each element of `Z^T Y` is a
+/// sum of m products; the k x k solve after it errs by at most `(k + 1)^3` products, times up to
+/// `(1 + |Z|)^2`; rounding `W` itself is one more, times `|Z|^2`.
 pub fn underflow(largest: f64, m: usize, k: usize, c: usize) -> f64 {
     let products = (2 * m + (k + 1).pow(3)) as f64 * ((k * c) as f64).sqrt();
     2f64.powi(-150) * products * (1.0 + largest).powi(2)
