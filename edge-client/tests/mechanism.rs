@@ -3,6 +3,7 @@
 #![cfg(feature = "privacy")]
 
 use crate::common::*;
+use fedspan_client::Millis;
 use fedspan_client::privacy::{
     NoEntropy, NoiseMultiplier, PrivacySettings, PrivacySettingsError, Seed, VarianceError, sensitivity,
 };
@@ -110,7 +111,7 @@ fn provisioning_records_become_settings_or_errors() {
     };
     let made = PrivacySettings::provisioned(&noise).unwrap();
     assert_eq!((made.release(), made.budget(), made.rows_max()), ((1u32 << 30).div_ceil(9), 77, 500));
-    assert_eq!((made.slot(), made.iterations_max()), (250, 3));
+    assert_eq!((made.slot(), made.iterations_max()), (Millis::new(250), 3));
     for (wrong, message) in [
         (ProvisionedNoise { multiplier_square: 1 << 14, ..noise }, "16384"),
         (ProvisionedNoise { multiplier_square: u64::MAX, ..noise }, "18446744073709551615"),

@@ -3,6 +3,7 @@
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
+use fedspan_client::Millis;
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{
     Linear, NotReady, Recording, SampleSource, Samples, SourceError, Targets, Task, Workspace,

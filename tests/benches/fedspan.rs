@@ -4,6 +4,7 @@
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
+use fedspan_client::Millis;
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_engine::aggregate::{RoundAggregate, Rule, Share, TRIM};

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
-#[path = "../../edge-client/tests/common/nor.rs"]
-mod nor;
-#[path = "../../edge-client/tests/common/torn.rs"]
-mod torn;
+#[path = "../../edge-client/tests/common/nor_flash.rs"]
+mod nor_flash;
+#[path = "../../edge-client/tests/common/torn_flash.rs"]
+mod torn_flash;
 
 mod cuts;
 mod device_keys;

@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
 use crate::common::{Board, DEVICE, ServerEnd, gate, keys, opening, protected, uncobs};
-use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
+use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_aggregator::connection::Inbound;
+use fedspan_client::Millis;
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{
     Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings,

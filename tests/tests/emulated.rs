@@ -295,7 +295,7 @@ async fn run_with_noise_in_flash(core: &str, rounds: u32, seeds: std::ops::Range
             let line = &board.line;
             assert_eq!((board.number("restored"), board.number("unusable")), (0, 1), "{line}");
             assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
-            assert!(board.said.contains("no record; starting clean"), "{}", board.said);
+            assert!(board.said.contains("the flash holds no record; starting without one"), "{}", board.said);
         }
         assert!(counted(&emulated).iter().all(|round| round.len() == 4));
     }
@@ -314,7 +314,10 @@ async fn flash_image_of_wrong_size_is_refused_with_its_size() {
         world.fates = vec![Fate { board: 1, flash: Some(vec![0xff; length]), ..Fate::default() }];
         match world.try_run().await {
             Err(EmulateError::Board { device: 1, said, .. }) => {
-                assert!(said.ends_with(&format!("it has {length} bytes, the flash has 8192")), "{said}");
+                assert!(
+                    said.ends_with(&format!("the file has {length} bytes, the flash has 8192")),
+                    "{said}"
+                );
             }
             other => panic!("{other:?}"),
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::connection::{Connection, Gate, Inbound};
+use fedspan_client::Millis;
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::session::{Config, Event, Protection};
 use fedspan_client::store::NoStore;

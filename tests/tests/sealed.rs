@@ -10,7 +10,7 @@ use crate::common::{
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::Event;
 use fedspan_client::session::Protection;
-use fedspan_client::store::{Loaded, NoStore, Record, Store, StoreError};
+use fedspan_client::store::{NoStore, Record, RecordHeader, Store, StoreError};
 use fedspan_protocol::message::{Decline, DeclineReason, Numeric, Refusal, RoundId, ToServer};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
@@ -177,7 +177,7 @@ impl Store for Faulty {
         Ok(())
     }
 
-    fn load(&mut self, _head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, _head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         Ok(None)
     }
 
@@ -216,8 +216,8 @@ fn device_with_failed_storage_stays_silent() {
             assert_eq!(board.session.counters().storage, attempt);
             assert!(board.wait(5_000).is_empty());
             assert!(board.event(Event::LinkDown).is_empty());
-            assert!(board.last.wake > board.now && board.last.wake <= board.now + 60_000);
-            board.now = board.last.wake;
+            assert!(board.last.wake.as_u64() > board.now && board.last.wake.as_u64() <= board.now + 60_000);
+            board.now = board.last.wake.as_u64();
         }
     }
     // Without a key no handshake is numbered.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::{
     Board, DEVICE, ServerEnd, WELCOME, converse, gate, keys, plain, protected, requirements, round, uncobs,
 };
-use crate::nor::{Nor, PAGE, WORD};
+use crate::nor_flash::{Nor, PAGE, WORD};
 use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::session::Protection;
 use fedspan_client::store::{FlashStore, NoStore, record_len};

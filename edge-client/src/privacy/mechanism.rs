@@ -9,7 +9,7 @@ use super::multiplier::{NoiseMultiplier, NoiseMultiplierError};
 use super::noise::Seed;
 use super::sensitivity::{GRID_MAX, sensitivity};
 use crate::mechanism::{Mechanism, Release};
-use crate::session::Millis;
+use crate::time::Millis;
 
 /// Number of bits of a sum of rows.
 const SUM_BITS: u32 = 30;

@@ -37,8 +37,8 @@ mod shared_head;
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
 use crate::mechanism::Release;
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
+use crate::time::Millis;
 
 pub use head_fit::{HeadFit, HeadFits};
 pub use linear::Linear;
@@ -133,7 +133,7 @@ pub trait Task {
     /// Returns the response time of a private device, in milliseconds after the start of a computation. It is
     /// longer than any computation, and the same for all. 0 without noise.
     fn slot(&self) -> Millis {
-        0
+        Millis::ZERO
     }
 
     /// Prepares the noise of one release, before the session charges its cost and computes the round.

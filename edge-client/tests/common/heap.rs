@@ -1,8 +1,8 @@
-//! Memory whose sizes are known at run time only.
+//! Memory whose sizes are known only at run time.
 
 use fedspan_client::memory::{Blocks, Eight, Memory, Parts, PartsRef, Shape};
 
-/// Memory for a linear model of any shape, with or without the buffers for power iterations and streaming.
+/// Memory for a linear model of any shape, optionally with the buffers for power iterations and streaming.
 #[derive(Clone, Debug)]
 pub struct Heap {
     shape: Shape,
@@ -18,7 +18,7 @@ impl Heap {
         Self { shape: Shape { features, width, outputs }, buffers, extra_matrix: None, blocks: None }
     }
 
-    /// With a second d x k.
+    /// Memory with a second d x k buffer.
     pub fn power(features: usize, width: usize, outputs: usize) -> Self {
         Self { extra_matrix: Some(vec![0.0; features * width]), ..Self::new(features, width, outputs) }
     }

@@ -6,9 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
+use fedspan_client::Millis;
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
-use fedspan_client::session::{Config, Millis, Protection};
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::{NoStore, Store};
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
@@ -315,7 +316,7 @@ impl SimDevice {
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],
             wire: Vec::new(),
-            now: 0,
+            now: Millis::ZERO,
         };
         device.step(Event::LinkUp);
         device
@@ -339,9 +340,9 @@ impl SimDevice {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
                     let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                     self.connection.receive(sent, &mut self.said);
-                    let quiet_until = self.session.quiet_until();
-                    more = progress.again && progress.sent > 0 || quiet_until > self.now;
-                    self.now = self.now.max(quiet_until);
+                    let silent_until = self.session.silent_until();
+                    more = progress.again && progress.sent > 0 || silent_until > self.now;
+                    self.now = self.now.max(silent_until);
                 }
             }
             self.wire = wire;

@@ -10,7 +10,7 @@ use crate::scenario::Scenario;
 
 /// How long a device that adds noise is quiet while it computes, on a clock of its own: a simulation sets that forward, and
 /// a device on a host computes less long.
-pub const SLOT: Millis = 1_000;
+pub const SLOT: Millis = Millis::new(1_000);
 
 /// How devices hide what they send.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use fedspan_client::store::{FlashStore, Loaded, Record, SPENT, Store, StoreError, record_len};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
 
 use crate::Work;
 use crate::chip::{Chip, PAGE, WORD};
@@ -27,8 +27,8 @@ fn store(chip: &Chip) -> Flash {
     FlashStore::new(chip.clone(), 0..end).expect("whole pages")
 }
 
-fn record(round: u32) -> (Loaded, [f32; K]) {
-    (Loaded { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
+fn record(round: u32) -> (RecordHeader, [f32; K]) {
+    (RecordHeader { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
 }
 
 /// Runs an input: two bytes of settings (pages and their initial image, whether the device is private, when
@@ -74,7 +74,7 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     // From any image: while the power lasts, a saved record is there after a reset.
     for round in 100..104 {
         let next = paid.end().saturating_add(3);
-        if private && next < SPENT {
+        if private && next < ALL_SPENT {
             paid = if bench.pay(next).is_ok() { next..=next } else { *paid.start()..=next };
         }
         if bench.save(round).is_ok() {
@@ -121,7 +121,7 @@ fn spent_without_copy(bytes: &[u8]) -> u64 {
         let written = if places.contains(&at) { first[(at - place) % first.len()] } else { 0xFF };
         byte & written == written
     });
-    if blank { 0 } else { SPENT }
+    if blank { 0 } else { ALL_SPENT }
 }
 
 /// Initial images without and with a ledger, for two, three and four pages: erased, all zero, a few records
@@ -160,7 +160,7 @@ struct Bench {
 
 impl Bench {
     /// Loads after a reset, as nothing is kept in RAM.
-    fn load(&mut self) -> Result<Option<(Loaded, [f32; K])>, StoreError> {
+    fn load(&mut self) -> Result<Option<(RecordHeader, [f32; K])>, StoreError> {
         let mut head = [7.0; K];
         let loaded = self.count(|store| store.load(&mut head));
         match loaded {
@@ -171,7 +171,7 @@ impl Bench {
     }
 
     fn save(&mut self, round: u32) -> Result<(), StoreError> {
-        let (Loaded { campaign, round, representation }, head) = record(round);
+        let (RecordHeader { campaign, round, representation }, head) = record(round);
         self.count(|store| store.save(&Record { campaign, round, representation, head: &head }))
     }
 

@@ -12,7 +12,7 @@ use rand_core::SeedableRng;
 
 use super::Millis;
 use super::history::Violation;
-use super::nor::{Nor, PAGE};
+use super::nor_flash::{Nor, PAGE};
 use super::plan::{Plan, RECORD};
 
 type DeviceSession = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;
@@ -259,4 +259,9 @@ impl Device {
     pub fn last_round(&self) -> u32 {
         self.powered.as_ref().map_or(0, |powered| powered.session.last_round())
     }
+}
+
+/// A time as the client counts it.
+fn device_time(now: Millis) -> fedspan_client::Millis {
+    fedspan_client::Millis::new(now)
 }

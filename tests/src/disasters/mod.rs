@@ -26,9 +26,9 @@ mod server_tasks;
 mod shadow_counters;
 mod world;
 
-#[path = "../../../edge-client/tests/common/nor.rs"]
+#[path = "../../../edge-client/tests/common/nor_flash.rs"]
 #[allow(clippy::all, clippy::unwrap_used, clippy::indexing_slicing, missing_docs, unreachable_pub)]
-mod nor;
+mod nor_flash;
 #[path = "../../../aggregator/tests/common/storage.rs"]
 #[allow(clippy::all, clippy::unwrap_used, clippy::indexing_slicing, missing_docs, unreachable_pub, dead_code)]
 mod storage;

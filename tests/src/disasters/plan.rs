@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 use std::time::Duration;
 
-use super::nor::WORD;
+use super::nor_flash::WORD;
 
 /// Width of the representation.
 pub const K: usize = 2;

@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use fedspan_client::session::{Config, Millis, Progress, Protection};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Progress, Protection};
 use fedspan_client::store::Store;
 use fedspan_client::{Event, Linear, Recording, Session, Task, Workspace};
 use fedspan_hostile::Random;
@@ -25,7 +26,7 @@ pub type Device<P, T = Plain> = Session<T, Recording<'static>, P, ChaCha20Rng>;
 /// A device with its clock and its buffers.
 pub struct Board<P, T = Plain> {
     pub session: Device<P, T>,
-    pub now: Millis,
+    pub now: u64,
     pub last: Progress,
     decoder: Decoder<Vec<u8>>,
     out: Vec<u8>,
@@ -52,7 +53,7 @@ impl<P: Store, T: Task> Board<P, T> {
         Self {
             session,
             now: 1_000,
-            last: Progress { sent: 0, again: false, close: false, wake: 0 },
+            last: Progress { sent: 0, again: false, close: false, wake: Millis::ZERO },
             decoder: Decoder::new(vec![0; config.frame_limit.into()]),
             out: vec![0; config.transmit_capacity()],
         }
@@ -84,7 +85,7 @@ impl<P: Store, T: Task> Board<P, T> {
     }
 
     /// Lets time pass.
-    pub fn wait(&mut self, milliseconds: Millis) -> Vec<Vec<u8>> {
+    pub fn wait(&mut self, milliseconds: u64) -> Vec<Vec<u8>> {
         self.now += milliseconds;
         self.event(Event::Tick)
     }
@@ -113,7 +114,7 @@ impl<P: Store, T: Task> Board<P, T> {
 
 fn handle<P: Store, T: Task>(
     session: &mut Device<P, T>,
-    now: Millis,
+    now: u64,
     event: Event<'_>,
     out: &mut [u8],
     last: &mut Progress,
@@ -121,7 +122,7 @@ fn handle<P: Store, T: Task>(
     let mut sent = Vec::new();
     let mut next = Some(event);
     while let Some(event) = next.take() {
-        let progress = session.handle(now, event, out);
+        let progress = session.handle(Millis::new(now), event, out);
         if progress.sent > 0 {
             sent.push(out[..progress.sent].to_vec());
         }

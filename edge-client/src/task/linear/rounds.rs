@@ -17,8 +17,6 @@ use crate::kernel::gradient;
 use crate::mechanism::Release;
 use crate::mechanism::{Mechanism, declared_privacy, is_private, sends_gradients};
 use crate::memory::{Memory, Parts, PartsRef};
-#[cfg(feature = "privacy")]
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "power")]
 use crate::task::power;
@@ -323,7 +321,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     #[cfg(feature = "privacy")]
     fn slot(&self) -> Millis {
-        self.mechanism.settings().map_or(0, |settings| settings.slot())
+        self.mechanism.settings().map_or(Millis::ZERO, |settings| settings.slot())
     }
 
     #[cfg(feature = "privacy")]

@@ -14,8 +14,8 @@ use super::{Linear, Task, Usage};
 use crate::error::{NotReady, ShapeMismatch};
 use crate::mechanism::{Mechanism, Release};
 use crate::memory::Memory;
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
+use crate::time::Millis;
 use source::{ROWS, Scale, ScaledSource};
 use sums::Block;
 

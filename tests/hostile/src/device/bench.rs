@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fedspan_client::session::{Config, Counters, Millis, Protection, Sampling};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Counters, Protection, Sampling};
 use fedspan_client::source::{SampleSource, Samples, Targets};
-use fedspan_client::store::{Loaded, Record, Store, StoreError};
+use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
 use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
@@ -215,9 +216,9 @@ impl<A: Memory> Bench<A> {
     fn state(&self) -> (Counters, u32, Option<Refusal>, bool, bool, Vec<u32>) {
         let session = &self.session;
         // These counters count rejected frames, or depend on frames sent meanwhile.
-        let (unopened, unsealed, declined, unsent, storage, greeted_again) = (0, 0, 0, 0, 0, 0);
+        let (unopened, unsealed, declined, unsent, storage, rehandshakes) = (0, 0, 0, 0, 0, 0);
         let counters =
-            Counters { unopened, unsealed, declined, unsent, storage, greeted_again, ..session.counters() };
+            Counters { unopened, unsealed, declined, unsent, storage, rehandshakes, ..session.counters() };
         let head = session.task().head().iter().map(|value| value.to_bits()).collect();
         let (refusal, last) = (session.refusal(), session.last_round());
         (counters, last, refusal, session.is_collecting(), session.is_fitted(), head)
@@ -234,7 +235,7 @@ impl<A: Memory> Bench<A> {
             let after = self.session.counters();
             assert_eq!(after.unsealed, counters.unsealed + 1);
             // A device that says hello again drops the samples of its round, as after a lost link.
-            before.3 &= after.greeted_again == counters.greeted_again;
+            before.3 &= after.rehandshakes == counters.rehandshakes;
             assert_eq!(self.state(), before, "a plain message changed the state");
             return self.drain(again);
         }
@@ -422,7 +423,7 @@ impl SampleSource for Source {
 struct SharedStore(Rc<RefCell<Cell>>);
 
 struct Cell {
-    record: Option<(Loaded, [f32; K])>,
+    record: Option<(RecordHeader, [f32; K])>,
     handshakes: u64,
     /// Number of saves before it fails.
     saves: u32,
@@ -434,7 +435,7 @@ impl Store for SharedStore {
         cell.saves = cell.saves.checked_sub(1).ok_or(StoreError)?;
         let Record { campaign, round, representation, head } = *record;
         let head = head.try_into().map_err(|_| StoreError)?;
-        cell.record = Some((Loaded { campaign, round, representation }, head));
+        cell.record = Some((RecordHeader { campaign, round, representation }, head));
         Ok(())
     }
 
