@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use embedded_io_adapters::tokio_1::FromTokio;
+use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
 use fedspan_client::session::{Config, Protection};
@@ -86,6 +87,12 @@ pub async fn connect(address: &str) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
+/// Time of a device: milliseconds since `began`.
+#[must_use]
+pub fn now_since(began: Instant) -> Millis {
+    Millis::new(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
+}
+
 /// Runs a session over an open link until it ends. `began` is time 0 of the device's clock.
 pub async fn run_session_over(
     session: &mut SimSession,
@@ -96,7 +103,8 @@ pub async fn run_session_over(
     let mut receive = vec![0; usize::from(config.frame_limit)];
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
-    let clock = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let sleep = move |at: u64| tokio::time::sleep_until(began + Duration::from_millis(at.min(1 << 40)));
+    let clock = move || now_since(began);
+    let sleep =
+        move |at: Millis| tokio::time::sleep_until(began + Duration::from_millis(at.as_u64().min(1 << 40)));
     run_async(session, &mut FromTokio::new(link), buffers, clock, sleep).await
 }

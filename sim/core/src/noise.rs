@@ -2,22 +2,22 @@
 //! reproduce.
 
 use fedspan_client::Mechanism;
-use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, Seed, Settings};
+use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
 use fedspan_client::session::Millis;
 use fedspan_engine::random::{Purpose, stream};
 
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// Time a device that adds noise stays silent while it computes, in ms of the session's clock. A simulation
-/// advances that clock by itself; a device on a host computes in less than this.
-pub const SLOT: Millis = 1_000;
+/// Time a device that adds noise stays silent while it computes, on the session's clock. A simulation advances
+/// that clock by itself; a device on a host computes in less than this.
+pub const SLOT: Millis = Millis::new(1_000);
 
 /// Noise and clipping settings of a fleet's devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseConfig {
     /// Noise multiplier, release budget and time slot.
-    pub settings: Settings,
+    pub settings: PrivacySettings,
     /// Clipping of whole gradients; `None` if the algorithm does not clip.
     pub clip: Option<Clip>,
 }
@@ -34,7 +34,7 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<NoiseCo
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0));
-    let settings = Settings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
+    let settings = PrivacySettings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
     // Devices accept any number of iterations: the budget is the limit, and the scenario's server asks for no
     // more.
     let settings = settings.with_iterations(u16::MAX);
@@ -57,7 +57,7 @@ pub enum SeedSource {
 /// Privacy mechanism of a simulated device; adds nothing without a [`NoiseConfig`].
 #[derive(Debug)]
 pub struct SimNoise {
-    settings: Option<Settings>,
+    settings: Option<PrivacySettings>,
     clipping: Option<Clipping>,
     seeds: SeedSource,
     device: u64,
@@ -75,7 +75,7 @@ impl SimNoise {
 }
 
 impl Mechanism for SimNoise {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         self.settings
     }
 

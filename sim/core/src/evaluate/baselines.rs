@@ -69,7 +69,7 @@ pub fn pooled_with_dropped(
 fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     let (leave_one_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
-        HeadSolve::LeaveOneOut { otherwise } => (can_leave_one_out(set), otherwise),
+        HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (can_leave_one_out(set), otherwise),
         // Heads of networks and heads trained by gradient steps have no such baseline.
         _ => (false, 0.0),
     };

@@ -1,6 +1,6 @@
 //! Task of a simulated device: the client's own, for the scenario's model.
 
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::{Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};
