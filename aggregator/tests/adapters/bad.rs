@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use fedspan_adapters::files::{AdapterError, Kind, Round, average};
+use fedspan_adapters::files::{AdapterError, Dtype, RoundKind, average};
 
 use super::files::{Adapter, DOWN, Folder, SAVED, UP};
 
 fn good() -> (Adapter, Vec<Adapter>) {
-    let base = Adapter::drawn(Kind::F32, 1, 4, 30, 10);
-    let clients = (1..4).map(|seed| base.trained(Round::Up, seed)).collect();
+    let base = Adapter::drawn(Dtype::F32, 1, 4, 30, 10);
+    let clients = (1..4).map(|seed| base.trained(RoundKind::Up, seed)).collect();
     (base, clients)
 }
 
@@ -21,10 +21,10 @@ fn changed(change: impl FnOnce(&mut Adapter)) -> Folder {
 
 /// An up round fails: with a message that says all of `says`, and no trace.
 fn refused(folder: &Folder, says: &[&str]) {
-    refused_as(folder, Round::Up, None, says);
+    refused_as(folder, RoundKind::Up, None, says);
 }
 
-fn refused_as(folder: &Folder, round: Round, samples: Option<&[u64]>, says: &[&str]) {
+fn refused_as(folder: &Folder, round: RoundKind, samples: Option<&[u64]>, says: &[&str]) {
     let before = folder.names();
     let error = folder.average(round, samples).expect_err(&says.join(" "));
     let text = error.to_string();
@@ -32,7 +32,7 @@ fn refused_as(folder: &Folder, round: Round, samples: Option<&[u64]>, says: &[&s
         assert!(text.contains(part), "{text:?} has no {part:?}");
     }
     assert!(!text.contains('\n') && text.len() < 1500, "{text}");
-    assert!(error.is_wrong_input(), "{text}");
+    assert!(error.is_invalid_input(), "{text}");
     assert_eq!(folder.names(), before, "{text}");
 }
 
@@ -45,7 +45,7 @@ fn clients_that_do_not_fit_the_base() {
     refused(&missing, &["1.safetensors", SAVED, "missing", "base.safetensors"]);
     let extra = changed(|one| one.put("base_model.model.more", &[2], 7));
     refused(&extra, &["1.safetensors", "tensor base_model.model.more", "no such tensor"]);
-    refused(&changed(|one| one.kind = Kind::F16), &["1.safetensors", "dtype F16", "F32"]);
+    refused(&changed(|one| one.dtype = Dtype::F16), &["1.safetensors", "dtype F16", "F32"]);
     let dora = changed(|one| one.put("x.lora_magnitude_vector", &[2], 7));
     refused(&dora, &["1.safetensors", "lora_magnitude_vector", "DoRA"]);
 }
@@ -53,10 +53,10 @@ fn clients_that_do_not_fit_the_base() {
 #[test]
 fn rounds_that_were_not_that_round() {
     let (base, _) = good();
-    let other = base.trained(Round::Plain, 8);
-    let wrong = changed(|one| *one = base.trained(Round::Down, 8));
+    let other = base.trained(RoundKind::Plain, 8);
+    let wrong = changed(|one| *one = base.trained(RoundKind::Down, 8));
     refused(&wrong, &["1.safetensors", "lora_A", "frozen", "the wrong factor, or both"]);
-    refused_as(&wrong, Round::Down, None, &["0.safetensors", "lora_B", "frozen"]);
+    refused_as(&wrong, RoundKind::Down, None, &["0.safetensors", "lora_B", "frozen"]);
     refused(&changed(|one| *one = other), &["1.safetensors", "lora_A", "frozen"]);
     // One bit of one number, the last; and a zero of the other sign.
     let last = changed(|one| {
@@ -71,7 +71,7 @@ fn numbers_that_are_none() {
     for (value, says) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let folder = changed(|one| one.tensors.get_mut(UP).unwrap().1[23] = value);
         refused(&folder, &["1.safetensors", UP, "element 23 is", says]);
-        refused_as(&folder, Round::Plain, Some(&[1, 0, 1]), &["1.safetensors", "element 23 is", says]);
+        refused_as(&folder, RoundKind::Plain, Some(&[1, 0, 1]), &["1.safetensors", "element 23 is", says]);
         let (mut base, mut clients) = good();
         for one in clients.iter_mut().chain([&mut base]) {
             one.tensors.get_mut(DOWN).unwrap().1[7] = value;
@@ -86,7 +86,8 @@ fn numbers_that_are_none() {
     let folder = Folder::new(&base, &clients);
     for threads in [1, 2, 7] {
         let inputs = folder.inputs(None).unwrap();
-        let error = average(&inputs, folder.job(Round::Up, threads), &|_, _| true).unwrap_err().to_string();
+        let error =
+            average(&inputs, folder.job(RoundKind::Up, threads), &|_, _| true).unwrap_err().to_string();
         assert!(error.contains("2.safetensors") && error.contains("element 3 "), "{error}");
     }
 }
@@ -141,10 +142,10 @@ fn files_that_are_none() {
 fn lists_of_clients_that_make_no_sense() {
     let (base, clients) = good();
     let mut folder = Folder::new(&base, &clients);
-    refused_as(&folder, Round::Up, Some(&[1, 2]), &["2 numbers of samples for 3 clients"]);
-    refused_as(&folder, Round::Up, Some(&[0, 0, 0]), &["every number of samples is 0"]);
+    refused_as(&folder, RoundKind::Up, Some(&[1, 2]), &["2 numbers of samples for 3 clients"]);
+    refused_as(&folder, RoundKind::Up, Some(&[0, 0, 0]), &["every number of samples is 0"]);
     let says = ["1.safetensors: 536870912 samples of one client, allowed: 0 to 536870911"];
-    refused_as(&folder, Round::Up, Some(&[1, 1 << 29, 1]), &says);
+    refused_as(&folder, RoundKind::Up, Some(&[1, 1 << 29, 1]), &says);
     folder.clients[2] = folder.at("./1.safetensors");
     refused(&folder, &["1.safetensors: the same file as", "1.safetensors"]);
     std::fs::hard_link(folder.at("0.safetensors"), folder.at("again.safetensors")).unwrap();
@@ -193,10 +194,10 @@ fn configurations_must_agree() {
         folder.clients.push(folder.at("client"));
         folder
     };
-    folders(config).average(Round::Up, None).unwrap();
+    folders(config).average(RoundKind::Up, None).unwrap();
     let same =
         r#"{"peft_type": "LORA", "r": 4.0, "lora_alpha": 16.0, "target_modules": ["out", "q"], "more": []}"#;
-    folders(same).average(Round::Up, None).unwrap();
+    folders(same).average(RoundKind::Up, None).unwrap();
     for (from, to, says) in [
         (r#""r": 4"#, r#""r": 8"#, &["r is 8, and 4 in"][..]),
         ("16", "32", &["lora_alpha is 32, and 16 in"]),
@@ -231,8 +232,8 @@ fn outputs_that_cannot_be_written() {
     let inputs = folder.inputs(None).unwrap();
     let to = |path: &Path| {
         let before = folder.names();
-        let output = fedspan_adapters::files::Output::named(path);
-        let job = fedspan_adapters::files::Job { output, ..folder.job(Round::Up, 1) };
+        let output = fedspan_adapters::files::Output::from_path(path);
+        let job = fedspan_adapters::files::AverageJob { output, ..folder.job(RoundKind::Up, 1) };
         let error = average(&inputs, job, &|_, _| true).unwrap_err();
         assert_eq!(folder.names(), before, "{error}");
         error.to_string()
@@ -250,7 +251,7 @@ fn outputs_that_cannot_be_written() {
     other.lock().unwrap();
     assert!(to(&folder.at("next.safetensors")).contains("another command is writing it"));
     drop(other);
-    folder.average(Round::Up, None).unwrap();
+    folder.average(RoundKind::Up, None).unwrap();
     assert!(!partial.exists());
 }
 
@@ -261,7 +262,7 @@ fn what_changes_while_it_is_read_is_not_averaged() {
     let inputs = folder.inputs(None).unwrap();
     let longer = [&clients[0].bytes()[..], b" "].concat();
     std::fs::write(&folder.clients[0], longer).unwrap();
-    let error = average(&inputs, folder.job(Round::Up, 1), &|_, _| true).unwrap_err();
+    let error = average(&inputs, folder.job(RoundKind::Up, 1), &|_, _| true).unwrap_err();
     assert!(error.to_string().contains("0.safetensors: it changed while it was read"), "{error}");
     assert!(!folder.at("next.safetensors").exists());
 }
@@ -273,8 +274,8 @@ fn an_interruption_leaves_what_was_there() {
     std::fs::write(folder.at("next.safetensors"), "before").unwrap();
     let before = folder.names();
     let inputs = folder.inputs(None).unwrap();
-    let error = average(&inputs, folder.job(Round::Up, 2), &|_, _| false).unwrap_err();
-    assert!(matches!(error, AdapterError::Interrupted) && !error.is_wrong_input());
+    let error = average(&inputs, folder.job(RoundKind::Up, 2), &|_, _| false).unwrap_err();
+    assert!(matches!(error, AdapterError::Interrupted) && !error.is_invalid_input());
     assert_eq!(folder.names(), before);
     assert_eq!(std::fs::read(folder.at("next.safetensors")).unwrap(), b"before");
 }

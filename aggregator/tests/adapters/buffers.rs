@@ -1,16 +1,16 @@
 //! Tensors beside the factors that are no f32, f16 or bf16: counters, switches, wide and packed numbers.
 
-use fedspan_adapters::files::{AdapterError, Averaged, Kind, Round, average, check};
-use safetensors::{Dtype, SafeTensors};
+use fedspan_adapters::files::{AdapterError, AverageReport, Dtype, RoundKind, average, check};
+use safetensors::{Dtype as FileDtype, SafeTensors};
 
 use super::files::{Adapter, Buffer, DOWN, Folder, UP};
 
 const NAME: &str = "base_model.model.normalization.num_batches_tracked";
 
 /// A folder of a base and clients of an up round, each with one more tensor of these bytes.
-fn folder(dtype: Dtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
-    let base = Adapter::drawn(Kind::F32, 1, 2, 9, 4);
-    let clients: Vec<Adapter> = (1..all.len() as u64).map(|seed| base.trained(Round::Up, seed)).collect();
+fn folder(dtype: FileDtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
+    let base = Adapter::drawn(Dtype::F32, 1, 2, 9, 4);
+    let clients: Vec<Adapter> = (1..all.len() as u64).map(|seed| base.trained(RoundKind::Up, seed)).collect();
     let folder = Folder::new(&base, &clients);
     let paths = [folder.at("base.safetensors")].into_iter().chain(folder.clients.iter().cloned());
     for ((path, adapter), bytes) in paths.zip([&base].into_iter().chain(&clients)).zip(all) {
@@ -21,42 +21,42 @@ fn folder(dtype: Dtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
 }
 
 /// The tensor after an average, in its dtype and shape.
-fn averaged(folder: &Folder, samples: Option<&[u64]>) -> (Vec<u8>, Averaged) {
-    let done = folder.average(Round::Up, samples).unwrap();
+fn averaged(folder: &Folder, samples: Option<&[u64]>) -> (Vec<u8>, AverageReport) {
+    let done = folder.average(RoundKind::Up, samples).unwrap();
     let read = |name: &str| std::fs::read(folder.at(name)).unwrap();
     let (next, base) = (read("next.safetensors"), read("base.safetensors"));
     let length = 8 + usize::try_from(u64::from_le_bytes(base[..8].try_into().unwrap())).unwrap();
     assert_eq!(next[..length], base[..length], "the base's header");
     // One client more or less, or more threads: the same.
     let inputs = folder.inputs(samples).unwrap();
-    average(&inputs, folder.job(Round::Up, 3), &|_, _| true).unwrap();
+    average(&inputs, folder.job(RoundKind::Up, 3), &|_, _| true).unwrap();
     assert_eq!(read("next.safetensors"), next);
     (SafeTensors::deserialize(&next).unwrap().tensor(NAME).unwrap().data().to_vec(), done)
 }
 
 fn refused(folder: &Folder, samples: Option<&[u64]>) -> String {
-    let error: AdapterError = folder.average(Round::Up, samples).unwrap_err();
+    let error: AdapterError = folder.average(RoundKind::Up, samples).unwrap_err();
     let text = error.to_string();
-    assert!(error.is_wrong_input() && !text.contains('\n') && text.contains(NAME), "{text}");
+    assert!(error.is_invalid_input() && !text.contains('\n') && text.contains(NAME), "{text}");
     assert!(!folder.at("next.safetensors").exists());
     text
 }
 
 /// Little-endian bytes of integers of a type, which hold them.
-fn integers(dtype: Dtype, values: &[i128]) -> Vec<u8> {
+fn integers(dtype: FileDtype, values: &[i128]) -> Vec<u8> {
     let size = dtype.bitsize() / 8;
     values.iter().flat_map(|value| value.to_le_bytes()[..size].to_vec()).collect()
 }
 
-const INTEGERS: [(Dtype, i128, i128); 8] = [
-    (Dtype::I8, i8::MIN as i128, i8::MAX as i128),
-    (Dtype::U8, 0, u8::MAX as i128),
-    (Dtype::I16, i16::MIN as i128, i16::MAX as i128),
-    (Dtype::U16, 0, u16::MAX as i128),
-    (Dtype::I32, i32::MIN as i128, i32::MAX as i128),
-    (Dtype::U32, 0, u32::MAX as i128),
-    (Dtype::I64, i64::MIN as i128, i64::MAX as i128),
-    (Dtype::U64, 0, u64::MAX as i128),
+const INTEGERS: [(FileDtype, i128, i128); 8] = [
+    (FileDtype::I8, i8::MIN as i128, i8::MAX as i128),
+    (FileDtype::U8, 0, u8::MAX as i128),
+    (FileDtype::I16, i16::MIN as i128, i16::MAX as i128),
+    (FileDtype::U16, 0, u16::MAX as i128),
+    (FileDtype::I32, i32::MIN as i128, i32::MAX as i128),
+    (FileDtype::U32, 0, u32::MAX as i128),
+    (FileDtype::I64, i64::MIN as i128, i64::MAX as i128),
+    (FileDtype::U64, 0, u64::MAX as i128),
 ];
 
 #[test]
@@ -90,22 +90,22 @@ fn counters_go_to_the_largest() {
     // More than a block of each client.
     let long: Vec<Vec<i128>> =
         (0..3).map(|client| (0..40_000).map(|place| (place * client) % 977).collect()).collect();
-    let all: Vec<Vec<u8>> = long.iter().map(|values| integers(Dtype::I64, values)).collect();
-    let folder = folder(Dtype::I64, &[200, 200], &[&all[..1], &all[..]].concat());
+    let all: Vec<Vec<u8>> = long.iter().map(|values| integers(FileDtype::I64, values)).collect();
+    let folder = folder(FileDtype::I64, &[200, 200], &[&all[..1], &all[..]].concat());
     let largest: Vec<i128> =
         (0..40_000).map(|place| (0..3).map(|client| long[client][place]).max().unwrap()).collect();
-    assert_eq!(averaged(&folder, None).0, integers(Dtype::I64, &largest));
+    assert_eq!(averaged(&folder, None).0, integers(FileDtype::I64, &largest));
 }
 
 /// Nothing is between true and false, and packed numbers have no mean that is known here.
 #[test]
 fn types_without_a_mean_must_agree() {
     for (dtype, shape, bytes) in [
-        (Dtype::BOOL, vec![3], [vec![0, 1, 0], vec![0, 1, 1]]),
-        (Dtype::BOOL, vec![], [vec![0], vec![1]]),
-        (Dtype::F8_E4M3, vec![2], [vec![1, 2], vec![1, 3]]),
-        (Dtype::F8_E5M2, vec![1], [vec![0], vec![9]]),
-        (Dtype::C64, vec![1], [vec![0; 8], vec![7; 8]]),
+        (FileDtype::BOOL, vec![3], [vec![0, 1, 0], vec![0, 1, 1]]),
+        (FileDtype::BOOL, vec![], [vec![0], vec![1]]),
+        (FileDtype::F8_E4M3, vec![2], [vec![1, 2], vec![1, 3]]),
+        (FileDtype::F8_E5M2, vec![1], [vec![0], vec![9]]),
+        (FileDtype::C64, vec![1], [vec![0; 8], vec![7; 8]]),
     ] {
         let [one, other] = bytes;
         // All have another one than the base: that is what they agree in.
@@ -118,7 +118,7 @@ fn types_without_a_mean_must_agree() {
         let (found, _) = averaged(&unlike, Some(&[1, 0, 5]));
         assert_eq!(found, one, "{dtype:?}: the client that differs does not count");
     }
-    let text = refused(&folder(Dtype::BOOL, &[2], &[vec![0, 0], vec![0, 0], vec![0, 1]]), None);
+    let text = refused(&folder(FileDtype::BOOL, &[2], &[vec![0, 0], vec![0, 0], vec![0, 1]]), None);
     assert!(text.contains("element 1 of dtype BOOL is true, and false in"), "{text}");
 }
 
@@ -132,7 +132,7 @@ fn wide_numbers_have_their_mean() {
         [6.0, f64::MAX, 3.0, tiny, 0.1, -0.0],
     ];
     let all: Vec<Vec<u8>> = [&columns[0]].into_iter().chain(&columns).map(|values| bytes(values)).collect();
-    let mut folder = folder(Dtype::F64, &[6], &all);
+    let mut folder = folder(FileDtype::F64, &[6], &all);
     for _ in 0..3 {
         assert_eq!(averaged(&folder, None).0, bytes(&[3.0, f64::MAX, 1.0, tiny, 0.1, -0.0]));
         folder.clients.rotate_left(1);
@@ -143,8 +143,11 @@ fn wide_numbers_have_their_mean() {
     assert_eq!((value(0), value(1), value(4)), (23.0 / 6.0, f64::MAX, 0.1));
     assert_eq!(value(2), -1e300 / 6.0);
     for wrong in [f64::NAN, f64::INFINITY] {
-        let folder =
-            self::folder(Dtype::F64, &[2], &[bytes(&[1.0, 1.0]), bytes(&[1.0, 1.0]), bytes(&[1.0, wrong])]);
+        let folder = self::folder(
+            FileDtype::F64,
+            &[2],
+            &[bytes(&[1.0, 1.0]), bytes(&[1.0, 1.0]), bytes(&[1.0, wrong])],
+        );
         assert!(refused(&folder, Some(&[1, 0])).contains("element 1 is "));
     }
 }
@@ -158,32 +161,33 @@ fn real_buffers_of_another_type_are_averaged() {
             .flat_map(|value| (value.to_bits() >> 16).to_le_bytes()[..2].to_vec())
             .collect::<Vec<u8>>()
     };
-    let folder = folder(Dtype::BF16, &[2], &[bytes(&[0.0, 0.0]), bytes(&[1.0, 3.0]), bytes(&[2.0, 5.0])]);
+    let folder = folder(FileDtype::BF16, &[2], &[bytes(&[0.0, 0.0]), bytes(&[1.0, 3.0]), bytes(&[2.0, 5.0])]);
     assert_eq!(averaged(&folder, None).0, bytes(&[1.5, 4.0]));
 }
 
 #[test]
 fn factors_of_integers_are_none() {
-    let base = Adapter::drawn(Kind::F32, 1, 2, 9, 4);
+    let base = Adapter::drawn(Dtype::F32, 1, 2, 9, 4);
     let mut rest = base.clone();
     let (shape, _) = rest.tensors.remove(UP).unwrap();
-    for (dtype, size) in [(Dtype::I64, 8), (Dtype::F64, 8), (Dtype::BOOL, 1)] {
-        let folder = Folder::new(&base, &[base.trained(Round::Up, 1)]);
+    for (dtype, size) in [(FileDtype::I64, 8), (FileDtype::F64, 8), (FileDtype::BOOL, 1)] {
+        let folder = Folder::new(&base, &[base.trained(RoundKind::Up, 1)]);
         let buffer: Buffer = (UP, dtype, shape.clone(), vec![0; shape.iter().product::<usize>() * size]);
         std::fs::write(folder.at("base.safetensors"), rest.bytes_with(&[buffer])).unwrap();
-        let text = folder.average(Round::Up, None).unwrap_err().to_string();
+        let text = folder.average(RoundKind::Up, None).unwrap_err().to_string();
         assert!(text.contains(UP) && text.contains("lora_A and lora_B are F32, F16 or BF16"), "{text}");
     }
 }
 
 #[test]
 fn types_must_be_the_bases() {
-    let folder = folder(Dtype::I64, &[], &[integers(Dtype::I64, &[0]), integers(Dtype::I64, &[4])]);
-    let client = Adapter::drawn(Kind::F32, 1, 2, 9, 4).trained(Round::Up, 1);
-    let buffer: Buffer = (NAME, Dtype::I32, vec![], integers(Dtype::I32, &[4]));
+    let folder =
+        folder(FileDtype::I64, &[], &[integers(FileDtype::I64, &[0]), integers(FileDtype::I64, &[4])]);
+    let client = Adapter::drawn(Dtype::F32, 1, 2, 9, 4).trained(RoundKind::Up, 1);
+    let buffer: Buffer = (NAME, FileDtype::I32, vec![], integers(FileDtype::I32, &[4]));
     std::fs::write(&folder.clients[0], client.bytes_with(&[buffer])).unwrap();
     assert!(refused(&folder, None).contains("dtype I32, and that in"));
-    let buffer: Buffer = (NAME, Dtype::I64, vec![1], integers(Dtype::I64, &[4]));
+    let buffer: Buffer = (NAME, FileDtype::I64, vec![1], integers(FileDtype::I64, &[4]));
     std::fs::write(&folder.clients[0], client.bytes_with(&[buffer])).unwrap();
     assert!(refused(&folder, None).contains("shape [1], and that in"));
 }
@@ -191,8 +195,8 @@ fn types_must_be_the_bases() {
 /// A counter that runs from 0 to a million is no distance of a million between numbers.
 #[test]
 fn norms_are_those_of_real_numbers() {
-    let bytes = |value| integers(Dtype::I64, &[value]);
-    let folder = folder(Dtype::I64, &[], &[bytes(0), bytes(1_000_000), bytes(0)]);
+    let bytes = |value| integers(FileDtype::I64, &[value]);
+    let folder = folder(FileDtype::I64, &[], &[bytes(0), bytes(1_000_000), bytes(0)]);
     let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();
     let saved: Vec<f64> = checked.clients.iter().map(|client| client.saved.unwrap().change).collect();
     assert!(

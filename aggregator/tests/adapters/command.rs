@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fedspan_adapters::files::{Kind, Round};
+use fedspan_adapters::files::{Dtype, RoundKind};
 
 use super::files::{Adapter, Folder};
 
@@ -14,15 +14,15 @@ fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-fn folder(round: Round) -> Folder {
-    let base = Adapter::drawn(Kind::F32, 1, 4, 30, 10);
+fn folder(round: RoundKind) -> Folder {
+    let base = Adapter::drawn(Dtype::F32, 1, 4, 30, 10);
     let clients: Vec<Adapter> = (1..4).map(|seed| base.trained(round, seed)).collect();
     Folder::new(&base, &clients)
 }
 
 #[test]
 fn a_round_from_directory_to_directory() {
-    let folder = folder(Round::Up);
+    let folder = folder(RoundKind::Up);
     let config = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "out"]}"#;
     for (name, file) in [("base", "base"), ("a", "0"), ("b", "1")] {
         std::fs::create_dir(folder.at(name)).unwrap();
@@ -58,7 +58,7 @@ fn a_round_from_directory_to_directory() {
 
 #[test]
 fn what_is_wrong_is_said_in_one_line_and_leaves_nothing() {
-    let folder = folder(Round::Up);
+    let folder = folder(RoundKind::Up);
     let before = folder.names();
     for (line, code, says) in [
         (
@@ -109,8 +109,8 @@ fn what_is_wrong_is_said_in_one_line_and_leaves_nothing() {
 /// With two dozen descriptors for everything: files are opened when they are read.
 #[test]
 fn few_descriptors_are_enough() {
-    let base = Adapter::drawn(Kind::F32, 1, 2, 9, 4);
-    let clients: Vec<Adapter> = (0..40).map(|seed| base.trained(Round::Up, seed)).collect();
+    let base = Adapter::drawn(Dtype::F32, 1, 2, 9, 4);
+    let clients: Vec<Adapter> = (0..40).map(|seed| base.trained(RoundKind::Up, seed)).collect();
     let folder = Folder::new(&base, &clients);
     let line =
         "adapter average --round up --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors";
@@ -127,7 +127,7 @@ fn few_descriptors_are_enough() {
 /// Shells sort 10 before 2: only a line that names both shows that weights went to other files.
 #[test]
 fn average_says_which_file_had_which_weight() {
-    let folder = folder(Round::Up);
+    let folder = folder(RoundKind::Up);
     let line = "adapter average --round up --base base.safetensors ?.safetensors --samples 6,0,2 -o next.safetensors";
     let (code, out, err) = run(&folder, line);
     assert_eq!((code, err.as_str()), (0, ""));
@@ -154,7 +154,7 @@ fn average_says_which_file_had_which_weight() {
 /// A configuration that is no file is not waited for.
 #[test]
 fn configurations_are_regular_files() {
-    let folder = folder(Round::Up);
+    let folder = folder(RoundKind::Up);
     let line = "mkfifo pipe; mkdir place; truncate -s 1T long; for file in pipe place long /dev/zero none; do \
         timeout 20 adapter serve --config $file; echo $?; done";
     let (_, out, err) = run(&folder, line);
@@ -165,7 +165,7 @@ fn configurations_are_regular_files() {
 
 #[test]
 fn check_prints_a_table_and_json() {
-    let folder = folder(Round::Plain);
+    let folder = folder(RoundKind::Plain);
     let (code, out, err) = run(&folder, "adapter check --base base.safetensors ?.safetensors");
     assert_eq!((code, err.as_str()), (0, ""));
     let lines: Vec<&str> = out.lines().collect();
@@ -190,7 +190,7 @@ fn check_prints_a_table_and_json() {
 /// Ctrl-C: the exit code of a failure, and nothing is left.
 #[test]
 fn an_interrupted_command_leaves_nothing() {
-    let base = Adapter::drawn(Kind::F32, 1, 16, 60_000, 20);
+    let base = Adapter::drawn(Dtype::F32, 1, 16, 60_000, 20);
     let clients: Vec<Adapter> = (0..30).map(|_| base.clone()).collect();
     let folder = Folder::new(&base, &clients);
     let before = folder.names();

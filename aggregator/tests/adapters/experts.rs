@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fedspan_adapters::files::{Checked, Kind, Round, check};
+use fedspan_adapters::files::{CheckReport, Dtype, RoundKind, check};
 use serde_json::{Value, json};
 
 use super::files::{Adapter, Folder};
@@ -13,7 +13,7 @@ const LAYER: &str = "base_model.model.model.layers.0.";
 type Module = (&'static str, usize, usize, f64, usize, usize);
 
 fn drawn(modules: &[Module], seed: u64) -> Adapter {
-    let mut adapter = Adapter { kind: Kind::F32, tensors: BTreeMap::new() };
+    let mut adapter = Adapter { dtype: Dtype::F32, tensors: BTreeMap::new() };
     for (index, (name, rank, experts, _, d_in, d_out)) in modules.iter().enumerate() {
         let factor = |letter: &str| format!("{LAYER}{name}.lora_{letter}.weight");
         let seed = seed * 100 + index as u64 * 2;
@@ -31,7 +31,7 @@ fn config(changes: &Value) -> String {
     plain.to_string()
 }
 
-fn checked(modules: &[Module], config: &str) -> Result<(Checked, Vec<Adapter>), String> {
+fn checked(modules: &[Module], config: &str) -> Result<(CheckReport, Vec<Adapter>), String> {
     let all: Vec<Adapter> = (0..4).map(|seed| drawn(modules, seed)).collect();
     let folder = Folder::directories(&all, &[config; 4]);
     let inputs = folder.open().map_err(|error| error.to_string())?;
@@ -227,11 +227,11 @@ fn ranks_weigh_without_a_configuration_too() {
 fn rounds_of_experts_lose_nothing() {
     let modules: [Module; 1] = [("mlp.experts", 4, 3, 8.0, 6, 10)];
     let base = drawn(&modules, 1);
-    let all = [base.clone(), base.trained(Round::Up, 2), base.trained(Round::Up, 3)];
+    let all = [base.clone(), base.trained(RoundKind::Up, 2), base.trained(RoundKind::Up, 3)];
     let text = config(&json!({"target_parameters": ["mlp.experts.down_proj"]}));
     let folder = Folder::directories(&all, &[text.as_str(); 3]);
     let inputs = folder.open().unwrap();
     assert_eq!(check(&inputs, &|_, _| true).unwrap().interference, Some(0.0));
-    let done = fedspan_adapters::files::average(&inputs, folder.job(Round::Up, 2), &|_, _| true).unwrap();
+    let done = fedspan_adapters::files::average(&inputs, folder.job(RoundKind::Up, 2), &|_, _| true).unwrap();
     assert_eq!((done.averaged, done.kept), (1, 1));
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use fedspan_adapters::files::{AdapterError, Averaged, Inputs, Job, Kind, Output, Round, average};
+use fedspan_adapters::files::{
+    AdapterError, AverageJob, AverageReport, Dtype, Inputs, Output, RoundKind, average,
+};
 use fedspan_engine::random::{Purpose, stream};
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype as FileDtype, SafeTensors};
 use tempfile::TempDir;
 
 pub const DOWN: &str = "base_model.model.layers.0.q_proj.lora_A.weight";
@@ -16,14 +18,14 @@ pub const SAVED: &str = "base_model.model.classifier.weight";
 /// Names, shapes, numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    pub kind: Kind,
+    pub dtype: Dtype,
     pub tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
 impl Adapter {
     /// One module of d_in x d_out, another one transposed, and a classifier.
-    pub fn drawn(kind: Kind, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
-        let mut adapter = Self { kind, tensors: BTreeMap::new() };
+    pub fn drawn(dtype: Dtype, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
+        let mut adapter = Self { dtype, tensors: BTreeMap::new() };
         for (module, (d_in, d_out)) in [("q_proj", (d_in, d_out)), ("out", (d_out, d_in))] {
             let name = |factor: &str| format!("base_model.model.layers.0.{module}.lora_{factor}.weight");
             adapter.put(&name("A"), &[rank, d_in], seed * 10);
@@ -35,7 +37,7 @@ impl Adapter {
 
     pub fn put(&mut self, name: &str, shape: &[usize], seed: u64) {
         let count = shape.iter().product();
-        let drawn = numbers(self.kind, seed ^ (name.len() as u64) << 32, count);
+        let drawn = numbers(self.dtype, seed ^ (name.len() as u64) << 32, count);
         self.tensors.insert(name.to_owned(), (shape.to_vec(), drawn));
     }
 
@@ -51,15 +53,15 @@ impl Adapter {
     }
 
     /// What a client of a round sends: everything but the frozen factors is its own.
-    pub fn trained(&self, round: Round, seed: u64) -> Self {
+    pub fn trained(&self, round: RoundKind, seed: u64) -> Self {
         let mut own = self.clone();
         for (index, (name, (_, values))) in own.tensors.iter_mut().enumerate() {
-            *values = numbers(self.kind, seed * 100 + index as u64 + (name.len() as u64), values.len());
+            *values = numbers(self.dtype, seed * 100 + index as u64 + (name.len() as u64), values.len());
         }
         self.with(&own, |name| match round {
-            Round::Up => !name.contains("lora_A"),
-            Round::Down => !name.contains("lora_B"),
-            Round::Plain => true,
+            RoundKind::Up => !name.contains("lora_A"),
+            RoundKind::Down => !name.contains("lora_B"),
+            RoundKind::Plain => true,
         })
     }
 
@@ -69,13 +71,13 @@ impl Adapter {
 
     /// The same with tensors of other types.
     pub fn bytes_with(&self, more: &[Buffer]) -> Vec<u8> {
-        let dtype = dtype(self.kind);
+        let dtype = file_dtype(self.dtype);
         let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
             .tensors
             .iter()
             .map(|(name, (shape, values))| {
                 let mut bytes = Vec::new();
-                self.kind.encode(&values.iter().copied().map(f64::from).collect::<Vec<_>>(), &mut bytes);
+                self.dtype.encode(&values.iter().copied().map(f64::from).collect::<Vec<_>>(), &mut bytes);
                 (name, shape, bytes)
             })
             .collect();
@@ -96,33 +98,35 @@ impl Adapter {
     pub fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let mut adapter = Self { kind: Kind::F32, tensors: BTreeMap::new() };
+        let mut adapter = Self { dtype: Dtype::F32, tensors: BTreeMap::new() };
         for (name, view) in file.iter() {
-            let kinds = [Kind::F32, Kind::F16, Kind::Bf16];
-            let Some(kind) = kinds.into_iter().find(|kind| dtype(*kind) == view.dtype()) else { continue };
-            adapter.kind = kind;
+            let dtypes = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+            let Some(dtype) = dtypes.into_iter().find(|dtype| file_dtype(*dtype) == view.dtype()) else {
+                continue;
+            };
+            adapter.dtype = dtype;
             let mut values = vec![0.0; view.shape().iter().product()];
-            adapter.kind.decode(view.data(), &mut values);
+            adapter.dtype.decode(view.data(), &mut values);
             adapter.tensors.insert(name.to_owned(), (view.shape().to_vec(), values));
         }
         adapter
     }
 }
 
-fn dtype(kind: Kind) -> Dtype {
-    match kind {
-        Kind::F32 => Dtype::F32,
-        Kind::F16 => Dtype::F16,
-        Kind::Bf16 => Dtype::BF16,
+fn file_dtype(dtype: Dtype) -> FileDtype {
+    match dtype {
+        Dtype::F32 => FileDtype::F32,
+        Dtype::F16 => FileDtype::F16,
+        Dtype::Bf16 => FileDtype::BF16,
         other => panic!("factors are not {other}"),
     }
 }
 
 /// A tensor of any type: name, type, shape, bytes.
-pub type Buffer = (&'static str, Dtype, Vec<usize>, Vec<u8>);
+pub type Buffer = (&'static str, FileDtype, Vec<usize>, Vec<u8>);
 
 /// Normal ones, some of them tiny, some zero of either sign: numbers of a kind, as f32.
-fn numbers(kind: Kind, seed: u64, count: usize) -> Vec<f32> {
+fn numbers(dtype: Dtype, seed: u64, count: usize) -> Vec<f32> {
     let random = &mut stream(seed, Purpose::Start, 3);
     let drawn: Vec<f64> = (0..count)
         .map(|index| {
@@ -136,9 +140,9 @@ fn numbers(kind: Kind, seed: u64, count: usize) -> Vec<f32> {
         })
         .collect();
     let mut bytes = Vec::new();
-    kind.encode(&drawn, &mut bytes);
+    dtype.encode(&drawn, &mut bytes);
     let mut values = vec![0.0; count];
-    kind.decode(&bytes, &mut values);
+    dtype.decode(&bytes, &mut values);
     values
 }
 
@@ -166,11 +170,11 @@ impl Folder {
         Inputs::open(&self.at("base.safetensors"), &self.clients, samples)
     }
 
-    pub fn job(&self, round: Round, threads: usize) -> Job {
-        Job { round, output: Output::named(&self.at("next.safetensors")), threads }
+    pub fn job(&self, round: RoundKind, threads: usize) -> AverageJob {
+        AverageJob { round, output: Output::from_path(&self.at("next.safetensors")), threads }
     }
 
-    pub fn average(&self, round: Round, samples: Option<&[u64]>) -> Result<Averaged, AdapterError> {
+    pub fn average(&self, round: RoundKind, samples: Option<&[u64]>) -> Result<AverageReport, AdapterError> {
         average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
     }
 
@@ -196,7 +200,7 @@ impl Folder {
     }
 
     /// The bytes of the mean.
-    pub fn mean(&self, round: Round, samples: Option<&[u64]>) -> Vec<u8> {
+    pub fn mean(&self, round: RoundKind, samples: Option<&[u64]>) -> Vec<u8> {
         self.average(round, samples).unwrap();
         std::fs::read(self.at("next.safetensors")).unwrap()
     }

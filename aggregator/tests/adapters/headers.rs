@@ -1,6 +1,6 @@
 //! Headers: what they are read as, and what is refused. The library that defines the format is the oracle.
 
-use fedspan_adapters::files::{Fault, Header, Kind, Layout};
+use fedspan_adapters::files::{Dtype, Fault, Header, Layout};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
@@ -18,7 +18,7 @@ fn read(bytes: &[u8]) -> Result<Header, (Option<String>, Fault)> {
     for tensor in &header.tensors {
         let view = theirs.tensor(&tensor.name).unwrap();
         let shape: Vec<u64> = view.shape().iter().map(|side| *side as u64).collect();
-        assert_eq!((&shape, view.dtype().to_string()), (&tensor.shape, tensor.kind.to_string()));
+        assert_eq!((&shape, view.dtype().to_string()), (&tensor.shape, tensor.dtype.to_string()));
         assert_eq!(view.data().as_ptr_range().start, bytes[tensor.begin as usize..].as_ptr());
         assert_eq!(view.data().len() as u64, tensor.bytes());
     }
@@ -27,17 +27,17 @@ fn read(bytes: &[u8]) -> Result<Header, (Option<String>, Fault)> {
 
 #[test]
 fn what_the_library_writes_is_read() {
-    for kind in [Kind::F32, Kind::F16, Kind::Bf16] {
-        let bytes = Adapter::drawn(kind, 1, 4, 9, 5).bytes();
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        let bytes = Adapter::drawn(dtype, 1, 4, 9, 5).bytes();
         let header = read(&bytes).unwrap();
-        let layout = Layout::of(&header).unwrap();
-        assert_eq!((layout.slots.len(), layout.pairs.len()), (5, 2));
+        let layout = Layout::from_header(&header).unwrap();
+        assert_eq!((layout.tensors.len(), layout.pairs.len()), (5, 2));
         assert!(layout.pairs.iter().all(|pair| pair.rank == 4));
         assert_eq!(layout.bytes() + header.bytes.len() as u64, bytes.len() as u64);
     }
     let empty = read(&file(r#"{"__metadata__": {"a": "b \u00e9"}}  "#, 0)).unwrap();
     assert!(empty.tensors.is_empty());
-    assert!(matches!(Layout::of(&empty), Err((None, Fault::NoFactors))));
+    assert!(matches!(Layout::from_header(&empty), Err((None, Fault::NoFactors))));
     // A number, and nothing at all.
     let odd = r#"{"s": {"dtype": "F16", "shape": [], "data_offsets": [0, 2]},
                   "n": {"dtype": "F32", "shape": [7, 0], "data_offsets": [2, 2]}}"#;
@@ -122,7 +122,7 @@ proptest! {
         seed in 0_u64..50, places in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         cut in any::<prop::sample::Index>(), cuts in any::<bool>(), more in 0_usize..3,
     ) {
-        let mut bytes = Adapter::drawn(Kind::F16, seed, 2, 3, 2).bytes();
+        let mut bytes = Adapter::drawn(Dtype::F16, seed, 2, 3, 2).bytes();
         let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         for (place, value) in places {
             // Digits and punctuation do more than noise.
@@ -134,7 +134,7 @@ proptest! {
         }
         bytes.resize(bytes.len() + more, b' ');
         if let Ok(header) = read(&bytes) {
-            let _ = Layout::of(&header);
+            let _ = Layout::from_header(&header);
         }
     }
 }

@@ -1,22 +1,22 @@
 //! What holds for every mean of adapters.
 
-use fedspan_adapters::files::{Fits, Kind, Round, average, check};
+use fedspan_adapters::files::{ChangedFactors, Dtype, RoundKind, average, check};
 use proptest::prelude::*;
 
 use super::files::{Adapter, DOWN, Folder, SAVED, UP};
 
-const KINDS: [Kind; 3] = [Kind::F32, Kind::F16, Kind::Bf16];
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
-fn clients(base: &Adapter, round: Round, count: u64) -> Vec<Adapter> {
+fn clients(base: &Adapter, round: RoundKind, count: u64) -> Vec<Adapter> {
     (1..=count).map(|seed| base.trained(round, seed)).collect()
 }
 
 /// Half a step of the numbers at a value.
-fn half_step(kind: Kind, value: f64) -> f64 {
-    let (digits, least) = match kind {
-        Kind::F32 => (24, -149),
-        Kind::F16 => (11, -24),
-        Kind::Bf16 => (8, -133),
+fn half_step(dtype: Dtype, value: f64) -> f64 {
+    let (digits, least) = match dtype {
+        Dtype::F32 => (24, -149),
+        Dtype::F16 => (11, -24),
+        Dtype::Bf16 => (8, -133),
         other => panic!("factors are not {other}"),
     };
     let exponent = value.abs().max(f64::MIN_POSITIVE).log2().floor() - f64::from(digits);
@@ -30,17 +30,17 @@ proptest! {
     #[test]
     fn an_up_round_is_the_mean_of_products(
         rank in 1_usize..5, d_in in 1_usize..40, d_out in 1_usize..40, count in 1_u64..9, seed in 0_u64..1000,
-        weights in prop::collection::vec(1_u64..400, 9), kind in 0_usize..3, down in any::<bool>(),
+        weights in prop::collection::vec(1_u64..400, 9), dtype in 0_usize..3, down in any::<bool>(),
     ) {
-        let kind = KINDS[kind];
-        let round = if down { Round::Down } else { Round::Up };
-        let base = Adapter::drawn(kind, seed, rank, d_in, d_out);
+        let dtype = DTYPES[dtype];
+        let round = if down { RoundKind::Down } else { RoundKind::Up };
+        let base = Adapter::drawn(dtype, seed, rank, d_in, d_out);
         let all = clients(&base, round, count);
         let weights = &weights[..all.len()];
         let folder = Folder::new(&base, &all);
         folder.average(round, Some(weights)).unwrap();
         let found = Adapter::read(&folder.at("next.safetensors"));
-        prop_assert_eq!(found.kind, kind);
+        prop_assert_eq!(found.dtype, dtype);
         let frozen = if down { UP } else { DOWN };
         prop_assert_eq!(&found.tensors[frozen].1.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
             &base.tensors[frozen].1.iter().map(|v| v.to_bits()).collect::<Vec<_>>());
@@ -58,7 +58,7 @@ proptest! {
                     let a = f64::from(found.tensors[DOWN].1[r * d_in + column]);
                     let b = f64::from(found.tensors[UP].1[row * rank + r]);
                     let (own, other) = if down { (a, b) } else { (b, a) };
-                    half_step(kind, own) * other.abs() + 1e-12 * (1.0 + own.abs()) * (1.0 + other.abs())
+                    half_step(dtype, own) * other.abs() + 1e-12 * (1.0 + own.abs()) * (1.0 + other.abs())
                 }).sum();
                 let got = product(&found);
                 prop_assert!((got - dense).abs() <= 1.01 * bound + 1e-11, "{} {} {}", got, dense, bound);
@@ -69,15 +69,15 @@ proptest! {
     /// Every element is the mean, rounded once, and between the least and the greatest.
     #[test]
     fn elements_are_rounded_means(
-        count in 1_u64..12, seed in 0_u64..1000, weights in prop::collection::vec(0_u64..1 << 20, 12), kind in 0_usize..3,
+        count in 1_u64..12, seed in 0_u64..1000, weights in prop::collection::vec(0_u64..1 << 20, 12), dtype in 0_usize..3,
     ) {
-        let kind = KINDS[kind];
-        let base = Adapter::drawn(kind, seed, 2, 9, 5);
-        let all = clients(&base, Round::Plain, count);
+        let dtype = DTYPES[dtype];
+        let base = Adapter::drawn(dtype, seed, 2, 9, 5);
+        let all = clients(&base, RoundKind::Plain, count);
         let weights = &weights[..all.len()];
         prop_assume!(weights.iter().any(|weight| *weight > 0));
         let folder = Folder::new(&base, &all);
-        folder.average(Round::Plain, Some(weights)).unwrap();
+        folder.average(RoundKind::Plain, Some(weights)).unwrap();
         let found = Adapter::read(&folder.at("next.safetensors"));
         let total: f64 = weights.iter().map(|weight| *weight as f64).sum();
         for (name, (_, values)) in &found.tensors {
@@ -87,7 +87,7 @@ proptest! {
                 let mean = counted().map(|(value, weight)| value * weight).sum::<f64>() / total;
                 let size = counted().map(|(value, _)| value.abs()).fold(0.0, f64::max);
                 let value = f64::from(*value);
-                prop_assert!((value - mean).abs() <= half_step(kind, mean) + 1e-13 * size, "{value} {mean}");
+                prop_assert!((value - mean).abs() <= half_step(dtype, mean) + 1e-13 * size, "{value} {mean}");
                 let least = counted().map(|(value, _)| value).fold(f64::INFINITY, f64::min);
                 let most = counted().map(|(value, _)| value).fold(f64::NEG_INFINITY, f64::max);
                 prop_assert!((least..=most).contains(&value));
@@ -98,59 +98,63 @@ proptest! {
     #[test]
     fn the_order_of_clients_and_the_number_of_threads_cannot_be_seen(
         seed in 0_u64..1000, count in 2_u64..10, weights in prop::collection::vec(1_u64..1 << 29, 10), turn in 1_usize..9,
-        kind in 0_usize..3, large in any::<bool>(),
+        dtype in 0_usize..3, large in any::<bool>(),
     ) {
-        let kind = KINDS[kind];
+        let dtype = DTYPES[dtype];
         // More than one block of every tensor, or one.
-        let base = Adapter::drawn(kind, seed, 3, if large { 6_000 } else { 7 }, 11);
-        let all = clients(&base, Round::Plain, count);
+        let base = Adapter::drawn(dtype, seed, 3, if large { 6_000 } else { 7 }, 11);
+        let all = clients(&base, RoundKind::Plain, count);
         let mut folder = Folder::new(&base, &all);
         let mut weights = weights[..all.len()].to_vec();
-        let bytes = folder.mean(Round::Plain, Some(&weights));
+        let bytes = folder.mean(RoundKind::Plain, Some(&weights));
         let turn = turn % all.len();
         folder.clients.rotate_left(turn);
         weights.rotate_left(turn);
         folder.clients.swap(0, 1);
         weights.swap(0, 1);
-        prop_assert!(bytes == folder.mean(Round::Plain, Some(&weights)));
+        prop_assert!(bytes == folder.mean(RoundKind::Plain, Some(&weights)));
         let inputs = folder.inputs(Some(&weights)).unwrap();
-        average(&inputs, folder.job(Round::Plain, 3), &|_, _| true).unwrap();
+        average(&inputs, folder.job(RoundKind::Plain, 3), &|_, _| true).unwrap();
         prop_assert!(bytes == std::fs::read(folder.at("next.safetensors")).unwrap());
     }
 }
 
 #[test]
 fn one_client_is_its_own_mean() {
-    for kind in KINDS {
-        for round in [Round::Up, Round::Down, Round::Plain] {
-            let base = Adapter::drawn(kind, 4, 3, 50, 20);
+    for dtype in DTYPES {
+        for round in [RoundKind::Up, RoundKind::Down, RoundKind::Plain] {
+            let base = Adapter::drawn(dtype, 4, 3, 50, 20);
             let client = base.trained(round, 9);
             let folder = Folder::new(&base, std::slice::from_ref(&client));
-            assert_eq!(folder.mean(round, Some(&[17])), client.bytes(), "{kind} {round:?}");
+            assert_eq!(folder.mean(round, Some(&[17])), client.bytes(), "{dtype} {round:?}");
         }
     }
 }
 
 #[test]
 fn weights_count_clients() {
-    for kind in KINDS {
-        let base = Adapter::drawn(kind, 4, 3, 50, 20);
-        let all = clients(&base, Round::Up, 2);
+    for dtype in DTYPES {
+        let base = Adapter::drawn(dtype, 4, 3, 50, 20);
+        let all = clients(&base, RoundKind::Up, 2);
         let twice = [all[0].clone(), all[0].clone(), all[1].clone()];
         let (two, three) = (Folder::new(&base, &all), Folder::new(&base, &twice));
-        let bytes = three.mean(Round::Up, None);
-        assert_eq!(bytes, two.mean(Round::Up, Some(&[2, 1])));
-        assert_eq!(bytes, two.mean(Round::Up, Some(&[400, 200])), "a common divisor says nothing");
-        assert_ne!(bytes, two.mean(Round::Up, None));
+        let bytes = three.mean(RoundKind::Up, None);
+        assert_eq!(bytes, two.mean(RoundKind::Up, Some(&[2, 1])));
+        assert_eq!(bytes, two.mean(RoundKind::Up, Some(&[400, 200])), "a common divisor says nothing");
+        assert_ne!(bytes, two.mean(RoundKind::Up, None));
         let first = Folder::new(&base, &all[..1]);
-        assert_eq!(two.mean(Round::Up, Some(&[3, 0])), first.mean(Round::Up, None), "nobody's sample");
+        assert_eq!(
+            two.mean(RoundKind::Up, Some(&[3, 0])),
+            first.mean(RoundKind::Up, None),
+            "nobody's sample"
+        );
     }
 }
 
 /// Sums that f64 cannot hold: numbers of every magnitude at once.
 #[test]
 fn numbers_of_every_magnitude_have_one_mean() {
-    let mut base = Adapter::drawn(Kind::F32, 1, 1, 4, 4);
+    let mut base = Adapter::drawn(Dtype::F32, 1, 1, 4, 4);
     base.tensors.values_mut().for_each(|(_, values)| values.fill(0.0));
     let columns: [[f32; 5]; 4] = [
         [3e38, -3e38, 1e-45, 0.0, 0.0],
@@ -169,7 +173,7 @@ fn numbers_of_every_magnitude_have_one_mean() {
     let mut folder = Folder::new(&base, &all);
     let small: f64 = [1e-30_f32, 1e-38, 1e-45].map(f64::from).iter().sum();
     for turn in 0..10 {
-        folder.average(Round::Up, None).unwrap();
+        folder.average(RoundKind::Up, None).unwrap();
         let found = Adapter::read(&folder.at("next.safetensors"));
         let expected = [0.0, small / 5.0, 16_777_217.5 / 5.0, f64::from(f32::MAX)];
         for (value, expected) in found.tensors[UP].1.iter().zip(expected) {
@@ -187,16 +191,16 @@ fn numbers_of_every_magnitude_have_one_mean() {
 /// Guide, fact 7: nothing is lost where one factor is everybody's; the first tensors of two runs are what dense sums say.
 #[test]
 fn interference_is_that_of_dense_products_and_none_of_a_round() {
-    let base = Adapter::drawn(Kind::F32, 3, 4, 37, 21);
-    for round in [Round::Up, Round::Down] {
+    let base = Adapter::drawn(Dtype::F32, 3, 4, 37, 21);
+    for round in [RoundKind::Up, RoundKind::Down] {
         let folder = Folder::new(&base, &clients(&base, round, 5));
         let checked = check(&folder.inputs(Some(&[3, 1, 4, 1, 5])).unwrap(), &|_, _| true).unwrap();
         assert_eq!(checked.interference, Some(0.0));
         assert!(checked.targets.len() == 2 && checked.targets.iter().all(|one| one.interference == 0.0));
-        let fits = if round == Round::Up { Fits::Up } else { Fits::Down };
+        let fits = if round == RoundKind::Up { ChangedFactors::Up } else { ChangedFactors::Down };
         assert!(checked.clients.iter().all(|client| client.fits == fits));
     }
-    let all = clients(&base, Round::Plain, 6);
+    let all = clients(&base, RoundKind::Plain, 6);
     let weights = [3_u64, 1, 4, 1, 5, 9];
     let folder = Folder::new(&base, &all);
     let checked = check(&folder.inputs(Some(&weights)).unwrap(), &|_, _| true).unwrap();
@@ -242,18 +246,21 @@ fn interference_is_that_of_dense_products_and_none_of_a_round() {
 
 #[test]
 fn check_says_what_changed() {
-    let base = Adapter::drawn(Kind::F16, 3, 2, 30, 8);
-    let trained = base.trained(Round::Plain, 2);
+    let base = Adapter::drawn(Dtype::F16, 3, 2, 30, 8);
+    let trained = base.trained(RoundKind::Plain, 2);
     let all = [
-        base.trained(Round::Up, 1),
-        base.trained(Round::Down, 2),
+        base.trained(RoundKind::Up, 1),
+        base.trained(RoundKind::Down, 2),
         trained.clone(),
         base.with(&trained, |name| name == SAVED),
     ];
     let folder = Folder::new(&base, &all);
     let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();
-    let fits: Vec<Fits> = checked.clients.iter().map(|client| client.fits).collect();
-    assert_eq!(fits, [Fits::Up, Fits::Down, Fits::Both, Fits::Nothing]);
+    let fits: Vec<ChangedFactors> = checked.clients.iter().map(|client| client.fits).collect();
+    assert_eq!(
+        fits,
+        [ChangedFactors::Up, ChangedFactors::Down, ChangedFactors::Both, ChangedFactors::Nothing]
+    );
     for (client, adapter) in checked.clients.iter().zip(&all) {
         for (name, changed) in &client.tensors {
             let (before, after) = (&base.tensors[name].1, &adapter.tensors[name].1);
@@ -271,10 +278,10 @@ fn check_says_what_changed() {
 /// Files whose tensors lie in another order have the same names, and the mean has the base's order.
 #[test]
 fn tensors_are_found_by_their_names() {
-    let base = Adapter::drawn(Kind::F32, 8, 2, 12, 7);
-    let all = clients(&base, Round::Up, 3);
+    let base = Adapter::drawn(Dtype::F32, 8, 2, 12, 7);
+    let all = clients(&base, RoundKind::Up, 3);
     let folder = Folder::new(&base, &all);
-    let bytes = folder.mean(Round::Up, None);
+    let bytes = folder.mean(RoundKind::Up, None);
     // The library sorts names; this is written by hand, the other way round.
     for (path, client) in folder.clients.iter().zip(&all).take(2) {
         let (mut header, mut data) = (Vec::new(), Vec::new());
@@ -290,17 +297,17 @@ fn tensors_are_found_by_their_names() {
         let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
         std::fs::write(path, file).unwrap();
     }
-    assert_eq!(bytes, folder.mean(Round::Up, None));
+    assert_eq!(bytes, folder.mean(RoundKind::Up, None));
 }
 
 /// Matrices of (clients + 1) r rows: not of any size.
 #[test]
 fn interference_that_would_take_too_much_memory_is_left_out() {
-    let base = Adapter::drawn(Kind::F16, 3, 900, 2, 3);
-    let folder = Folder::new(&base, &clients(&base, Round::Plain, 4));
+    let base = Adapter::drawn(Dtype::F16, 3, 900, 2, 3);
+    let folder = Folder::new(&base, &clients(&base, RoundKind::Plain, 4));
     let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();
     assert_eq!((checked.interference, checked.targets.len(), checked.clients.len()), (None, 0, 4));
-    let folder = Folder::new(&base, &clients(&base, Round::Up, 4));
+    let folder = Folder::new(&base, &clients(&base, RoundKind::Up, 4));
     let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();
     assert_eq!((checked.interference, checked.targets.len()), (Some(0.0), 2));
 }

@@ -1,6 +1,6 @@
 //! Configurations beside files: the same meaning or none, whatever version of PEFT has written them.
 
-use fedspan_adapters::files::{AdapterError, Config, Kind, Round, average, check};
+use fedspan_adapters::files::{AdapterError, Config, Dtype, RoundKind, average, check};
 use serde_json::{Map, Value, json};
 
 use super::files::{Adapter, Folder};
@@ -31,8 +31,8 @@ fn config(changes: &[(&str, Value)]) -> String {
 }
 
 fn folder(configs: &[&str]) -> Folder {
-    let base = Adapter::drawn(Kind::F32, 1, 4, 9, 5);
-    let clients = (1..configs.len() as u64).map(|seed| base.trained(Round::Up, seed));
+    let base = Adapter::drawn(Dtype::F32, 1, 4, 9, 5);
+    let clients = (1..configs.len() as u64).map(|seed| base.trained(RoundKind::Up, seed));
     Folder::directories(&[base.clone()].into_iter().chain(clients).collect::<Vec<_>>(), configs)
 }
 
@@ -40,12 +40,12 @@ fn folder(configs: &[&str]) -> Folder {
 fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
     let folder = folder(configs);
     let result = folder.open().and_then(|inputs| {
-        average(&inputs, folder.job(Round::Up, 1), &|_, _| true)?;
+        average(&inputs, folder.job(RoundKind::Up, 1), &|_, _| true)?;
         Ok(inputs.warnings().to_vec())
     });
     result.map_err(|error: AdapterError| {
         let text = error.to_string();
-        assert!(error.is_wrong_input() && !text.contains('\n'), "{text}");
+        assert!(error.is_invalid_input() && !text.contains('\n'), "{text}");
         assert!(!folder.at("next.safetensors").exists());
         text.replace(&format!("{}/", folder.directory.path().display()), "")
     })

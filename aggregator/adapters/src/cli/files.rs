@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::files::{
-    AdapterError, Averaged, Changed, Checked, Inputs, Job, Output, Round, SAMPLES_MAX, average, check,
+    AdapterError, AverageJob, AverageReport, ChangeNorms, CheckReport, Inputs, Output, RoundKind,
+    SAMPLES_MAX, average, check,
 };
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -32,10 +33,10 @@ pub enum FilesCommand {
     Average {
         /// The factors to average.
         #[command(flatten)]
-        what: What,
+        selection: RoundSelection,
         /// The clients' files.
         #[command(flatten)]
-        files: Files,
+        files: InputOptions,
         /// The mean: a file NAME.safetensors, or a directory in the layout of PEFT, with the base's configuration. What is
         /// there is replaced once everything is written.
         #[arg(short, long, value_name = "NEXT")]
@@ -49,7 +50,7 @@ pub enum FilesCommand {
     Check {
         /// The clients' files.
         #[command(flatten)]
-        files: Files,
+        files: InputOptions,
         /// Also every tensor and every module.
         #[arg(long)]
         tensors: bool,
@@ -62,10 +63,10 @@ pub enum FilesCommand {
 /// The factors to average: exactly one of `--round` and `--plain`.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-pub struct What {
+pub struct RoundSelection {
     /// The factors that were trained; the others must be the base's.
     #[arg(long, value_enum)]
-    round: Option<Trained>,
+    round: Option<TrainedFactor>,
     /// Both factors, each for itself, although the mean of products is another one: `adapter check` says how much.
     #[arg(long)]
     plain: bool,
@@ -73,7 +74,7 @@ pub struct What {
 
 /// The factor that a round trained.
 #[derive(Clone, Copy, ValueEnum)]
-pub enum Trained {
+pub enum TrainedFactor {
     /// `lora_A`, r x d_in.
     Down,
     /// `lora_B`, d_out x r.
@@ -91,7 +92,7 @@ pub enum Format {
 
 /// Base and clients.
 #[derive(Args)]
-pub struct Files {
+pub struct InputOptions {
     /// What clients were given: a safetensors file, or a directory that PEFT has written.
     #[arg(long, value_name = "PREVIOUS")]
     base: PathBuf,
@@ -103,7 +104,7 @@ pub struct Files {
     samples: Option<Vec<u64>>,
 }
 
-impl Files {
+impl InputOptions {
     fn open(&self) -> Result<Inputs, AdapterError> {
         Inputs::open(&self.base, &self.clients, self.samples.as_deref())
     }
@@ -124,18 +125,18 @@ fn warn(warnings: &[String]) {
 /// What stood in the way.
 pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<String, AdapterError> {
     match command {
-        FilesCommand::Average { what, files, output, format } => {
-            let round = match what.round {
-                Some(Trained::Down) => Round::Down,
-                Some(Trained::Up) => Round::Up,
-                None => Round::Plain,
+        FilesCommand::Average { selection, files, output, format } => {
+            let round = match selection.round {
+                Some(TrainedFactor::Down) => RoundKind::Down,
+                Some(TrainedFactor::Up) => RoundKind::Up,
+                None => RoundKind::Plain,
             };
             let progress = Progress::new("averaging", interrupted);
             let inputs = files.open()?;
             warn(inputs.warnings());
-            let output = Output::named(output);
+            let output = Output::from_path(output);
             let name = output.file().display().to_string();
-            let job = Job { round, output, threads: threads() };
+            let job = AverageJob { round, output, threads: threads() };
             let done = average(&inputs, job, &|read, of| progress.show(read, of));
             progress.clear();
             let done = done?;
@@ -172,12 +173,12 @@ pub fn threads() -> usize {
 }
 
 /// A line of the whole, a line of every client and its weight, and one of every tensor that is no mean.
-fn averaged(name: &str, round: Round, done: &Averaged) -> String {
-    let Averaged { clients, averaged, kept, largest, bytes } = done;
+fn averaged(name: &str, round: RoundKind, done: &AverageReport) -> String {
+    let AverageReport { clients, averaged, kept, largest, bytes } = done;
     let count = clients.len();
     let plural = if count == 1 { "client" } else { "clients" };
     let round = match round {
-        Round::Plain => "plain averaging".to_owned(),
+        RoundKind::Plain => "plain averaging".to_owned(),
         other => format!("{} round", other.name()),
     };
     let counters = match largest.len() {
@@ -203,7 +204,7 @@ fn averaged(name: &str, round: Round, done: &Averaged) -> String {
 
 /// Progress on standard error: a line that changes on a terminal, a few lines elsewhere; nothing for short work.
 struct Progress {
-    what: &'static str,
+    activity: &'static str,
     terminal: bool,
     stop: Arc<AtomicBool>,
     /// When it began, and what was shown last and when.
@@ -211,9 +212,9 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(what: &'static str, stop: &Arc<AtomicBool>) -> Self {
+    fn new(activity: &'static str, stop: &Arc<AtomicBool>) -> Self {
         Self {
-            what,
+            activity,
             terminal: std::io::stderr().is_terminal(),
             stop: Arc::clone(stop),
             shown: Mutex::new((Instant::now(), None)),
@@ -236,7 +237,9 @@ impl Progress {
                 let start = if self.terminal { "\r" } else { "" };
                 // Nobody has to read this.
                 let mut error = std::io::stderr().lock();
-                drop(write!(error, "{start}{}: {percent} %{end}", self.what).and_then(|()| error.flush()));
+                drop(
+                    write!(error, "{start}{}: {percent} %{end}", self.activity).and_then(|()| error.flush()),
+                );
             }
         }
         !self.stop.load(Ordering::Relaxed)
@@ -251,7 +254,7 @@ impl Progress {
     }
 }
 
-fn table(checked: &Checked, tensors: bool) -> String {
+fn table(checked: &CheckReport, tensors: bool) -> String {
     let width = checked.clients.iter().map(|client| client.file.chars().count()).max().unwrap_or(0).max(6);
     let mut text = format!("{:<width$} {:>20} {:>20} {:>20} fits\n", "client", "down", "up", "saved");
     for client in &checked.clients {
@@ -291,7 +294,7 @@ fn samples(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("found {text:?}, allowed: a whole number from 0 to {SAMPLES_MAX}"))
 }
 
-fn change(changed: &Changed) -> String {
+fn change(changed: &ChangeNorms) -> String {
     match changed.relative() {
         _ if !changed.differs => "same".to_owned(),
         // Counters and booleans have no norm.

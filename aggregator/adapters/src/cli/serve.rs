@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 
-use crate::http::{Ended, Exchange, Settings};
+use crate::http::{AdapterServer, ServeSummary, ServerError, Settings};
 use clap::Args;
 use fedspan_engine::config::read_file;
 
@@ -24,11 +24,11 @@ pub struct ServeOptions {
 }
 
 /// Why it ended before its time.
-pub enum Stop {
+pub enum ServeError {
     /// It failed.
     Failed(String),
     /// The command line or a file is wrong.
-    Wrong(String),
+    InvalidInput(String),
 }
 
 /// Serves until `interrupted`. `say` prints a line on standard output; nobody has to read it.
@@ -39,23 +39,27 @@ pub async fn serve(
     options: &ServeOptions,
     interrupted: impl Future<Output = ()>,
     say: impl Fn(&str),
-) -> Result<(), Stop> {
+) -> Result<(), ServeError> {
     let name = options.config.display().to_string();
-    let text = read_file(&options.config).map_err(|problem| Stop::Wrong(problem.to_string()))?;
+    let text = read_file(&options.config).map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
     let settings = Settings::parse(&name, &text, &options.changes)
-        .map_err(|problem| Stop::Wrong(problem.to_string()))?;
+        .map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
     let (method, rounds, clients) =
-        (settings.rules.method, settings.rules.rounds, settings.roster.names().len());
-    let stop = |error: crate::http::ExchangeError| {
-        if error.is_wrong_input() { Stop::Wrong(error.to_string()) } else { Stop::Failed(error.to_string()) }
+        (settings.rules.method, settings.rules.rounds, settings.registry.names().len());
+    let stop = |error: ServerError| {
+        if error.is_invalid_input() {
+            ServeError::InvalidInput(error.to_string())
+        } else {
+            ServeError::Failed(error.to_string())
+        }
     };
-    let exchange = Exchange::open(settings).await.map_err(stop)?;
-    let address = exchange.address().map_err(|error| Stop::Failed(error.to_string()))?;
+    let exchange = AdapterServer::open(settings).await.map_err(stop)?;
+    let address = exchange.address().map_err(|error| ServeError::Failed(error.to_string()))?;
     say(&format!(
         "listening on http://{address}: {rounds} rounds of {} with {clients} clients",
         method.name()
     ));
-    let Ended { committed, rounds } =
+    let ServeSummary { committed, rounds } =
         exchange.run(interrupted, options.exit_when_finished, threads()).await.map_err(stop)?;
     say(&format!("stopped after round {committed} of {rounds}"));
     Ok(())

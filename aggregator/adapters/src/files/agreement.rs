@@ -3,20 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use super::config::{self, Config};
-use super::meaning::{KEYS, Use};
-use super::scaling::{Shares, shares};
+use super::meaning::{KEYS, KeyUse};
+use super::scaling::{ModuleScalings, shares};
 use super::{AdapterError, Fault, Layout};
 
 /// The configurations that were seen: the first is that of all.
 #[derive(Default)]
-pub(super) struct Configs {
-    first: Option<(PathBuf, Config, Shares)>,
+pub(super) struct ConfigSet {
+    first: Option<(PathBuf, Config, ModuleScalings)>,
     /// The first statement of every key that tells the model, and others of it.
-    told: Vec<Told>,
+    told: Vec<ModelStatement>,
 }
 
 /// Statements of one key.
-struct Told {
+struct ModelStatement {
     key: &'static str,
     reason: &'static str,
     /// File, form to compare, and text of the first statement.
@@ -26,7 +26,7 @@ struct Told {
     differing: usize,
 }
 
-impl Configs {
+impl ConfigSet {
     /// Looks at the configuration beside a file, if there is one, and returns its bytes.
     ///
     /// # Errors
@@ -40,19 +40,22 @@ impl Configs {
             return Ok(Some(bytes));
         };
         if let Some(difference) = config.difference(other) {
-            let fault = Fault::OtherConfig { difference: Box::new(difference), first: first.clone() };
+            let fault = Fault::ConfigMismatch { difference: Box::new(difference), first: first.clone() };
             return Err(AdapterError::file(&path, fault));
         }
         if !config.has_order_of(other) {
             let own = shares(Some(&config), layout).map_err(|found| AdapterError::found(file, found))?;
             let differing = own.iter().zip(all).position(|(own, other)| own != other);
             if let Some(place) = differing {
-                let text = |shares: &Shares| match shares.get(place) {
+                let text = |shares: &ModuleScalings| match shares.get(place) {
                     Some(Ok(share)) => format!("{} and scale {}", share.rank, share.scale),
                     _ => "not known".to_owned(),
                 };
-                let fault =
-                    Fault::OtherOrder { found: text(&own), expected: text(all), first: first.clone() };
+                let fault = Fault::PatternOrderMismatch {
+                    found: text(&own),
+                    expected: text(all),
+                    first: first.clone(),
+                };
                 let name = layout.pairs.get(place).map_or("", |pair| pair.module.as_str());
                 return Err(AdapterError::tensor(&path, name, fault));
             }
@@ -66,20 +69,20 @@ impl Configs {
     }
 
     /// Ranks, experts and scales, if there is a configuration.
-    pub(super) fn shares(&self) -> Option<Shares> {
+    pub(super) fn shares(&self) -> Option<ModuleScalings> {
         self.first.as_ref().map(|(_, _, shares)| shares.clone())
     }
 
     fn tell(&mut self, path: &Path, config: &Config) {
         for (key, reason) in KEYS.iter().filter_map(|(key, kind)| match kind {
-            Use::Told(reason) => Some((*key, *reason)),
+            KeyUse::Warn(reason) => Some((*key, *reason)),
             _ => None,
         }) {
             let Some((form, text)) = config.stated(key) else { continue };
             match self.told.iter_mut().find(|told| told.key == key) {
                 None => {
                     let first = (path.to_owned(), form, text);
-                    self.told.push(Told { key, reason, first, other: None, differing: 0 });
+                    self.told.push(ModelStatement { key, reason, first, other: None, differing: 0 });
                 }
                 Some(told) if told.first.1 != form => {
                     told.differing += 1;
@@ -92,8 +95,8 @@ impl Configs {
 
     /// Differences that may be meant, a line for each key.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let line = |told: &Told| {
-            let Told { key, reason, first: (first, _, expected), other, differing } = told;
+        let line = |told: &ModelStatement| {
+            let ModelStatement { key, reason, first: (first, _, expected), other, differing } = told;
             let (path, found) = other.as_ref()?;
             let more = match differing - 1 {
                 0 => String::new(),

@@ -7,17 +7,19 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 use super::dtype::{differing, not_finite};
-use super::exact_sum::{Exact, mean};
+use super::exact_sum::{MeanBuffers, weighted_mean};
 use super::extract::disagree;
-use super::output::Writing;
-use super::source::Source;
-use super::{AdapterError, Counted, Fault, Inputs, Output, Round, Rule, Slot, Watch};
+use super::output::OutputWriter;
+use super::source::InputFile;
+use super::{
+    AdapterError, AdapterTensor, ClientWeight, Fault, Inputs, MergeRule, Output, ProgressFn, RoundKind,
+};
 
 /// What to do.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct AverageJob {
     /// What was trained.
-    pub round: Round,
+    pub round: RoundKind,
     /// Where the mean goes.
     pub output: Output,
     /// How many threads; the result is the same for any number.
@@ -26,9 +28,9 @@ pub struct Job {
 
 /// The result of an average.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Averaged {
+pub struct AverageReport {
     /// Clients in their order, and the weight of each.
-    pub clients: Vec<Counted>,
+    pub clients: Vec<ClientWeight>,
     /// Number of tensors that were averaged.
     pub averaged: usize,
     /// Number of tensors that stayed: frozen factors, and integers and booleans in which all agree.
@@ -47,8 +49,12 @@ pub struct Averaged {
 /// # Errors
 /// Of several, the first in the order of the base's file, then of clients, whatever the number of threads. Nothing is written
 /// then.
-pub fn average(inputs: &Inputs, job: Job, watch: &Watch<'_>) -> Result<Averaged, AdapterError> {
-    let Job { round, output, threads } = job;
+pub fn average(
+    inputs: &Inputs,
+    job: AverageJob,
+    watch: &ProgressFn<'_>,
+) -> Result<AverageReport, AdapterError> {
+    let AverageJob { round, output, threads } = job;
     let threads = threads.max(1);
     let writing = output.begin(inputs)?;
     writing.write(&inputs.header, 0)?;
@@ -60,16 +66,17 @@ pub fn average(inputs: &Inputs, job: Job, watch: &Watch<'_>) -> Result<Averaged,
         work.run();
     });
     let differed = work.end()?;
-    inputs.unchanged()?;
+    inputs.ensure_unchanged()?;
     writing.commit()?;
-    let slots = &inputs.layout.slots;
-    let averaged = |slot: &&Slot| !round.freezes(slot.role) && slot.tensor.kind.rule() == Rule::Mean;
-    let averaged = slots.iter().filter(averaged).count();
-    let largest: Vec<String> = differed.into_iter().map(|slot| slots[slot].tensor.name.clone()).collect();
-    Ok(Averaged {
+    let tensors = &inputs.layout.tensors;
+    let averaged =
+        |slot: &&AdapterTensor| !round.freezes(slot.role) && slot.tensor.dtype.rule() == MergeRule::Mean;
+    let averaged = tensors.iter().filter(averaged).count();
+    let largest: Vec<String> = differed.into_iter().map(|slot| tensors[slot].tensor.name.clone()).collect();
+    Ok(AverageReport {
         clients: inputs.counted(),
         averaged,
-        kept: slots.len() - averaged - largest.len(),
+        kept: tensors.len() - averaged - largest.len(),
         largest,
         bytes: inputs.header.len() as u64 + inputs.layout.bytes(),
     })
@@ -82,9 +89,9 @@ type Block = (usize, u64, usize);
 /// failure of all is among those that are known in the end.
 struct Work<'a> {
     inputs: &'a Inputs,
-    round: Round,
-    writing: &'a Writing,
-    watch: &'a Watch<'a>,
+    round: RoundKind,
+    writing: &'a OutputWriter,
+    watch: &'a ProgressFn<'a>,
     block: usize,
     /// That will be read.
     bytes: u64,
@@ -99,23 +106,23 @@ struct Work<'a> {
 }
 
 /// Buffers of a thread.
-struct Room {
+struct Buffers {
     clients: Vec<Vec<u8>>,
     means: Vec<f64>,
     written: Vec<u8>,
-    exact: Exact,
+    exact: MeanBuffers,
 }
 
 impl<'a> Work<'a> {
     fn new(
         inputs: &'a Inputs,
-        round: Round,
-        writing: &'a Writing,
+        round: RoundKind,
+        writing: &'a OutputWriter,
         block: usize,
-        watch: &'a Watch<'a>,
+        watch: &'a ProgressFn<'a>,
     ) -> Self {
         let (mut first, mut bytes) = (vec![0], 0_u64);
-        for slot in &inputs.layout.slots {
+        for slot in &inputs.layout.tensors {
             let readers = inputs.clients() + usize::from(round.freezes(slot.role));
             bytes = bytes.saturating_add(slot.tensor.bytes().saturating_mul(readers as u64));
             let blocks = slot.tensor.bytes().div_ceil(block as u64);
@@ -141,7 +148,7 @@ impl<'a> Work<'a> {
     /// Block `number` of all.
     fn block(&self, number: usize) -> Option<Block> {
         let slot = self.first.partition_point(|first| *first <= number).checked_sub(1)?;
-        let bytes = self.inputs.layout.slots.get(slot)?.tensor.bytes();
+        let bytes = self.inputs.layout.tensors.get(slot)?.tensor.bytes();
         let begin = (number - self.first[slot]) as u64 * self.block as u64;
         let length = bytes.checked_sub(begin).filter(|rest| *rest > 0)?;
         Some((slot, begin, usize::try_from(length).map_or(self.block, |length| length.min(self.block))))
@@ -149,21 +156,21 @@ impl<'a> Work<'a> {
 
     fn run(&self) {
         let count = self.inputs.clients();
-        let mut room = Room {
+        let mut room = Buffers {
             clients: vec![Vec::new(); count],
             means: Vec::new(),
             written: Vec::new(),
-            exact: Exact::default(),
+            exact: MeanBuffers::default(),
         };
         while !self.stop.load(Ordering::Relaxed) {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(block) = self.block(number) else { break };
-            let frozen = self.round.freezes(self.inputs.layout.slots[block.0].role);
-            let done = match self.inputs.layout.slots[block.0].tensor.kind.rule() {
+            let frozen = self.round.freezes(self.inputs.layout.tensors[block.0].role);
+            let done = match self.inputs.layout.tensors[block.0].tensor.dtype.rule() {
                 _ if frozen => self.keep(block, &mut room),
-                Rule::Mean => self.average(block, &mut room),
-                Rule::Largest => self.largest(block, &mut room),
-                Rule::Agreed => self.agreed(block, &mut room),
+                MergeRule::Mean => self.average(block, &mut room),
+                MergeRule::Largest => self.largest(block, &mut room),
+                MergeRule::Equal => self.agreed(block, &mut room),
             };
             let read = block.2 as u64 * (count + usize::from(frozen)) as u64;
             let read = self.read.fetch_add(read, Ordering::Relaxed) + read;
@@ -189,16 +196,16 @@ impl<'a> Work<'a> {
     }
 
     /// Copies a block of the base's, which every client's must be.
-    fn keep(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
+    fn keep(&self, (slot, begin, length): Block, room: &mut Buffers) -> Result<(), AdapterError> {
         let Inputs { base, clients, layout, .. } = self.inputs;
-        let Slot { tensor, role } = &layout.slots[slot];
-        let Room { clients: buffers, written: original, means, .. } = room;
-        let at = |source: &Source| source.places[slot] + begin;
-        let size = tensor.kind.size();
+        let AdapterTensor { tensor, role } = &layout.tensors[slot];
+        let Buffers { clients: buffers, written: original, means, .. } = room;
+        let at = |source: &InputFile| source.places[slot] + begin;
+        let size = tensor.dtype.size();
         original.resize(length, 0);
         base.read(original, at(base))?;
         // It is none of the clients' numbers that are not finite, then.
-        if let Some((index, value)) = not_finite(tensor.kind, original) {
+        if let Some((index, value)) = not_finite(tensor.dtype, original) {
             let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             return Err(AdapterError::tensor(&base.path, &tensor.name, fault));
         }
@@ -206,9 +213,9 @@ impl<'a> Work<'a> {
         buffer.resize(length, 0);
         for client in clients {
             client.read(buffer, at(client))?;
-            if let Some(index) = differing(tensor.kind, buffer, original) {
+            if let Some(index) = differing(tensor.dtype, buffer, original) {
                 let index = begin / size as u64 + index as u64;
-                let fault = Fault::Frozen { role: *role, index, base: base.path.clone() };
+                let fault = Fault::FrozenFactorChanged { role: *role, index, base: base.path.clone() };
                 return Err(AdapterError::tensor(&client.path, &tensor.name, fault));
             }
         }
@@ -216,39 +223,39 @@ impl<'a> Work<'a> {
         self.writing.write(original, at(base))
     }
 
-    fn average(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
+    fn average(&self, (slot, begin, length): Block, room: &mut Buffers) -> Result<(), AdapterError> {
         let Inputs { base, clients, layout, weights, total, .. } = self.inputs;
-        let Slot { tensor, .. } = &layout.slots[slot];
-        let Room { clients: buffers, means, written, exact } = room;
-        let kind = tensor.kind;
+        let AdapterTensor { tensor, .. } = &layout.tensors[slot];
+        let Buffers { clients: buffers, means, written, exact } = room;
+        let dtype = tensor.dtype;
         for (client, buffer) in clients.iter().zip(buffers.iter_mut()) {
             buffer.resize(length, 0);
             client.read(buffer, client.places[slot] + begin)?;
         }
         let blocks: Vec<(f64, &[u8])> =
             weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
-        means.resize(length / kind.size(), 0.0);
-        mean(&blocks, kind, *total, means, exact).map_err(|(client, element)| {
-            let value = kind.number(&buffers[client][element * kind.size()..]);
-            let index = begin / kind.size() as u64 + element as u64;
+        means.resize(length / dtype.size(), 0.0);
+        weighted_mean(&blocks, dtype, *total, means, exact).map_err(|(client, element)| {
+            let value = dtype.number(&buffers[client][element * dtype.size()..]);
+            let index = begin / dtype.size() as u64 + element as u64;
             AdapterError::tensor(&clients[client].path, &tensor.name, Fault::NotFinite { index, value })
         })?;
         written.clear();
-        kind.encode(means, written);
+        dtype.encode(means, written);
         self.writing.write(written, base.places[slot] + begin)
     }
 
     /// Clients that count, and their places.
-    fn counted(&self) -> impl Iterator<Item = &'a Source> {
+    fn counted(&self) -> impl Iterator<Item = &'a InputFile> {
         let Inputs { clients, weights, .. } = self.inputs;
         clients.iter().zip(weights).filter(|(_, weight)| **weight > 0.0).map(|(client, _)| client)
     }
 
     /// Writes the largest integers of a block.
-    fn largest(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
-        let Slot { tensor, .. } = &self.inputs.layout.slots[slot];
-        let Room { clients: buffers, written, .. } = room;
-        let (kind, buffer) = (tensor.kind, &mut buffers[0]);
+    fn largest(&self, (slot, begin, length): Block, room: &mut Buffers) -> Result<(), AdapterError> {
+        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[slot];
+        let Buffers { clients: buffers, written, .. } = room;
+        let (dtype, buffer) = (tensor.dtype, &mut buffers[0]);
         let mut differs = false;
         for (number, client) in self.counted().enumerate() {
             buffer.resize(length, 0);
@@ -258,9 +265,9 @@ impl<'a> Work<'a> {
                 continue;
             }
             differs |= buffer != written;
-            let pairs = written.chunks_mut(kind.size()).zip(buffer.chunks(kind.size()));
+            let pairs = written.chunks_mut(dtype.size()).zip(buffer.chunks(dtype.size()));
             for (largest, value) in
-                pairs.filter(|(largest, value)| kind.integer(value) > kind.integer(largest))
+                pairs.filter(|(largest, value)| dtype.integer(value) > dtype.integer(largest))
             {
                 largest.copy_from_slice(value);
             }
@@ -272,11 +279,11 @@ impl<'a> Work<'a> {
     }
 
     /// Writes the block that all clients have.
-    fn agreed(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
-        let Slot { tensor, .. } = &self.inputs.layout.slots[slot];
-        let Room { clients: buffers, written, .. } = room;
-        let (kind, buffer) = (tensor.kind, &mut buffers[0]);
-        let mut first: Option<&Source> = None;
+    fn agreed(&self, (slot, begin, length): Block, room: &mut Buffers) -> Result<(), AdapterError> {
+        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[slot];
+        let Buffers { clients: buffers, written, .. } = room;
+        let (dtype, buffer) = (tensor.dtype, &mut buffers[0]);
+        let mut first: Option<&InputFile> = None;
         for client in self.counted() {
             buffer.resize(length, 0);
             client.read(buffer, client.places[slot] + begin)?;
@@ -285,9 +292,9 @@ impl<'a> Work<'a> {
                 written.clone_from(buffer);
                 continue;
             };
-            if let Some(place) = differing(kind, buffer, written) {
-                let index = begin / kind.size() as u64 + place as u64;
-                let fault = disagree(kind, index, place, buffer, written, &first.path);
+            if let Some(place) = differing(dtype, buffer, written) {
+                let index = begin / dtype.size() as u64 + place as u64;
+                let fault = disagree(dtype, index, place, buffer, written, &first.path);
                 return Err(AdapterError::tensor(&client.path, &tensor.name, fault));
             }
         }

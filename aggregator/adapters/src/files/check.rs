@@ -3,14 +3,16 @@
 use serde::Serialize;
 
 use super::dtype::not_finite;
-use super::interference::{Factors, Gram, Squares, is_too_large, squares};
-use super::scaling::Share;
-use super::source::Source;
-use super::{AdapterError, Counted, Fault, Inputs, Kind, Pair, Role, Rule, Slot, Watch};
+use super::interference::{FactorSet, GramMatrices, SquaredNorms, is_too_large, squares};
+use super::scaling::ModuleScaling;
+use super::source::InputFile;
+use super::{
+    AdapterError, AdapterTensor, ClientWeight, Dtype, FactorPair, Fault, Inputs, MergeRule, ProgressFn, Role,
+};
 
 /// How much something changed: norms of the change and of what it was before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Changed {
+pub struct ChangeNorms {
     /// Frobenius norm of the change.
     pub change: f64,
     /// Of the base.
@@ -19,7 +21,7 @@ pub struct Changed {
     pub differs: bool,
 }
 
-impl Changed {
+impl ChangeNorms {
     /// The change over the base; infinite where the base is zero, as an up factor is before the first round.
     #[must_use]
     pub fn relative(&self) -> f64 {
@@ -39,7 +41,7 @@ impl Changed {
 /// In which round a client's file can be averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fits {
+pub enum ChangedFactors {
     /// Only down factors changed.
     Down,
     /// Only up factors changed.
@@ -50,7 +52,7 @@ pub enum Fits {
     Nothing,
 }
 
-impl Fits {
+impl ChangedFactors {
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -65,24 +67,24 @@ impl Fits {
 
 /// One client.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Reported {
+pub struct ClientReport {
     /// Its file.
     pub file: String,
     /// All down factors.
-    pub down: Changed,
+    pub down: ChangeNorms,
     /// All up factors.
-    pub up: Changed,
+    pub up: ChangeNorms,
     /// All saved modules, if there are any; norms of their real numbers alone.
-    pub saved: Option<Changed>,
+    pub saved: Option<ChangeNorms>,
     /// The round it fits.
-    pub fits: Fits,
+    pub fits: ChangedFactors,
     /// Every tensor, in the order of the base's file.
-    pub tensors: Vec<(String, Changed)>,
+    pub tensors: Vec<(String, ChangeNorms)>,
 }
 
 /// One module that is adapted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Target {
+pub struct ModuleReport {
     /// Its name.
     pub module: String,
     /// Rank of the adapter, of one expert where there are several.
@@ -100,15 +102,15 @@ pub struct Target {
 
 /// Everything.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Checked {
+pub struct CheckReport {
     /// In the order that they were given in.
-    pub clients: Vec<Reported>,
+    pub clients: Vec<ClientReport>,
     /// Modules whose interference is known.
-    pub targets: Vec<Target>,
+    pub targets: Vec<ModuleReport>,
     /// The same of all modules as one matrix, each multiplied with its scale.
     pub interference: Option<f64>,
     /// Clients in their order, and the weight of each in the mean.
-    pub weights: Vec<Counted>,
+    pub weights: Vec<ClientWeight>,
     /// Lines for people: differences that may be meant, and why the interference is not that of all modules.
     pub warnings: Vec<String>,
 }
@@ -117,18 +119,18 @@ pub struct Checked {
 ///
 /// # Errors
 /// A file that cannot be read, a number that is not finite.
-pub fn check(inputs: &Inputs, watch: &Watch<'_>) -> Result<Checked, AdapterError> {
+pub fn check(inputs: &Inputs, watch: &ProgressFn<'_>) -> Result<CheckReport, AdapterError> {
     // Factors are read a second time.
     let mut progress = Progress { watch, read: 0, of: inputs.bytes().saturating_mul(2) };
-    let mut clients: Vec<Vec<Changed>> = vec![Vec::new(); inputs.clients()];
-    let mut alike = Vec::with_capacity(inputs.layout.slots.len());
-    for slot in 0..inputs.layout.slots.len() {
+    let mut clients: Vec<Vec<ChangeNorms>> = vec![Vec::new(); inputs.clients()];
+    let mut alike = Vec::with_capacity(inputs.layout.tensors.len());
+    for slot in 0..inputs.layout.tensors.len() {
         let (changed, same) = changes(inputs, slot, &mut progress)?;
         clients.iter_mut().zip(changed).for_each(|(client, changed)| client.push(changed));
         alike.push(same);
     }
     let mut warnings = inputs.warnings().to_vec();
-    let mut found: Vec<(Squares, f64)> = Vec::new();
+    let mut found: Vec<(SquaredNorms, f64)> = Vec::new();
     let (mut targets, mut unknown) = (Vec::new(), Vec::new());
     for (pair, share) in inputs.layout.pairs.iter().zip(&inputs.shares) {
         let alike = [alike[pair.down], alike[pair.up]];
@@ -136,7 +138,7 @@ pub fn check(inputs: &Inputs, watch: &Watch<'_>) -> Result<Checked, AdapterError
             Ok(share) => *share,
             // Where one factor is everybody's, nothing is lost in any layout.
             Err(_) if alike[0] || alike[1] => {
-                Share { rank: pair.rank, experts: 1, scale: 1.0 / rank_of(pair) }
+                ModuleScaling { rank: pair.rank, experts: 1, scale: 1.0 / rank_of(pair) }
             }
             Err(why) => {
                 unknown.push((pair, why.clone()));
@@ -151,11 +153,11 @@ pub fn check(inputs: &Inputs, watch: &Watch<'_>) -> Result<Checked, AdapterError
             unknown.push((pair, "too many clients for its rank".to_owned()));
             continue;
         };
-        let all = squares.iter().fold(Squares::default(), |all, one| all.plus(*one));
+        let all = squares.iter().fold(SquaredNorms::default(), |all, one| all.plus(*one));
         found.push((all, share.scale));
         let experts =
             if share.experts > 1 { squares.iter().map(|one| one.ratio()).collect() } else { Vec::new() };
-        targets.push(Target {
+        targets.push(ModuleReport {
             module: pair.module.clone(),
             rank: share.rank,
             experts: share.experts,
@@ -164,7 +166,7 @@ pub fn check(inputs: &Inputs, watch: &Watch<'_>) -> Result<Checked, AdapterError
             expert_interference: experts,
         });
     }
-    inputs.unchanged()?;
+    inputs.ensure_unchanged()?;
     if let Some((pair, why)) = unknown.first() {
         let module = pair.module.escape_debug();
         warnings.push(format!(
@@ -183,25 +185,26 @@ pub fn check(inputs: &Inputs, watch: &Watch<'_>) -> Result<Checked, AdapterError
     }
     let clients =
         inputs.clients.iter().zip(clients).map(|(source, tensors)| reported(inputs, source, tensors));
-    Ok(Checked { clients: clients.collect(), targets, interference, weights: inputs.counted(), warnings })
+    Ok(CheckReport { clients: clients.collect(), targets, interference, weights: inputs.counted(), warnings })
 }
 
 /// The interference of modules with these scales.
-fn total(found: &[(Squares, f64)]) -> f64 {
+fn total(found: &[(SquaredNorms, f64)]) -> f64 {
     let most = found.iter().fold(0.0, |most, (_, scale)| f64::max(most, scale.abs()));
     // Only how scales compare matters; equal ones are 1.
     let scaled = |scale: f64| if most > 0.0 { scale / most } else { 0.0 };
-    let all = found.iter().fold(Squares::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
+    let all =
+        found.iter().fold(SquaredNorms::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
     all.ratio()
 }
 
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
-fn rank_of(pair: &Pair) -> f64 {
+fn rank_of(pair: &FactorPair) -> f64 {
     pair.rank as f64
 }
 
 struct Progress<'a> {
-    watch: &'a Watch<'a>,
+    watch: &'a ProgressFn<'a>,
     read: u64,
     of: u64,
 }
@@ -213,26 +216,26 @@ impl Progress<'_> {
     }
 }
 
-fn reported(inputs: &Inputs, source: &Source, tensors: Vec<Changed>) -> Reported {
+fn reported(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>) -> ClientReport {
     let of = |role: Role| {
-        let changed = inputs.layout.slots.iter().zip(&tensors).filter(|(slot, _)| slot.role == role);
+        let changed = inputs.layout.tensors.iter().zip(&tensors).filter(|(slot, _)| slot.role == role);
         // A counter's steps are no distance between numbers.
-        let norms = changed.map(|(slot, changed)| match slot.tensor.kind.rule() {
-            Rule::Mean => *changed,
-            _ => Changed { change: 0.0, base: 0.0, ..*changed },
+        let norms = changed.map(|(slot, changed)| match slot.tensor.dtype.rule() {
+            MergeRule::Mean => *changed,
+            _ => ChangeNorms { change: 0.0, base: 0.0, ..*changed },
         });
-        norms.fold(Changed::default(), |all, one| all.with(&one))
+        norms.fold(ChangeNorms::default(), |all, one| all.with(&one))
     };
     let (down, up) = (of(Role::Down), of(Role::Up));
     let fits = match (down.differs, up.differs) {
-        (true, false) => Fits::Down,
-        (false, true) => Fits::Up,
-        (true, true) => Fits::Both,
-        (false, false) => Fits::Nothing,
+        (true, false) => ChangedFactors::Down,
+        (false, true) => ChangedFactors::Up,
+        (true, true) => ChangedFactors::Both,
+        (false, false) => ChangedFactors::Nothing,
     };
-    let has_saved = inputs.layout.slots.iter().any(|slot| slot.role == Role::Saved);
-    let names = inputs.layout.slots.iter().map(|slot| slot.tensor.name.clone());
-    Reported {
+    let has_saved = inputs.layout.tensors.iter().any(|slot| slot.role == Role::Saved);
+    let names = inputs.layout.tensors.iter().map(|slot| slot.tensor.name.clone());
+    ClientReport {
         file: source.path.display().to_string(),
         down,
         up,
@@ -247,9 +250,9 @@ fn changes(
     inputs: &Inputs,
     slot: usize,
     progress: &mut Progress<'_>,
-) -> Result<(Vec<Changed>, bool), AdapterError> {
-    let Slot { tensor, .. } = &inputs.layout.slots[slot];
-    let (kind, size) = (tensor.kind, tensor.kind.size());
+) -> Result<(Vec<ChangeNorms>, bool), AdapterError> {
+    let AdapterTensor { tensor, .. } = &inputs.layout.tensors[slot];
+    let (dtype, size) = (tensor.dtype, tensor.dtype.size());
     let mut squares = vec![(0.0, false); inputs.clients()];
     let (mut base_square, mut alike) = (0.0, true);
     let block = inputs.block(1);
@@ -257,15 +260,15 @@ fn changes(
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for begin in (0..tensor.bytes()).step_by(block) {
         let length = usize::try_from(tensor.bytes() - begin).map_or(block, |rest| rest.min(block));
-        let finite = |source: &Source, bytes: &[u8]| {
-            let Some((index, value)) = not_finite(kind, bytes) else { return Ok(()) };
+        let finite = |source: &InputFile, bytes: &[u8]| {
+            let Some((index, value)) = not_finite(dtype, bytes) else { return Ok(()) };
             let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             Err(AdapterError::tensor(&source.path, &tensor.name, fault))
         };
         bytes.resize(length, 0);
         inputs.base.read(&mut bytes, inputs.base.places[slot] + begin)?;
         finite(&inputs.base, &bytes)?;
-        numbers(kind, &bytes, &mut before);
+        numbers(dtype, &bytes, &mut before);
         base_square += before.iter().fold(0.0, |sum, value| sum + value.powi(2));
         for (client, (source, (square, differs))) in inputs.clients.iter().zip(&mut squares).enumerate() {
             other.resize(length, 0);
@@ -279,7 +282,7 @@ fn changes(
             }
             *differs = true;
             finite(source, &other)?;
-            numbers(kind, &other, &mut after);
+            numbers(dtype, &other, &mut after);
             let change = |sum: f64, (after, before): (&f64, &f64)| sum + (after - before).powi(2);
             *square = after.iter().zip(&before).fold(*square, change);
         }
@@ -287,33 +290,33 @@ fn changes(
     }
     let base = base_square.sqrt();
     let changed =
-        squares.into_iter().map(|(square, differs)| Changed { change: square.sqrt(), base, differs });
+        squares.into_iter().map(|(square, differs)| ChangeNorms { change: square.sqrt(), base, differs });
     Ok((changed.collect(), alike))
 }
 
 /// The numbers of a block, as f64.
-fn numbers(kind: Kind, bytes: &[u8], values: &mut Vec<f64>) {
+fn numbers(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
     values.clear();
-    if kind.is_of_factors() {
+    if dtype.is_factor_dtype() {
         let mut room = [0.0_f32; 256];
-        for group in bytes.chunks(room.len() * kind.size()) {
-            let room = &mut room[..group.len() / kind.size()];
-            kind.decode(group, room);
+        for group in bytes.chunks(room.len() * dtype.size()) {
+            let room = &mut room[..group.len() / dtype.size()];
+            dtype.decode(group, room);
             values.extend(room.iter().map(|value| f64::from(*value)));
         }
     } else {
-        values.extend(bytes.chunks_exact(kind.size()).map(|bytes| kind.number(bytes)));
+        values.extend(bytes.chunks_exact(dtype.size()).map(|bytes| dtype.number(bytes)));
     }
 }
 
 /// The squares of every expert of one module; `None` if they would take too much memory.
 fn interference(
     inputs: &Inputs,
-    pair: &Pair,
-    share: Share,
+    pair: &FactorPair,
+    share: ModuleScaling,
     alike: [bool; 2],
     progress: &mut Progress<'_>,
-) -> Result<Option<Vec<Squares>>, AdapterError> {
+) -> Result<Option<Vec<SquaredNorms>>, AdapterError> {
     let [rank, experts] =
         [share.rank, share.experts].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
     // Where one factor is the same everywhere, the mean of products is the product of means.
@@ -323,7 +326,7 @@ fn interference(
         return Ok(None);
     }
     let [down, up] = [pair.down, pair.up].map(|slot| {
-        let Slot { tensor, role } = &inputs.layout.slots[slot];
+        let AdapterTensor { tensor, role } = &inputs.layout.tensors[slot];
         let length = usize::try_from(tensor.bytes()).unwrap_or(usize::MAX);
         let mut buffers = Vec::with_capacity(inputs.clients());
         for source in &inputs.clients {
@@ -333,9 +336,9 @@ fn interference(
         }
         let clients: Vec<(f64, &[u8])> =
             inputs.weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
-        let (kind, role, total) = (tensor.kind, *role, inputs.total);
-        let factors = Factors { kind, role, rank, experts, clients: &clients, total, centred };
-        Gram::of(&factors).map_err(|(client, index)| {
+        let (dtype, role, total) = (tensor.dtype, *role, inputs.total);
+        let factors = FactorSet { dtype, role, rank, experts, clients: &clients, total, centred };
+        GramMatrices::from_factors(&factors).map_err(|(client, index)| {
             // It was finite a moment ago.
             let path = &inputs.clients[client].path;
             let fault = Fault::NotFinite { index: index as u64, value: f64::NAN };
@@ -343,7 +346,7 @@ fn interference(
         })
     });
     let (down, up) = (down?, up?);
-    let bytes = [pair.down, pair.up].map(|slot| inputs.layout.slots[slot].tensor.bytes());
+    let bytes = [pair.down, pair.up].map(|slot| inputs.layout.tensors[slot].tensor.bytes());
     progress.add((bytes[0] + bytes[1]).saturating_mul(inputs.clients() as u64))?;
     let weights = if centred { inputs.weights.as_slice() } else { &[] };
     Ok(Some(squares(&down, &up, weights, inputs.total)))

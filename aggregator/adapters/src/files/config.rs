@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::short;
 use super::json::Json;
-use super::meaning::{KEYS, Use, known, normal, stated};
+use super::meaning::{KEYS, KeyUse, known, normal, stated};
 use super::pattern::Patterns;
 use super::{AdapterError, Fault};
 
@@ -43,7 +43,7 @@ pub struct Config {
 
 /// Two values of one key that do not mean the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct ConfigDifference {
     /// The key.
     pub key: String,
     /// Value in this configuration.
@@ -62,7 +62,7 @@ impl Config {
     pub fn parse(text: &[u8]) -> Result<Self, Fault> {
         let json: Json = serde_json::from_slice(text)?;
         let Json::Map(entries) = json else {
-            return Err(Fault::Config {
+            return Err(Fault::ConfigValue {
                 field: "all of it",
                 found: short(&json.to_string()),
                 expected: "a map of settings",
@@ -72,10 +72,10 @@ impl Config {
         let wrong = |field, expected| {
             let found =
                 values.get(field).map_or_else(|| "missing".to_owned(), |value| short(&value.to_string()));
-            Fault::Config { field, found, expected }
+            Fault::ConfigValue { field, found, expected }
         };
         let of = |key: &str| match known(key) {
-            Some(Use::Same(form)) => normal(form, values.get(key)),
+            Some(KeyUse::MustAgree(form)) => normal(form, values.get(key)),
             _ => Json::Null,
         };
         let peft_type = match values.get("peft_type") {
@@ -119,11 +119,11 @@ impl Config {
     /// The first key in which another one means something else: those that are known in the order of the table in
     /// `ADAPTERS.md`, then all others.
     #[must_use]
-    pub fn difference(&self, other: &Self) -> Option<Difference> {
+    pub fn difference(&self, other: &Self) -> Option<ConfigDifference> {
         let value = |config: &Self, key: &str| {
             let value = config.values.get(key);
             match known(key) {
-                Some(Use::Same(form)) => normal(form, value),
+                Some(KeyUse::MustAgree(form)) => normal(form, value),
                 Some(_) => Json::Null,
                 None => value.filter(|value| !value.is_off()).map_or(Json::Null, Json::sorted),
             }
@@ -141,7 +141,7 @@ impl Config {
             _ => short(&value.to_string()),
         };
         let (found, expected) = (shown(self, &ours), shown(other, &theirs));
-        Some(Difference { key: key.to_owned(), found, expected, is_known: known(key).is_some() })
+        Some(ConfigDifference { key: key.to_owned(), found, expected, is_known: known(key).is_some() })
     }
 
     /// Statement of a key that tells the model: in a form to compare, and to print.
@@ -219,7 +219,7 @@ pub(super) fn beside(file: &Path) -> Result<Option<(PathBuf, Vec<u8>, Config)>, 
     let mut bytes = Vec::new();
     file.take(CONFIG_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(error.into()))?;
     if bytes.len() as u64 > CONFIG_MAX {
-        return Err(wrong(Fault::LongConfig { most: CONFIG_MAX }));
+        return Err(wrong(Fault::ConfigTooLong { most: CONFIG_MAX }));
     }
     let config = Config::parse(&bytes).map_err(wrong)?;
     Ok(Some((path, bytes, config)))

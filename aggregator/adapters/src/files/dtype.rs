@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 /// A type of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Dtype {
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary16.
@@ -43,22 +43,22 @@ pub enum Kind {
 
 /// Rules for the mean of numbers of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum MergeRule {
     /// The weighted mean, rounded once to the type.
     Mean,
     /// The largest: integers that differ are counters, and no client's may run ahead of it.
     Largest,
     /// The value that all have; nothing is between two of them.
-    Agreed,
+    Equal,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for Dtype {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.about().0)
     }
 }
 
-impl Kind {
+impl Dtype {
     /// All of them.
     pub const ALL: [Self; 17] = [
         Self::F32,
@@ -81,32 +81,32 @@ impl Kind {
     ];
 
     /// Name in headers, bytes of a number, and rule.
-    const fn about(self) -> (&'static str, usize, Rule) {
+    const fn about(self) -> (&'static str, usize, MergeRule) {
         match self {
-            Self::F32 => ("F32", 4, Rule::Mean),
-            Self::F16 => ("F16", 2, Rule::Mean),
-            Self::Bf16 => ("BF16", 2, Rule::Mean),
-            Self::F64 => ("F64", 8, Rule::Mean),
-            Self::I8 => ("I8", 1, Rule::Largest),
-            Self::U8 => ("U8", 1, Rule::Largest),
-            Self::I16 => ("I16", 2, Rule::Largest),
-            Self::U16 => ("U16", 2, Rule::Largest),
-            Self::I32 => ("I32", 4, Rule::Largest),
-            Self::U32 => ("U32", 4, Rule::Largest),
-            Self::I64 => ("I64", 8, Rule::Largest),
-            Self::U64 => ("U64", 8, Rule::Largest),
-            Self::Bool => ("BOOL", 1, Rule::Agreed),
-            Self::F8E4M3 => ("F8_E4M3", 1, Rule::Agreed),
-            Self::F8E5M2 => ("F8_E5M2", 1, Rule::Agreed),
-            Self::F8E8M0 => ("F8_E8M0", 1, Rule::Agreed),
-            Self::C64 => ("C64", 8, Rule::Agreed),
+            Self::F32 => ("F32", 4, MergeRule::Mean),
+            Self::F16 => ("F16", 2, MergeRule::Mean),
+            Self::Bf16 => ("BF16", 2, MergeRule::Mean),
+            Self::F64 => ("F64", 8, MergeRule::Mean),
+            Self::I8 => ("I8", 1, MergeRule::Largest),
+            Self::U8 => ("U8", 1, MergeRule::Largest),
+            Self::I16 => ("I16", 2, MergeRule::Largest),
+            Self::U16 => ("U16", 2, MergeRule::Largest),
+            Self::I32 => ("I32", 4, MergeRule::Largest),
+            Self::U32 => ("U32", 4, MergeRule::Largest),
+            Self::I64 => ("I64", 8, MergeRule::Largest),
+            Self::U64 => ("U64", 8, MergeRule::Largest),
+            Self::Bool => ("BOOL", 1, MergeRule::Equal),
+            Self::F8E4M3 => ("F8_E4M3", 1, MergeRule::Equal),
+            Self::F8E5M2 => ("F8_E5M2", 1, MergeRule::Equal),
+            Self::F8E8M0 => ("F8_E8M0", 1, MergeRule::Equal),
+            Self::C64 => ("C64", 8, MergeRule::Equal),
         }
     }
 
     /// The type of a name in a header.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.about().0 == name)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.about().0 == name)
     }
 
     /// Bytes of one number.
@@ -117,13 +117,13 @@ impl Kind {
 
     /// The rule for their mean.
     #[must_use]
-    pub fn rule(self) -> Rule {
+    pub fn rule(self) -> MergeRule {
         self.about().2
     }
 
     /// Whether factors may be of this type: the numbers are f32.
     #[must_use]
-    pub fn is_of_factors(self) -> bool {
+    pub fn is_factor_dtype(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
@@ -186,8 +186,8 @@ impl Kind {
     pub fn shown(self, bytes: &[u8]) -> String {
         match self {
             Self::Bool => (array::<1>(bytes) != [0]).to_string(),
-            _ if self.rule() == Rule::Largest => self.integer(bytes).to_string(),
-            _ if self.rule() == Rule::Mean => self.number(bytes).to_string(),
+            _ if self.rule() == MergeRule::Largest => self.integer(bytes).to_string(),
+            _ if self.rule() == MergeRule::Mean => self.number(bytes).to_string(),
             _ => bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}")),
         }
     }
@@ -212,26 +212,26 @@ impl Kind {
 }
 
 /// The first number that is NaN or infinite, and its place.
-pub(super) fn not_finite(kind: Kind, bytes: &[u8]) -> Option<(usize, f64)> {
-    if kind.rule() != Rule::Mean {
+pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
+    if dtype.rule() != MergeRule::Mean {
         return None;
     }
-    if !kind.is_of_factors() {
-        let numbers = bytes.chunks_exact(kind.size()).map(|bytes| kind.number(bytes));
+    if !dtype.is_factor_dtype() {
+        let numbers = bytes.chunks_exact(dtype.size()).map(|bytes| dtype.number(bytes));
         return numbers.enumerate().find(|(_, value)| !value.is_finite());
     }
     let mut values = [0.0_f32; 256];
-    bytes.chunks(values.len() * kind.size()).enumerate().find_map(|(number, group)| {
-        let values = &mut values[..group.len() / kind.size()];
-        kind.decode(group, values);
+    bytes.chunks(values.len() * dtype.size()).enumerate().find_map(|(number, group)| {
+        let values = &mut values[..group.len() / dtype.size()];
+        dtype.decode(group, values);
         let index = values.iter().position(|value| !value.is_finite())?;
         Some((number * 256 + index, values[index].into()))
     })
 }
 
 /// The first number in which two blocks differ.
-pub(super) fn differing(kind: Kind, left: &[u8], right: &[u8]) -> Option<usize> {
-    left.iter().zip(right).position(|(left, right)| left != right).map(|byte| byte / kind.size())
+pub(super) fn differing(dtype: Dtype, left: &[u8], right: &[u8]) -> Option<usize> {
+    left.iter().zip(right).position(|(left, right)| left != right).map(|byte| byte / dtype.size())
 }
 
 /// The first bytes; zeros where there are fewer.
@@ -288,7 +288,7 @@ fn odd(value: f64) -> f32 {
 mod tests {
     use half::{bf16, f16};
 
-    use super::{Kind, widened};
+    use super::{Dtype, widened};
 
     #[test]
     fn every_half_is_what_the_library_makes_of_it() {
@@ -296,7 +296,7 @@ mod tests {
             let (ours, theirs) = (widened(bits), f16::from_bits(bits).to_f32());
             assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()), "{bits:#06x}");
             let mut value = [0.0];
-            Kind::Bf16.decode(&bits.to_le_bytes(), &mut value);
+            Dtype::Bf16.decode(&bits.to_le_bytes(), &mut value);
             let theirs = bf16::from_bits(bits).to_f32();
             assert!(value[0].to_bits() == theirs.to_bits() || (value[0].is_nan() && theirs.is_nan()));
         }
@@ -305,17 +305,17 @@ mod tests {
     /// Numbers, midpoints and what is next to them: a second rounding would show.
     #[test]
     fn rounding_is_to_the_nearest_and_to_even_where_two_are() {
-        for (kind, last) in [(Kind::F16, 0x7bff_u16), (Kind::Bf16, 0x7f7f)] {
+        for (dtype, last) in [(Dtype::F16, 0x7bff_u16), (Dtype::Bf16, 0x7f7f)] {
             let value = |bits: u16| {
                 let mut values = [0.0];
-                kind.decode(&bits.to_le_bytes(), &mut values);
+                dtype.decode(&bits.to_le_bytes(), &mut values);
                 f64::from(values[0])
             };
             let round = |value: f64| {
                 let mut bytes = Vec::new();
-                kind.encode(&[value, -value], &mut bytes);
+                dtype.encode(&[value, -value], &mut bytes);
                 let found = u16::from_le_bytes([bytes[0], bytes[1]]);
-                assert_eq!(u16::from_le_bytes([bytes[2], bytes[3]]), found | 0x8000, "{kind} {value:e}");
+                assert_eq!(u16::from_le_bytes([bytes[2], bytes[3]]), found | 0x8000, "{dtype} {value:e}");
                 found
             };
             for bits in 0..last {
@@ -323,9 +323,9 @@ mod tests {
                 let middle = f64::midpoint(low, high);
                 let even = bits + (bits & 1);
                 assert_eq!(round(low), bits);
-                assert_eq!(round(middle), even, "{kind} {middle:e}");
-                assert_eq!(round(middle.next_down()), bits, "{kind} below {middle:e}");
-                assert_eq!(round(middle.next_up()), bits + 1, "{kind} above {middle:e}");
+                assert_eq!(round(middle), even, "{dtype} {middle:e}");
+                assert_eq!(round(middle.next_down()), bits, "{dtype} below {middle:e}");
+                assert_eq!(round(middle.next_up()), bits + 1, "{dtype} above {middle:e}");
             }
             assert_eq!(round(value(last)), last);
         }
@@ -333,10 +333,10 @@ mod tests {
 
     #[test]
     fn names_are_those_of_headers() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::named(&kind.to_string()), Some(kind));
+        for dtype in Dtype::ALL {
+            assert_eq!(Dtype::from_name(&dtype.to_string()), Some(dtype));
         }
-        assert_eq!(Kind::named("f32"), None);
-        assert_eq!(Kind::named("F4"), None);
+        assert_eq!(Dtype::from_name("f32"), None);
+        assert_eq!(Dtype::from_name("F4"), None);
     }
 }

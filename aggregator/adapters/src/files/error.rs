@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::header::SIDES_MAX;
-use super::{Difference, HEADER_MAX, Kind, NAME_MAX, Role, SAMPLES_MAX};
+use super::{ConfigDifference, Dtype, HEADER_MAX, NAME_MAX, Role, SAMPLES_MAX};
 
 /// Characters of a name or a value that are printed.
 const SHOWN: usize = 200;
@@ -87,7 +87,7 @@ impl AdapterError {
 
     /// Whether a file or an argument is wrong; otherwise the work failed.
     #[must_use]
-    pub fn is_wrong_input(&self) -> bool {
+    pub fn is_invalid_input(&self) -> bool {
         !matches!(self, Self::Output { .. } | Self::NotDurable { .. } | Self::Interrupted)
     }
 }
@@ -119,7 +119,7 @@ pub enum Fault {
     NotRegular,
     /// Its header would begin or end after the file does.
     #[error("truncated: {got} bytes, and its header ends at {needed}")]
-    ShortHeader {
+    Truncated {
         /// Where the header would end.
         needed: u64,
         /// How long the file is.
@@ -127,7 +127,7 @@ pub enum Fault {
     },
     /// A header nobody needs.
     #[error("a header of {length} bytes, at most {HEADER_MAX} are read; is this a safetensors file?")]
-    LongHeader {
+    HeaderTooLong {
         /// What the file says.
         length: u64,
     },
@@ -136,30 +136,30 @@ pub enum Fault {
     Json(#[from] serde_json::Error),
     /// Names are kept in memory and printed.
     #[error("a name of {length} bytes, at most {NAME_MAX} are read")]
-    LongName {
+    NameTooLong {
         /// Its length.
         length: usize,
     },
     /// The header has the name twice.
     #[error("it is there twice")]
-    Twice,
+    DuplicateName,
     /// A shape that no tensor has.
     #[error("a shape of {sides} sides, at most {SIDES_MAX} are read")]
-    Sides {
+    TooManyDimensions {
         /// How many.
         sides: usize,
     },
     /// Numbers of a type that is not known.
     #[error("dtype {found}; F32, F16, BF16 and F64 can be averaged, integers and BOOL kept")]
-    Dtype {
+    UnknownDtype {
         /// Type that the header says.
         found: String,
     },
     /// Factors of a type that cannot be averaged as factors.
     #[error("dtype {found}; lora_A and lora_B are F32, F16 or BF16")]
-    FactorKind {
+    FactorDtype {
         /// Type that the header says.
-        found: Kind,
+        found: Dtype,
     },
     /// The number of elements, or of bytes, is none.
     #[error("the product of the shape {shape:?} overflows")]
@@ -168,8 +168,8 @@ pub enum Fault {
         shape: Vec<u64>,
     },
     /// Shape, dtype and offsets do not agree.
-    #[error("bytes {begin} to {end} of the data, and shape {shape:?} in {kind} is {bytes} bytes")]
-    Size {
+    #[error("bytes {begin} to {end} of the data, and shape {shape:?} in {dtype} is {bytes} bytes")]
+    SizeMismatch {
         /// First byte.
         begin: u64,
         /// After the last byte.
@@ -177,7 +177,7 @@ pub enum Fault {
         /// What the header says.
         shape: Vec<u64>,
         /// What the header says.
-        kind: Kind,
+        dtype: Dtype,
         /// What that takes.
         bytes: u64,
     },
@@ -191,7 +191,7 @@ pub enum Fault {
     },
     /// The file has less than its header says, or more.
     #[error("{found} bytes of data, and its header accounts for {expected}")]
-    Length {
+    DataLength {
         /// What there is.
         found: u64,
         /// What the header says.
@@ -199,10 +199,10 @@ pub enum Fault {
     },
     /// Something of LoRA's that is neither factor.
     #[error("neither lora_A nor lora_B (DoRA and biases of factors are not supported)")]
-    Unknown,
+    UnsupportedLora,
     /// Half an adapter.
     #[error("the {role} factor without the other one")]
-    Alone {
+    Unpaired {
         /// Which half is there.
         role: Role,
     },
@@ -211,7 +211,7 @@ pub enum Fault {
     NoFactors,
     /// A factor of no rank.
     #[error("shape {shape:?} is no {role} factor: lora_A is r x d_in, lora_B is d_out x r")]
-    NoFactor {
+    FactorShape {
         /// Which half it would be.
         role: Role,
         /// What the header says.
@@ -219,7 +219,7 @@ pub enum Fault {
     },
     /// The two factors of a target differ in rank.
     #[error("rank {up}, and its lora_A has rank {down}")]
-    TwoRanks {
+    PairRankMismatch {
         /// Of the down factor.
         down: u64,
         /// Of the up factor.
@@ -231,7 +231,7 @@ pub enum Fault {
     } else {
         ""
     })]
-    RankOfConfig {
+    ConfigRankMismatch {
         /// Rank of the factors.
         found: u64,
         /// Rank in the configuration.
@@ -241,19 +241,19 @@ pub enum Fault {
     },
     /// The base has a tensor that this file has not.
     #[error("missing; {} has it", base.display())]
-    Missing {
+    MissingTensor {
         /// The base.
         base: PathBuf,
     },
     /// The file has a tensor that the base has not.
     #[error("{} has no such tensor", base.display())]
-    Extra {
+    UnexpectedTensor {
         /// The base.
         base: PathBuf,
     },
     /// Another rank than the base's.
     #[error("rank {found}, and that of {} is {expected}", base.display())]
-    Rank {
+    RankMismatch {
         /// This file's.
         found: u64,
         /// The base's.
@@ -263,7 +263,7 @@ pub enum Fault {
     },
     /// Another shape than the base's.
     #[error("shape {found:?}, and that in {} is {expected:?}", base.display())]
-    Shape {
+    ShapeMismatch {
         /// This file's.
         found: Vec<u64>,
         /// The base's.
@@ -273,17 +273,17 @@ pub enum Fault {
     },
     /// Another dtype than the base's.
     #[error("dtype {found}, and that in {} is {expected}", base.display())]
-    OtherKind {
+    DtypeMismatch {
         /// This file's.
-        found: Kind,
+        found: Dtype,
         /// The base's.
-        expected: Kind,
+        expected: Dtype,
         /// The base.
         base: PathBuf,
     },
     /// A configuration that is none of LoRA.
     #[error("{field} is {found}, and only {expected} is supported")]
-    Config {
+    ConfigValue {
         /// The setting.
         field: &'static str,
         /// Value in the file.
@@ -296,9 +296,9 @@ pub enum Fault {
         "{} is {}, and {} in {}{}", difference.key, difference.found, difference.expected, first.display(),
         if difference.is_known { "" } else { UNKNOWN_KEY }
     )]
-    OtherConfig {
+    ConfigMismatch {
         /// The key and both values.
-        difference: Box<Difference>,
+        difference: Box<ConfigDifference>,
         /// The other file.
         first: PathBuf,
     },
@@ -307,7 +307,7 @@ pub enum Fault {
         "the keys of rank_pattern or alpha_pattern are in another order than in {}, and two of them match this module: rank {found}, \
          and {expected} there", first.display()
     )]
-    OtherOrder {
+    PatternOrderMismatch {
         /// Rank and scale here.
         found: String,
         /// Rank and scale there.
@@ -317,13 +317,13 @@ pub enum Fault {
     },
     /// A configuration longer than any.
     #[error("longer than {most} bytes, the most there may be")]
-    LongConfig {
+    ConfigTooLong {
         /// The most.
         most: u64,
     },
     /// A client that would count twice.
     #[error("the same file as {}", other.display())]
-    SameFile {
+    DuplicateFile {
         /// What it was called before.
         other: PathBuf,
     },
@@ -332,10 +332,10 @@ pub enum Fault {
     OutputIsInput,
     /// Another command writes the same output.
     #[error("another command is writing it")]
-    Busy,
+    OutputBusy,
     /// Somebody wrote to an input.
     #[error("it changed while it was read")]
-    Altered,
+    ChangedDuringRead,
     /// An element that is no number.
     #[error("element {index} is {value}")]
     NotFinite {
@@ -346,14 +346,14 @@ pub enum Fault {
     },
     /// Two files that differ where nothing can be between them.
     #[error(
-        "element {index} of dtype {kind} is {found}, and {expected} in {}: such tensors are not averaged, and must be the same in all",
+        "element {index} of dtype {dtype} is {found}, and {expected} in {}: such tensors are not averaged, and must be the same in all",
         other.display()
     )]
-    Disagree {
+    ValuesDiffer {
         /// Place in the order of the file.
         index: u64,
         /// Type of the tensor.
-        kind: Kind,
+        dtype: Dtype,
         /// The value here.
         found: String,
         /// The value there.
@@ -366,7 +366,7 @@ pub enum Fault {
         "the {role} factor is frozen in this round, and element {index} is not that of {}: did the client train the wrong \
          factor, or both?", base.display()
     )]
-    Frozen {
+    FrozenFactorChanged {
         /// Which factor.
         role: Role,
         /// The first element that differs.

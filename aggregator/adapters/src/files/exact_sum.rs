@@ -10,7 +10,7 @@
 //! The mean differs from the exact one by two roundings of f64, 2^-52 of its magnitude, before it is rounded into a file's
 //! numbers.
 
-use super::Kind;
+use super::Dtype;
 
 /// Elements that are added up together: they and their sums stay in the nearest cache.
 const TOGETHER: usize = 1024;
@@ -21,14 +21,14 @@ const WIDE_STEP: f64 = 1.0 / (1u64 << 60) as f64;
 
 /// Room to compute in.
 #[derive(Clone, Debug)]
-pub struct Exact {
+pub struct MeanBuffers {
     values: Vec<f32>,
     sums: Vec<f64>,
     lost: Vec<u64>,
     parts: Vec<f64>,
 }
 
-impl Default for Exact {
+impl Default for MeanBuffers {
     fn default() -> Self {
         Self {
             values: vec![0.0; TOGETHER],
@@ -40,32 +40,32 @@ impl Default for Exact {
 }
 
 /// The mean of `blocks`, element by element, into `means`; each block is a weight, an integer below 2^29, and as many numbers
-/// of `kind` as there are means. `total` is the sum of the weights, above 0.
+/// of `dtype` as there are means. `total` is the sum of the weights, above 0.
 ///
 /// # Errors
 /// The first block and the first element in it that is no finite number.
-pub fn mean(
+pub fn weighted_mean(
     blocks: &[(f64, &[u8])],
-    kind: Kind,
+    dtype: Dtype,
     total: f64,
     means: &mut [f64],
-    room: &mut Exact,
+    room: &mut MeanBuffers,
 ) -> Result<(), (usize, usize)> {
-    if kind == Kind::F64 {
+    if dtype == Dtype::F64 {
         return mean_wide(blocks, total, means, &mut room.parts);
     }
-    let size = kind.size();
+    let size = dtype.size();
     for (group, means) in means.chunks_mut(TOGETHER).enumerate() {
         let first = group * TOGETHER;
         let count = means.len();
         let part = |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
-        let Exact { values, sums, lost, parts } = room;
+        let MeanBuffers { values, sums, lost, parts } = room;
         let (values, sums, lost) = (&mut values[..count], &mut sums[..count], &mut lost[..count]);
         // The only number that changes none that is added to it.
         sums.fill(-0.0);
         lost.fill(0);
         for (weight, bytes) in blocks {
-            kind.decode(&bytes[part(bytes)], values);
+            dtype.decode(&bytes[part(bytes)], values);
             if *weight == 0.0 {
                 // It does not count, but is looked at.
                 lost.iter_mut()
@@ -77,9 +77,9 @@ pub fn mean(
         }
         for (index, mean) in means.iter_mut().enumerate() {
             if lost[index] != 0 {
-                sums[index] = again(blocks, kind, first + index, parts).map_err(|block| {
+                sums[index] = again(blocks, dtype, first + index, parts).map_err(|block| {
                     // Of that block there may be one before.
-                    (block, first_not_finite(blocks[block].1, kind).unwrap_or(first + index))
+                    (block, first_not_finite(blocks[block].1, dtype).unwrap_or(first + index))
                 })?;
             }
             *mean = sums[index] / total;
@@ -95,8 +95,8 @@ fn mean_wide(
     means: &mut [f64],
     parts: &mut Vec<f64>,
 ) -> Result<(), (usize, usize)> {
-    let size = Kind::F64.size();
-    let at = |bytes: &[u8], index: usize| Kind::F64.number(bytes.get(index * size..).unwrap_or_default());
+    let size = Dtype::F64.size();
+    let at = |bytes: &[u8], index: usize| Dtype::F64.number(bytes.get(index * size..).unwrap_or_default());
     for (block, (_, bytes)) in blocks.iter().enumerate() {
         if let Some(index) = (0..means.len()).find(|index| !at(bytes, *index).is_finite()) {
             return Err((block, index));
@@ -138,12 +138,12 @@ fn add(weight: f64, values: &[f32], sums: &mut [f64], lost: &mut [u64]) {
 }
 
 /// The f64 next to the exact sum of one element's products, or which block's is not finite.
-fn again(blocks: &[(f64, &[u8])], kind: Kind, index: usize, parts: &mut Vec<f64>) -> Result<f64, usize> {
+fn again(blocks: &[(f64, &[u8])], dtype: Dtype, index: usize, parts: &mut Vec<f64>) -> Result<f64, usize> {
     parts.clear();
     for (block, (weight, bytes)) in blocks.iter().enumerate() {
         let mut value = [0.0];
-        let from = (index * kind.size()).min(bytes.len());
-        kind.decode(&bytes[from..], &mut value);
+        let from = (index * dtype.size()).min(bytes.len());
+        dtype.decode(&bytes[from..], &mut value);
         if !value[0].is_finite() {
             return Err(block);
         }
@@ -195,10 +195,10 @@ fn rounded(parts: &[f64]) -> f64 {
 }
 
 /// Within a block.
-fn first_not_finite(bytes: &[u8], kind: Kind) -> Option<usize> {
+fn first_not_finite(bytes: &[u8], dtype: Dtype) -> Option<usize> {
     let mut value = [0.0];
-    bytes.chunks(kind.size()).position(|bytes| {
-        kind.decode(bytes, &mut value);
+    bytes.chunks(dtype.size()).position(|bytes| {
+        dtype.decode(bytes, &mut value);
         !value[0].is_finite()
     })
 }
@@ -207,8 +207,8 @@ fn first_not_finite(bytes: &[u8], kind: Kind) -> Option<usize> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{Exact, mean};
-    use crate::files::Kind;
+    use super::{MeanBuffers, weighted_mean};
+    use crate::files::Dtype;
     use fedspan_engine::random::{Purpose, stream};
 
     /// Integers far apart, which i128 adds up exactly: the quotient is that of the f64 next to the sum, ties to even.
@@ -240,7 +240,7 @@ mod tests {
             let blocks: Vec<(f64, &[u8])> =
                 terms.iter().zip(&values).map(|((w, ..), bytes)| (*w as f64, &bytes[..])).collect();
             let mut means = [0.0];
-            mean(&blocks, Kind::F32, 1.0, &mut means, &mut Exact::default()).unwrap();
+            weighted_mean(&blocks, Dtype::F32, 1.0, &mut means, &mut MeanBuffers::default()).unwrap();
             #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "to the nearest")]
             let (expected, exact) = (sum as f64, sum as f64 as i128 == sum);
             assert_eq!(means[0].abs().to_bits(), expected.abs().to_bits(), "{terms:?}");

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::agreement::Configs;
+use super::agreement::ConfigSet;
 use super::dtype::{differing, not_finite};
-use super::source::Source;
-use super::{AdapterError, Fault, Kind, Layout, Round, Rule, Slot, compare};
+use super::source::InputFile;
+use super::{AdapterError, AdapterTensor, Dtype, Fault, Layout, MergeRule, RoundKind, compare};
 
 /// Bytes that are read at a time; whole numbers.
 const BLOCK: usize = 1 << 18;
@@ -18,10 +18,10 @@ const BLOCK: usize = 1 << 18;
 ///
 /// # Errors
 /// What makes it none, or the configuration beside it.
-pub fn examine(path: &Path) -> Result<(Layout, u64), AdapterError> {
-    let (source, header) = Source::open(path, true)?;
-    let layout = Layout::of(&header).map_err(|found| AdapterError::found(&source.path, found))?;
-    Configs::default().check(&source.path, &layout)?;
+pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
+    let (source, header) = InputFile::open(path, true)?;
+    let layout = Layout::from_header(&header).map_err(|found| AdapterError::found(&source.path, found))?;
+    ConfigSet::default().check(&source.path, &layout)?;
     let length = header.bytes.len() as u64 + layout.bytes();
     Ok((layout, length))
 }
@@ -32,17 +32,17 @@ pub fn examine(path: &Path) -> Result<(Layout, u64), AdapterError> {
 ///
 /// # Errors
 /// What does not fit the base, the first in its order; a number that is not finite; `to` is incomplete then, or not there.
-pub fn adopt(base: &Path, client: &Path, round: Round, to: &Path) -> Result<(), AdapterError> {
-    let (base, header) = Source::open(base, true)?;
-    let layout = Layout::of(&header).map_err(|found| AdapterError::found(&base.path, found))?;
-    let (client, theirs) = Source::open(client, true)?;
+pub fn merge_update(base: &Path, client: &Path, round: RoundKind, to: &Path) -> Result<(), AdapterError> {
+    let (base, header) = InputFile::open(base, true)?;
+    let layout = Layout::from_header(&header).map_err(|found| AdapterError::found(&base.path, found))?;
+    let (client, theirs) = InputFile::open(client, true)?;
     let places = compare::present(&layout, &theirs, &base.path, |role| round.freezes(role))
         .map_err(|found| AdapterError::found(&client.path, found))?;
     let file = new(to)?;
     let failed = |error| AdapterError::Output { file: to.to_owned(), error };
     file.write_all_at(&header.bytes, 0).map_err(failed)?;
     let (mut bytes, mut original) = (Vec::new(), Vec::new());
-    for ((slot, place), own) in layout.slots.iter().zip(places).zip(&*base.places) {
+    for ((slot, place), own) in layout.tensors.iter().zip(places).zip(&*base.places) {
         let frozen = round.freezes(slot.role);
         for (begin, length) in blocks(slot) {
             bytes.resize(length, 0);
@@ -50,16 +50,16 @@ pub fn adopt(base: &Path, client: &Path, round: Round, to: &Path) -> Result<(), 
                 Some(place) => client.read(&mut bytes, place + begin)?,
                 None => base.read(&mut bytes, own + begin)?,
             }
-            let kind = slot.tensor.kind;
-            if place.is_some() && (frozen || kind.rule() == Rule::Agreed) {
+            let dtype = slot.tensor.dtype;
+            if place.is_some() && (frozen || dtype.rule() == MergeRule::Equal) {
                 original.resize(length, 0);
                 base.read(&mut original, own + begin)?;
-                if let Some(place) = differing(kind, &bytes, &original) {
-                    let index = begin / kind.size() as u64 + place as u64;
+                if let Some(place) = differing(dtype, &bytes, &original) {
+                    let index = begin / dtype.size() as u64 + place as u64;
                     let fault = if frozen {
-                        Fault::Frozen { role: slot.role, index, base: base.path.clone() }
+                        Fault::FrozenFactorChanged { role: slot.role, index, base: base.path.clone() }
                     } else {
-                        disagree(kind, index, place, &bytes, &original, &base.path)
+                        disagree(dtype, index, place, &bytes, &original, &base.path)
                     };
                     return Err(AdapterError::tensor(&client.path, &slot.tensor.name, fault));
                 }
@@ -69,8 +69,8 @@ pub fn adopt(base: &Path, client: &Path, round: Round, to: &Path) -> Result<(), 
             file.write_all_at(&bytes, own + begin).map_err(failed)?;
         }
     }
-    client.unchanged()?;
-    base.unchanged()?;
+    client.ensure_unchanged()?;
+    base.ensure_unchanged()?;
     file.sync_all().map_err(failed)
 }
 
@@ -78,10 +78,10 @@ pub fn adopt(base: &Path, client: &Path, round: Round, to: &Path) -> Result<(), 
 ///
 /// # Errors
 /// A file that is no adapter, or cannot be read or written.
-pub fn extract(adapter: &Path, round: Round, to: &Path) -> Result<(), AdapterError> {
-    let (source, header) = Source::open(adapter, true)?;
-    let layout = Layout::of(&header).map_err(|found| AdapterError::found(&source.path, found))?;
-    let kept = || layout.slots.iter().zip(&*source.places).filter(|(slot, _)| !round.freezes(slot.role));
+pub fn extract_trained(adapter: &Path, round: RoundKind, to: &Path) -> Result<(), AdapterError> {
+    let (source, header) = InputFile::open(adapter, true)?;
+    let layout = Layout::from_header(&header).map_err(|found| AdapterError::found(&source.path, found))?;
+    let kept = || layout.tensors.iter().zip(&*source.places).filter(|(slot, _)| !round.freezes(slot.role));
     let mut file = new(to)?;
     let failed = |error| AdapterError::Output { file: to.to_owned(), error };
     file.write_all(&described(kept().map(|(slot, _)| slot))).map_err(failed)?;
@@ -93,19 +93,19 @@ pub fn extract(adapter: &Path, round: Round, to: &Path) -> Result<(), AdapterErr
             file.write_all(&bytes).map_err(failed)?;
         }
     }
-    source.unchanged()?;
+    source.ensure_unchanged()?;
     file.sync_all().map_err(failed)
 }
 
 /// The header of a file of these tensors.
-fn described<'a>(slots: impl Iterator<Item = &'a Slot>) -> Vec<u8> {
+fn described<'a>(slots: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
     let mut text = r#"{"__metadata__":{"format":"pt"}"#.to_owned();
     let mut begin = 0;
-    for Slot { tensor, .. } in slots {
+    for AdapterTensor { tensor, .. } in slots {
         let end = begin + tensor.bytes();
         let name = serde_json::Value::from(tensor.name.as_str());
         let about = serde_json::json!({
-            "dtype": tensor.kind.to_string(), "shape": tensor.shape, "data_offsets": [begin, end],
+            "dtype": tensor.dtype.to_string(), "shape": tensor.shape, "data_offsets": [begin, end],
         });
         text += &format!(",{name}:{about}");
         begin = end;
@@ -121,7 +121,7 @@ fn described<'a>(slots: impl Iterator<Item = &'a Slot>) -> Vec<u8> {
 }
 
 /// First byte and length of every block of a tensor.
-fn blocks(slot: &Slot) -> impl Iterator<Item = (u64, usize)> + use<> {
+fn blocks(slot: &AdapterTensor) -> impl Iterator<Item = (u64, usize)> + use<> {
     let bytes = slot.tensor.bytes();
     let length = move |begin| usize::try_from(bytes - begin).map_or(BLOCK, |rest| rest.min(BLOCK));
     (0..bytes).step_by(BLOCK).map(move |begin| (begin, length(begin)))
@@ -129,20 +129,20 @@ fn blocks(slot: &Slot) -> impl Iterator<Item = (u64, usize)> + use<> {
 
 /// Two files differ in a number of a type that is not averaged.
 pub(super) fn disagree(
-    kind: Kind,
+    dtype: Dtype,
     index: u64,
     place: usize,
     own: &[u8],
     others: &[u8],
     other: &Path,
 ) -> Fault {
-    let shown = |bytes: &[u8]| kind.shown(bytes.chunks(kind.size()).nth(place).unwrap_or_default());
-    Fault::Disagree { index, kind, found: shown(own), expected: shown(others), other: other.to_owned() }
+    let shown = |bytes: &[u8]| dtype.shown(bytes.chunks(dtype.size()).nth(place).unwrap_or_default());
+    Fault::ValuesDiffer { index, dtype, found: shown(own), expected: shown(others), other: other.to_owned() }
 }
 
-fn finite(slot: &Slot, begin: u64, bytes: &[u8]) -> Result<(), Fault> {
-    let (kind, size) = (slot.tensor.kind, slot.tensor.kind.size());
-    match not_finite(kind, bytes) {
+fn finite(slot: &AdapterTensor, begin: u64, bytes: &[u8]) -> Result<(), Fault> {
+    let (dtype, size) = (slot.tensor.dtype, slot.tensor.dtype.size());
+    match not_finite(dtype, bytes) {
         Some((index, value)) => Err(Fault::NotFinite { index: begin / size as u64 + index as u64, value }),
         None => Ok(()),
     }

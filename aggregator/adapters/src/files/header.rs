@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::error::short;
 use super::tensor_name::NAME_MAX;
-use super::{Fault, Kind};
+use super::{Dtype, Fault};
 
 /// Longest header that is read: that of an adapter with 200 tensors is 40 kB.
 pub const HEADER_MAX: u64 = 1 << 24;
@@ -25,7 +25,7 @@ pub struct Tensor {
     /// Its name.
     pub name: String,
     /// Type of its numbers.
-    pub kind: Kind,
+    pub dtype: Dtype,
     /// Its shape; empty for a single number.
     pub shape: Vec<u64>,
     /// Where in the file its first byte is.
@@ -38,7 +38,7 @@ impl Tensor {
     /// How many bytes it has.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.elements * self.kind.size() as u64
+        self.elements * self.dtype.size() as u64
     }
 }
 
@@ -63,20 +63,20 @@ impl Header {
     pub fn read(mut file: impl Read, length: u64) -> Result<Self, Found> {
         let mut first = [0; LENGTH as usize];
         if length < LENGTH {
-            return Err((None, Fault::ShortHeader { needed: LENGTH, got: length }));
+            return Err((None, Fault::Truncated { needed: LENGTH, got: length }));
         }
         file.read_exact(&mut first).map_err(|error| (None, error.into()))?;
         let text = u64::from_le_bytes(first);
         if text > HEADER_MAX {
-            return Err((None, Fault::LongHeader { length: text }));
+            return Err((None, Fault::HeaderTooLong { length: text }));
         }
         let data = length.checked_sub(LENGTH + text);
-        let data = data.ok_or((None, Fault::ShortHeader { needed: LENGTH + text, got: length }))?;
+        let data = data.ok_or((None, Fault::Truncated { needed: LENGTH + text, got: length }))?;
         let mut bytes = first.to_vec();
         file.take(text).read_to_end(&mut bytes).map_err(|error| (None, error.into()))?;
         let got = bytes.len() as u64;
         if got != LENGTH + text {
-            return Err((None, Fault::ShortHeader { needed: LENGTH + text, got }));
+            return Err((None, Fault::Truncated { needed: LENGTH + text, got }));
         }
         let entries = entries(bytes.get(LENGTH as usize..).unwrap_or_default())?;
         Ok(Self { tensors: placed(entries, got, data)?, bytes })
@@ -166,8 +166,8 @@ fn placed(entries: Vec<(String, Entry)>, start: u64, length: u64) -> Result<Vec<
     for (name, entry) in entries {
         let Entry { dtype, shape, data_offsets: (begin, end) } = entry;
         match sized(&dtype, shape, begin, end) {
-            Ok((kind, shape, elements)) => {
-                tensors.push((end, Tensor { name, kind, shape, begin, elements }));
+            Ok((dtype, shape, elements)) => {
+                tensors.push((end, Tensor { name, dtype, shape, begin, elements }));
             }
             Err(fault) => return Err((Some(name), fault)),
         }
@@ -179,7 +179,7 @@ fn placed(entries: Vec<(String, Entry)>, start: u64, length: u64) -> Result<Vec<
     let mut names: Vec<&str> = tensors.iter().map(|(_, tensor)| tensor.name.as_str()).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err((Some(twice[0].to_owned()), Fault::Twice));
+        return Err((Some(twice[0].to_owned()), Fault::DuplicateName));
     }
     let mut expected = 0;
     for (end, tensor) in &tensors {
@@ -190,22 +190,22 @@ fn placed(entries: Vec<(String, Entry)>, start: u64, length: u64) -> Result<Vec<
         expected = *end;
     }
     if expected != length {
-        return Err((None, Fault::Length { found: length, expected }));
+        return Err((None, Fault::DataLength { found: length, expected }));
     }
     Ok(tensors.into_iter().map(|(_, tensor)| Tensor { begin: start + tensor.begin, ..tensor }).collect())
 }
 
-fn sized(dtype: &str, shape: Vec<u64>, begin: u64, end: u64) -> Result<(Kind, Vec<u64>, u64), Fault> {
-    let kind =
-        Kind::named(dtype).ok_or_else(|| Fault::Dtype { found: short(&dtype.escape_debug().to_string()) })?;
+fn sized(dtype: &str, shape: Vec<u64>, begin: u64, end: u64) -> Result<(Dtype, Vec<u64>, u64), Fault> {
+    let dtype = Dtype::from_name(dtype)
+        .ok_or_else(|| Fault::UnknownDtype { found: short(&dtype.escape_debug().to_string()) })?;
     if shape.len() > SIDES_MAX {
-        return Err(Fault::Sides { sides: shape.len() });
+        return Err(Fault::TooManyDimensions { sides: shape.len() });
     }
     let elements = shape.iter().try_fold(1_u64, |product, side| product.checked_mul(*side));
-    let size = elements.and_then(|elements| Some((elements, elements.checked_mul(kind.size() as u64)?)));
+    let size = elements.and_then(|elements| Some((elements, elements.checked_mul(dtype.size() as u64)?)));
     let Some((elements, bytes)) = size else { return Err(Fault::Overflow { shape }) };
     if end.checked_sub(begin) != Some(bytes) {
-        return Err(Fault::Size { begin, end, shape, kind, bytes });
+        return Err(Fault::SizeMismatch { begin, end, shape, dtype, bytes });
     }
-    Ok((kind, shape, elements))
+    Ok((dtype, shape, elements))
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::agreement::Configs;
-use super::scaling::{Shares, shares};
-use super::source::{Source, kept_open};
+use super::agreement::ConfigSet;
+use super::scaling::{ModuleScalings, shares};
+use super::source::{InputFile, open_file_budget};
 use super::{AdapterError, Fault, Layout, compare};
 
 /// Most samples of one client: with more, products would not be exact.
@@ -23,7 +23,7 @@ const BLOCK_MAX: usize = 1 << 18;
 
 /// A client's part in a mean.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Counted {
+pub struct ClientWeight {
     /// The client's file.
     pub file: String,
     /// Samples that it was trained with, if they were given.
@@ -35,15 +35,15 @@ pub struct Counted {
 /// What is averaged, or compared: opened, and found to fit.
 #[derive(Debug)]
 pub struct Inputs {
-    pub(super) base: Source,
-    pub(super) clients: Vec<Source>,
+    pub(super) base: InputFile,
+    pub(super) clients: Vec<InputFile>,
     pub(super) layout: Layout,
     /// The base's header, as it is in the file.
     pub(super) header: Vec<u8>,
     /// The base's configuration, as it is in the file.
     pub(super) config: Option<Vec<u8>>,
     /// Rank, experts and scale of every pair of the layout.
-    pub(super) shares: Shares,
+    pub(super) shares: ModuleScalings,
     /// Whether a configuration says them.
     pub(super) is_configured: bool,
     /// Why products of factors are not the update, if they are not.
@@ -69,17 +69,17 @@ impl Inputs {
             return Err(AdapterError::NoClients);
         }
         let (weights, total) = weights(clients, samples)?;
-        let (base, header) = Source::open(base, true)?;
-        let layout = Layout::of(&header).map_err(in_file(&base.path))?;
-        let mut configs = Configs::default();
+        let (base, header) = InputFile::open(base, true)?;
+        let layout = Layout::from_header(&header).map_err(in_file(&base.path))?;
+        let mut configs = ConfigSet::default();
         let config = configs.check(&base.path, &layout)?;
         let mut seen = HashMap::from([(base.identity(), base.path.clone())]);
         let mut sources = Vec::with_capacity(clients.len());
-        let keep = kept_open();
+        let keep = open_file_budget();
         for (index, path) in clients.iter().enumerate() {
-            let (mut client, found) = Source::open(path, index < keep)?;
+            let (mut client, found) = InputFile::open(path, index < keep)?;
             if let Some(other) = seen.insert(client.identity(), client.path.clone()) {
-                return Err(AdapterError::file(&client.path, Fault::SameFile { other }));
+                return Err(AdapterError::file(&client.path, Fault::DuplicateFile { other }));
             }
             let places = compare::places(&layout, &found, &base.path).map_err(in_file(&client.path))?;
             // Nearly always they are where the base has them.
@@ -118,8 +118,8 @@ impl Inputs {
 
     /// Every client's file, its samples if they were given, and its share of the mean.
     #[must_use]
-    pub fn counted(&self) -> Vec<Counted> {
-        let of = |(index, (source, weight)): (usize, (&Source, &f64))| Counted {
+    pub fn counted(&self) -> Vec<ClientWeight> {
+        let of = |(index, (source, weight)): (usize, (&InputFile, &f64))| ClientWeight {
             file: source.path.display().to_string(),
             samples: self.samples.as_ref().and_then(|samples| samples.get(index).copied()),
             weight: weight / self.total,
@@ -153,9 +153,9 @@ impl Inputs {
     }
 
     /// Whether all inputs are still what they were.
-    pub(super) fn unchanged(&self) -> Result<(), AdapterError> {
-        self.base.unchanged()?;
-        self.clients.iter().try_for_each(Source::unchanged)
+    pub(super) fn ensure_unchanged(&self) -> Result<(), AdapterError> {
+        self.base.ensure_unchanged()?;
+        self.clients.iter().try_for_each(InputFile::ensure_unchanged)
     }
 
     /// Whether a file is one of the inputs.

@@ -1,12 +1,12 @@
-//! What plain averaging would have lost: `|mean(B_i A_i) - mean(B) mean(A)|`, without forming a product.
+//! What plain averaging would have lost: `|weighted_mean(B_i A_i) - weighted_mean(B) weighted_mean(A)|`, without forming a product.
 //!
-//! The difference is `mean((B_i - B) (A_i - A))`, B and A being the means, and the inner product of two products is that of
+//! The difference is `weighted_mean((B_i - B) (A_i - A))`, B and A being the means, and the inner product of two products is that of
 //! two r x r matrices: `<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`. So the Gram matrices of all clients' centred factors and
 //! of the means are enough. Factors of a stack of experts are as many factors of rank r, one beside the other, with a Gram
 //! matrix each.
 
-use super::exact_sum::{Exact, mean};
-use super::{Kind, Role};
+use super::exact_sum::{MeanBuffers, weighted_mean};
+use super::{Dtype, Role};
 
 /// Rows of a Gram matrix at most, which is (clients + 1) r: 128 MiB. Several have no more numbers together.
 pub(super) const ROWS_MAX: usize = 4096;
@@ -17,14 +17,14 @@ const ALONG: usize = 64;
 /// Rows and columns of a tile whose sums stay in registers; the order of a sum's terms does not depend on it.
 const TILE: usize = 4;
 
-/// `mean(B_i A_i)` and how far from it `mean(B) mean(A)` is, as squared Frobenius norms.
+/// `weighted_mean(B_i A_i)` and how far from it `weighted_mean(B) weighted_mean(A)` is, as squared Frobenius norms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Squares {
+pub(super) struct SquaredNorms {
     pub(super) product: f64,
     pub(super) difference: f64,
 }
 
-impl Squares {
+impl SquaredNorms {
     /// The interference: the norm of the difference over that of the mean of products; 0 if there is none, also of nothing.
     pub(super) fn ratio(self) -> f64 {
         if self.difference == 0.0 { 0.0 } else { (self.difference / self.product).sqrt() }
@@ -42,8 +42,8 @@ impl Squares {
 }
 
 /// One factor of every client, as bytes, with its shape along r.
-pub(super) struct Factors<'a> {
-    pub(super) kind: Kind,
+pub(super) struct FactorSet<'a> {
+    pub(super) dtype: Dtype,
     pub(super) role: Role,
     /// The rank of one expert, and how many there are; the tensor has the product of both.
     pub(super) rank: usize,
@@ -58,7 +58,7 @@ pub(super) struct Factors<'a> {
 /// The Gram matrices of a factor's parts along r, one for each expert: first the parts of every client less the mean, then
 /// those of the mean.
 #[derive(Debug)]
-pub(super) struct Gram {
+pub(super) struct GramMatrices {
     rank: usize,
     experts: usize,
     /// Rows of one matrix, and those that fill the last tile.
@@ -72,11 +72,11 @@ pub(super) fn is_too_large(parts: usize, rank: usize, experts: usize) -> bool {
     rows.saturating_mul(rows).saturating_mul(experts) > (ROWS_MAX + TILE - 1) * (ROWS_MAX + TILE - 1)
 }
 
-impl Gram {
+impl GramMatrices {
     /// Of factors; or the first client and element that is not finite.
-    pub(super) fn of(factors: &Factors<'_>) -> Result<Self, (usize, usize)> {
-        let Factors { kind, role, rank, experts, clients, total, centred } = factors;
-        let (rank, experts, size) = (*rank, *experts, kind.size());
+    pub(super) fn from_factors(factors: &FactorSet<'_>) -> Result<Self, (usize, usize)> {
+        let FactorSet { dtype, role, rank, experts, clients, total, centred } = factors;
+        let (rank, experts, size) = (*rank, *experts, dtype.size());
         let width = rank * experts;
         let elements = clients.first().map_or(0, |(_, bytes)| bytes.len() / size);
         let along = elements / width.max(1);
@@ -84,7 +84,7 @@ impl Gram {
         let rows = ((own + 1) * rank).next_multiple_of(TILE);
         let mut gram = Self { rank, experts, rows, values: vec![0.0; experts * rows * rows] };
         let mut columns = vec![0.0; experts * ALONG * rows];
-        let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), Exact::default());
+        let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), MeanBuffers::default());
         for first in (0..along).step_by(ALONG) {
             let count = ALONG.min(along - first);
             // A down factor's parts are rows, an up factor's are columns.
@@ -97,7 +97,7 @@ impl Gram {
                     .collect();
                 means.resize(length, 0.0);
                 values.resize(length, 0.0);
-                mean(&slices, *kind, *total, &mut means, &mut exact)
+                weighted_mean(&slices, *dtype, *total, &mut means, &mut exact)
                     .map_err(|(client, element)| (client, from + element))?;
                 let mut put = |block: usize, element: usize, value: f64| {
                     // Rows of an expert lie together, and its columns are as far apart as there are experts.
@@ -108,7 +108,7 @@ impl Gram {
                     columns[(expert * ALONG + place) * rows + block * rank + r] = value;
                 };
                 for (client, (_, bytes)) in slices.iter().take(own).enumerate() {
-                    kind.decode(bytes, &mut values);
+                    dtype.decode(bytes, &mut values);
                     for (element, (value, mean)) in values.iter().zip(&means).enumerate() {
                         put(client, element, f64::from(*value) - mean);
                     }
@@ -153,11 +153,22 @@ impl Gram {
 }
 
 /// The squares of every expert, from the Gram matrices of both factors and the weights of the clients whose parts are in them.
-pub(super) fn squares(down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Vec<Squares> {
+pub(super) fn squares(
+    down: &GramMatrices,
+    up: &GramMatrices,
+    weights: &[f64],
+    total: f64,
+) -> Vec<SquaredNorms> {
     (0..down.experts.min(up.experts)).map(|expert| of_one(expert, down, up, weights, total)).collect()
 }
 
-fn of_one(expert: usize, down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Squares {
+fn of_one(
+    expert: usize,
+    down: &GramMatrices,
+    up: &GramMatrices,
+    weights: &[f64],
+    total: f64,
+) -> SquaredNorms {
     let rank = down.rank.min(up.rank);
     let inner = |i: usize, j: usize| {
         let mut sum = 0.0;
@@ -182,15 +193,15 @@ fn of_one(expert: usize, down: &Gram, up: &Gram, weights: &[f64], total: f64) ->
     // Sums of rounded numbers may end below what they are sums of.
     let difference = f64::max(difference, 0.0);
     let product = f64::max(difference + 2.0 * crossed + inner(mean, mean), 0.0);
-    Squares { product, difference }
+    SquaredNorms { product, difference }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{Factors, Gram, squares};
-    use crate::files::{Kind, Role};
+    use super::{FactorSet, GramMatrices, squares};
+    use crate::files::{Dtype, Role};
     use fedspan_engine::random::{Purpose, stream};
 
     /// Non-square factors, unequal weights, one expert or several: the same as from dense products.
@@ -226,8 +237,16 @@ mod tests {
                 let clients: Vec<(f64, &[u8])> =
                     weights.iter().copied().zip(all.iter().map(Vec::as_slice)).collect();
                 let clients = &clients;
-                Gram::of(&Factors { kind: Kind::F32, role, rank, experts, clients, total, centred: true })
-                    .unwrap()
+                GramMatrices::from_factors(&FactorSet {
+                    dtype: Dtype::F32,
+                    role,
+                    rank,
+                    experts,
+                    clients,
+                    total,
+                    centred: true,
+                })
+                .unwrap()
             };
             let found = squares(&gram(Role::Down, &down), &gram(Role::Up, &up), &weights, total);
             assert_eq!(found.len(), experts);

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::header::Tensor;
-use super::tensor_name::named;
+use super::tensor_name::parse_tensor_name;
 use super::{Fault, Header, Role};
 
 /// One tensor of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct AdapterTensor {
     /// As the header has it.
     pub tensor: Tensor,
     /// What it is.
@@ -17,7 +17,7 @@ pub struct Slot {
 
 /// The two factors of one module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct FactorPair {
     /// Which module.
     pub module: String,
     /// Place of the down factor among the tensors.
@@ -32,9 +32,9 @@ pub struct Pair {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// In the order of the file.
-    pub slots: Vec<Slot>,
+    pub tensors: Vec<AdapterTensor>,
     /// In the order of their names.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<FactorPair>,
 }
 
 impl Layout {
@@ -42,72 +42,73 @@ impl Layout {
     ///
     /// # Errors
     /// What makes it no adapter, and in which tensor.
-    pub fn of(header: &Header) -> Result<Self, (Option<String>, Fault)> {
-        let mut slots: Vec<Slot> = Vec::with_capacity(header.tensors.len());
+    pub fn from_header(header: &Header) -> Result<Self, (Option<String>, Fault)> {
+        let mut tensors: Vec<AdapterTensor> = Vec::with_capacity(header.tensors.len());
         let mut modules: BTreeMap<String, [Option<usize>; 2]> = BTreeMap::new();
         for tensor in &header.tensors {
-            let (role, module) = named(&tensor.name).map_err(|fault| (Some(tensor.name.clone()), fault))?;
+            let (role, module) =
+                parse_tensor_name(&tensor.name).map_err(|fault| (Some(tensor.name.clone()), fault))?;
             if role != Role::Saved {
-                if !tensor.kind.is_of_factors() {
-                    return Err((Some(tensor.name.clone()), Fault::FactorKind { found: tensor.kind }));
+                if !tensor.dtype.is_factor_dtype() {
+                    return Err((Some(tensor.name.clone()), Fault::FactorDtype { found: tensor.dtype }));
                 }
                 let place = &mut modules.entry(module).or_default()[usize::from(role == Role::Up)];
                 // Two names of one factor: none of a file has both.
-                if place.replace(slots.len()).is_some() {
-                    return Err((Some(tensor.name.clone()), Fault::Twice));
+                if place.replace(tensors.len()).is_some() {
+                    return Err((Some(tensor.name.clone()), Fault::DuplicateName));
                 }
             }
-            slots.push(Slot { tensor: tensor.clone(), role });
+            tensors.push(AdapterTensor { tensor: tensor.clone(), role });
         }
         let mut pairs = Vec::with_capacity(modules.len());
         for (module, places) in modules {
             let alone = |place: usize| {
-                let Slot { tensor, role } = &slots[place];
-                Err((Some(tensor.name.clone()), Fault::Alone { role: *role }))
+                let AdapterTensor { tensor, role } = &tensors[place];
+                Err((Some(tensor.name.clone()), Fault::Unpaired { role: *role }))
             };
             let (down, up) = match places {
                 [Some(down), Some(up)] => (down, up),
                 [Some(place), None] | [None, Some(place)] => return alone(place),
                 [None, None] => continue,
             };
-            let ranks = [down, up].map(|place| rank(&slots[place]));
+            let ranks = [down, up].map(|place| rank(&tensors[place]));
             let [rank, other] = ranks;
             let (rank, other) = (rank?, other?);
             if rank != other {
-                let fault = Fault::TwoRanks { down: rank, up: other };
-                return Err((Some(slots[up].tensor.name.clone()), fault));
+                let fault = Fault::PairRankMismatch { down: rank, up: other };
+                return Err((Some(tensors[up].tensor.name.clone()), fault));
             }
-            pairs.push(Pair { module, down, up, rank });
+            pairs.push(FactorPair { module, down, up, rank });
         }
         if pairs.is_empty() {
             return Err((None, Fault::NoFactors));
         }
-        Ok(Self { slots, pairs })
+        Ok(Self { tensors, pairs })
     }
 
     /// Bytes of the longest tensor.
     #[must_use]
     pub fn longest(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.tensor.bytes()).max().unwrap_or(0)
+        self.tensors.iter().map(|slot| slot.tensor.bytes()).max().unwrap_or(0)
     }
 
     /// Bytes of all tensors.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.tensor.bytes()).sum()
+        self.tensors.iter().map(|slot| slot.tensor.bytes()).sum()
     }
 }
 
 /// The rank of a factor: the first side of a down factor, the second of an up factor. Those of convolutions have more sides;
 /// an up factor's are 1.
-pub(super) fn rank(slot: &Slot) -> Result<u64, (Option<String>, Fault)> {
-    let Slot { tensor, role } = slot;
+pub(super) fn rank(slot: &AdapterTensor) -> Result<u64, (Option<String>, Fault)> {
+    let AdapterTensor { tensor, role } = slot;
     let rank = match (role, tensor.shape.as_slice()) {
         (Role::Down, [rank, _, ..]) => Some(*rank),
         (Role::Up, [_, rank, rest @ ..]) if rest.iter().all(|side| *side == 1) => Some(*rank),
         _ => None,
     };
     let rank = rank.filter(|rank| *rank > 0 && tensor.elements > 0);
-    let fault = || Fault::NoFactor { role: *role, shape: tensor.shape.clone() };
+    let fault = || Fault::FactorShape { role: *role, shape: tensor.shape.clone() };
     rank.ok_or_else(|| (Some(tensor.name.clone()), fault()))
 }

@@ -5,7 +5,7 @@ use super::json::Json;
 
 /// Forms in which values of a key are compared.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum ValueForm {
     /// A number, and its default.
     Number(i128),
     /// A switch that is off by default.
@@ -21,94 +21,96 @@ pub(super) enum Form {
     /// A map, empty by default.
     Map,
     /// Anything, in its order; off by default.
-    Exact,
+    MeanBuffers,
 }
 
 /// Uses of a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Use {
+pub(super) enum KeyUse {
     /// Tensors have their meaning from it: it must mean the same in all files.
-    Same(Form),
+    MustAgree(ValueForm),
     /// Names the model that an adapter belongs to: a difference is a warning, for this reason.
-    Told(&'static str),
+    Warn(&'static str),
     /// Tells how an adapter was begun, trained or saved: it may differ.
-    Free,
+    Ignored,
 }
 
 /// All keys that are known. Others must be equal, or off.
-pub(super) const KEYS: [(&str, Use); 43] = [
-    ("peft_type", Use::Same(Form::Word("LORA"))),
-    ("r", Use::Same(Form::Number(8))),
-    ("lora_alpha", Use::Same(Form::Number(8))),
-    ("use_rslora", Use::Same(Form::Flag)),
-    ("rank_pattern", Use::Same(Form::Map)),
-    ("alpha_pattern", Use::Same(Form::Map)),
-    ("target_modules", Use::Same(Form::Names)),
-    ("exclude_modules", Use::Same(Form::Names)),
-    ("modules_to_save", Use::Same(Form::Names)),
-    ("target_parameters", Use::Same(Form::Names)),
-    ("layers_to_transform", Use::Same(Form::Layers)),
-    ("layers_pattern", Use::Same(Form::Parts)),
-    ("trainable_token_indices", Use::Same(Form::Exact)),
-    ("layer_replication", Use::Same(Form::Exact)),
-    ("bias", Use::Same(Form::Word("none"))),
-    ("lora_bias", Use::Same(Form::Flag)),
-    ("fan_in_fan_out", Use::Same(Form::Flag)),
-    ("use_dora", Use::Same(Form::Flag)),
-    ("use_qalora", Use::Same(Form::Flag)),
-    ("qalora_group_size", Use::Same(Form::Number(16))),
-    ("use_bdlora", Use::Same(Form::Exact)),
-    ("alora_invocation_tokens", Use::Same(Form::Exact)),
-    ("kasa_config", Use::Same(Form::Exact)),
-    ("monteclora_config", Use::Same(Form::Exact)),
-    ("arrow_config", Use::Same(Form::Exact)),
-    ("megatron_config", Use::Same(Form::Exact)),
-    ("ensure_weight_tying", Use::Same(Form::Flag)),
-    ("base_model_name_or_path", Use::Told("adapters of different models have no mean that fits either")),
-    ("revision", Use::Told("adapters of different models have no mean that fits either")),
-    ("task_type", Use::Told("saved modules of different tasks have no mean that fits either")),
-    ("init_lora_weights", Use::Told("it changes the weights that the adapter is added to")),
-    ("inference_mode", Use::Free),
-    ("lora_dropout", Use::Free),
-    ("auto_mapping", Use::Free),
-    ("peft_version", Use::Free),
-    ("runtime_config", Use::Free),
-    ("megatron_core", Use::Free),
-    ("loftq_config", Use::Free),
-    ("eva_config", Use::Free),
-    ("corda_config", Use::Free),
-    ("lora_ga_config", Use::Free),
-    ("velora_config", Use::Free),
-    ("merge_weights", Use::Free),
+pub(super) const KEYS: [(&str, KeyUse); 43] = [
+    ("peft_type", KeyUse::MustAgree(ValueForm::Word("LORA"))),
+    ("r", KeyUse::MustAgree(ValueForm::Number(8))),
+    ("lora_alpha", KeyUse::MustAgree(ValueForm::Number(8))),
+    ("use_rslora", KeyUse::MustAgree(ValueForm::Flag)),
+    ("rank_pattern", KeyUse::MustAgree(ValueForm::Map)),
+    ("alpha_pattern", KeyUse::MustAgree(ValueForm::Map)),
+    ("target_modules", KeyUse::MustAgree(ValueForm::Names)),
+    ("exclude_modules", KeyUse::MustAgree(ValueForm::Names)),
+    ("modules_to_save", KeyUse::MustAgree(ValueForm::Names)),
+    ("target_parameters", KeyUse::MustAgree(ValueForm::Names)),
+    ("layers_to_transform", KeyUse::MustAgree(ValueForm::Layers)),
+    ("layers_pattern", KeyUse::MustAgree(ValueForm::Parts)),
+    ("trainable_token_indices", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("layer_replication", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("bias", KeyUse::MustAgree(ValueForm::Word("none"))),
+    ("lora_bias", KeyUse::MustAgree(ValueForm::Flag)),
+    ("fan_in_fan_out", KeyUse::MustAgree(ValueForm::Flag)),
+    ("use_dora", KeyUse::MustAgree(ValueForm::Flag)),
+    ("use_qalora", KeyUse::MustAgree(ValueForm::Flag)),
+    ("qalora_group_size", KeyUse::MustAgree(ValueForm::Number(16))),
+    ("use_bdlora", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("alora_invocation_tokens", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("kasa_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("monteclora_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("arrow_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("megatron_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("ensure_weight_tying", KeyUse::MustAgree(ValueForm::Flag)),
+    ("base_model_name_or_path", KeyUse::Warn("adapters of different models have no mean that fits either")),
+    ("revision", KeyUse::Warn("adapters of different models have no mean that fits either")),
+    ("task_type", KeyUse::Warn("saved modules of different tasks have no mean that fits either")),
+    ("init_lora_weights", KeyUse::Warn("it changes the weights that the adapter is added to")),
+    ("inference_mode", KeyUse::Ignored),
+    ("lora_dropout", KeyUse::Ignored),
+    ("auto_mapping", KeyUse::Ignored),
+    ("peft_version", KeyUse::Ignored),
+    ("runtime_config", KeyUse::Ignored),
+    ("megatron_core", KeyUse::Ignored),
+    ("loftq_config", KeyUse::Ignored),
+    ("eva_config", KeyUse::Ignored),
+    ("corda_config", KeyUse::Ignored),
+    ("lora_ga_config", KeyUse::Ignored),
+    ("velora_config", KeyUse::Ignored),
+    ("merge_weights", KeyUse::Ignored),
 ];
 
 /// Beginnings of the values of `init_lora_weights` with which PEFT takes the adapter out of the model's own weights.
 const ALTERING: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 /// The use of a key, if it is known.
-pub(super) fn known(key: &str) -> Option<Use> {
+pub(super) fn known(key: &str) -> Option<KeyUse> {
     KEYS.iter().find(|(name, _)| *name == key).map(|(_, found)| *found)
 }
 
 /// A value in the form in which equal ones mean the same.
-pub(super) fn normal(form: Form, value: Option<&Json>) -> Json {
+pub(super) fn normal(form: ValueForm, value: Option<&Json>) -> Json {
     let value = value.unwrap_or(&Json::Null);
     match (form, value) {
-        (Form::Number(default), Json::Null) => Json::Whole(default),
-        (Form::Flag, Json::Null | Json::Whole(0)) => Json::Flag(false),
-        (Form::Flag, Json::Whole(1)) => Json::Flag(true),
-        (Form::Word(default), Json::Null) => Json::Text(default.to_owned()),
-        (Form::Names | Form::Layers | Form::Parts, Json::Null) => Json::List(Vec::new()),
-        (Form::Parts, Json::Text(text)) if text.is_empty() => Json::List(Vec::new()),
-        (Form::Layers, Json::Whole(_)) | (Form::Parts, Json::Text(_)) => Json::List(vec![value.clone()]),
-        (Form::Names | Form::Layers | Form::Parts, Json::List(values)) => {
+        (ValueForm::Number(default), Json::Null) => Json::Whole(default),
+        (ValueForm::Flag, Json::Null | Json::Whole(0)) => Json::Flag(false),
+        (ValueForm::Flag, Json::Whole(1)) => Json::Flag(true),
+        (ValueForm::Word(default), Json::Null) => Json::Text(default.to_owned()),
+        (ValueForm::Names | ValueForm::Layers | ValueForm::Parts, Json::Null) => Json::List(Vec::new()),
+        (ValueForm::Parts, Json::Text(text)) if text.is_empty() => Json::List(Vec::new()),
+        (ValueForm::Layers, Json::Whole(_)) | (ValueForm::Parts, Json::Text(_)) => {
+            Json::List(vec![value.clone()])
+        }
+        (ValueForm::Names | ValueForm::Layers | ValueForm::Parts, Json::List(values)) => {
             let mut values = values.clone();
             values.sort_by_cached_key(ToString::to_string);
             values.dedup();
             Json::List(values)
         }
-        (Form::Map, Json::Null) => Json::Map(Vec::new()),
-        (Form::Exact, value) if value.is_off() => Json::Null,
+        (ValueForm::Map, Json::Null) => Json::Map(Vec::new()),
+        (ValueForm::MeanBuffers, value) if value.is_off() => Json::Null,
         (_, value) => value.sorted(),
     }
 }
@@ -132,7 +134,7 @@ pub(super) fn stated(key: &str, value: Option<&Json>) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
-    use super::{KEYS, Use, known, normal, stated};
+    use super::{KEYS, KeyUse, known, normal, stated};
     use crate::files::json::Json;
 
     fn json(text: &str) -> Option<Json> {
@@ -180,7 +182,7 @@ mod tests {
             ),
             ("layer_replication", &[&["", "null"], &["[[0,2],[1,3]]"], &["[[1,3],[0,2]]"]]),
         ] {
-            let Some(Use::Same(form)) = known(key) else { panic!("{key} is compared") };
+            let Some(KeyUse::MustAgree(form)) = known(key) else { panic!("{key} is compared") };
             let normals: Vec<(usize, Json, &str)> = classes
                 .iter()
                 .enumerate()
@@ -201,7 +203,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), KEYS.len());
-        assert!(known("no_such_key").is_none() && matches!(known("eva_config"), Some(Use::Free)));
+        assert!(known("no_such_key").is_none() && matches!(known("eva_config"), Some(KeyUse::Ignored)));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An adapter adds `B A` to a frozen weight; `A` is the *down* factor (r x d_in, `lora_A` in files), `B` the *up* factor
-//! (d_out x r, `lora_B`). The mean of products is not the product of means, so a [`Round`] trains and averages one of the
+//! (d_out x r, `lora_B`). The mean of products is not the product of means, so a [`RoundKind`] trains and averages one of the
 //! two while the other is frozen (RoLoRA, Chen et al. 2025, Algorithm 1): then both are the same. `ADAPTERS.md` is for
 //! users.
 //!
@@ -37,23 +37,23 @@ mod scaling;
 mod source;
 mod tensor_name;
 
-pub use average::{Averaged, Job, average};
-pub use check::{Changed, Checked, Fits, Reported, Target, check};
-pub use config::{Config, Difference};
-pub use dtype::{Kind, Rule};
+pub use average::{AverageJob, AverageReport, average};
+pub use check::{ChangeNorms, ChangedFactors, CheckReport, ClientReport, ModuleReport, check};
+pub use config::{Config, ConfigDifference};
+pub use dtype::{Dtype, MergeRule};
 pub use error::{AdapterError, Fault};
-pub use exact_sum::{Exact, mean};
-pub use extract::{adopt, examine, extract};
+pub use exact_sum::{MeanBuffers, weighted_mean};
+pub use extract::{extract_trained, merge_update, read_layout};
 pub use header::{HEADER_MAX, Header, Tensor};
-pub use inputs::{Counted, Inputs, SAMPLES_MAX};
-pub use layout::{Layout, Pair, Slot};
+pub use inputs::{ClientWeight, Inputs, SAMPLES_MAX};
+pub use layout::{AdapterTensor, FactorPair, Layout};
 pub use output::Output;
-pub use scaling::Share;
-pub use tensor_name::{NAME_MAX, Role, named};
+pub use scaling::ModuleScaling;
+pub use tensor_name::{NAME_MAX, Role, parse_tensor_name};
 
 /// What was trained, and is averaged; saved modules always are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Round {
+pub enum RoundKind {
     /// The down factors; the up factors are frozen.
     Down,
     /// The up factors; the down factors are frozen.
@@ -62,7 +62,7 @@ pub enum Round {
     Plain,
 }
 
-impl Round {
+impl RoundKind {
     /// Whether tensors of this role must be the base's, bit by bit.
     #[must_use]
     pub fn freezes(self, role: Role) -> bool {
@@ -81,4 +81,4 @@ impl Round {
 }
 
 /// Is told how many bytes of how many have been read; `false` ends the work.
-pub type Watch<'a> = dyn Fn(u64, u64) -> bool + Sync + 'a;
+pub type ProgressFn<'a> = dyn Fn(u64, u64) -> bool + Sync + 'a;

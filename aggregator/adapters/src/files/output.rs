@@ -22,7 +22,7 @@ impl Output {
     /// A path that ends in `.safetensors` and is no directory is a file; everything else is a directory, to be made if it is
     /// not there.
     #[must_use]
-    pub fn named(path: &Path) -> Self {
+    pub fn from_path(path: &Path) -> Self {
         let is_file = path.extension().is_some_and(|extension| extension == "safetensors");
         if is_file && !path.is_dir() {
             return Self { file: path.to_owned(), directory: None };
@@ -37,7 +37,7 @@ impl Output {
     }
 
     /// Begins to write, if nothing stands in the way.
-    pub(super) fn begin(self, inputs: &Inputs) -> Result<Writing, AdapterError> {
+    pub(super) fn begin(self, inputs: &Inputs) -> Result<OutputWriter, AdapterError> {
         let config = self.directory.as_ref().and(inputs.config.as_deref());
         let config = config.map(|bytes| (self.file.with_file_name(CONFIG), bytes));
         for path in [&self.file].into_iter().chain(config.iter().map(|(path, _)| path)) {
@@ -61,7 +61,7 @@ impl Output {
             None => None,
         };
         // From here on the directory goes with what is dropped.
-        let mut writing = Writing { made, files: Vec::new(), done: false };
+        let mut writing = OutputWriter { made, files: Vec::new(), done: false };
         if let Some((path, bytes)) = config {
             writing.add(path)?;
             writing.write(bytes, 0)?;
@@ -73,7 +73,7 @@ impl Output {
 
 /// An output that is being written. Dropped before [`Self::commit`], it was never there.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct OutputWriter {
     /// A directory that was not there.
     made: Option<PathBuf>,
     /// Open files, where they are, and where they go; the last one is the adapter.
@@ -81,7 +81,7 @@ pub(super) struct Writing {
     done: bool,
 }
 
-impl Writing {
+impl OutputWriter {
     fn add(&mut self, path: PathBuf) -> Result<(), AdapterError> {
         let partial = beside(&path, ".partial");
         let file = create(&partial, &path)?;
@@ -115,7 +115,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for OutputWriter {
     fn drop(&mut self) {
         if self.done {
             return;
@@ -133,7 +133,7 @@ impl Drop for Writing {
 fn create(partial: &Path, path: &Path) -> Result<File, AdapterError> {
     let new = || OpenOptions::new().write(true).create_new(true).open(partial);
     let failed = |error| AdapterError::Output { file: path.to_owned(), error };
-    let busy = || AdapterError::file(path, Fault::Busy);
+    let busy = || AdapterError::file(path, Fault::OutputBusy);
     let file = match new() {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let about = std::fs::symlink_metadata(partial).map_err(failed)?;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Config, Fault, Layout, Pair};
+use super::{Config, FactorPair, Fault, Layout};
 
 /// Before the names of a model's modules in files.
 const PREFIX: &str = "base_model.model.";
@@ -21,7 +21,7 @@ const PARAMETERS_MAX: usize = 6;
 
 /// The update of one module: `scale` times `B A`, expert by expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
+pub struct ModuleScaling {
     /// The rank r, of one expert where there are several.
     pub rank: u64,
     /// Number of experts: 1 for a plain module.
@@ -31,7 +31,7 @@ pub struct Share {
 }
 
 /// The share of every pair of a layout, in its order; or why that cannot be known.
-pub(super) type Shares = Vec<Result<Share, String>>;
+pub(super) type ModuleScalings = Vec<Result<ModuleScaling, String>>;
 
 /// A pair's tensor and what is wrong with it.
 type Found = (Option<String>, Fault);
@@ -39,14 +39,16 @@ type Found = (Option<String>, Fault);
 /// Reads the shares of all modules. Without a configuration factors are plain and alpha is one for all.
 ///
 /// # Errors
-/// [`Fault::RankOfConfig`]: a rank that the configuration does not say.
-pub(super) fn shares(config: Option<&Config>, layout: &Layout) -> Result<Shares, Found> {
+/// [`Fault::ConfigRankMismatch`]: a rank that the configuration does not say.
+pub(super) fn shares(config: Option<&Config>, layout: &Layout) -> Result<ModuleScalings, Found> {
     let Some(config) = config else {
         #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
-        let plain = |pair: &Pair| Ok(Share { rank: pair.rank, experts: 1, scale: 1.0 / pair.rank as f64 });
+        let plain = |pair: &FactorPair| {
+            Ok(ModuleScaling { rank: pair.rank, experts: 1, scale: 1.0 / pair.rank as f64 })
+        };
         return Ok(layout.pairs.iter().map(plain).collect());
     };
-    let mut shares: Shares = vec![Err(String::new()); layout.pairs.len()];
+    let mut shares: ModuleScalings = vec![Err(String::new()); layout.pairs.len()];
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, pair) in layout.pairs.iter().enumerate() {
         groups.entry(wrapped(&pair.module)).or_default().push(index);
@@ -54,8 +56,8 @@ pub(super) fn shares(config: Option<&Config>, layout: &Layout) -> Result<Shares,
     for (name, members) in groups {
         let wrong = |member: usize, expected: u64, times: bool| {
             let pair = &layout.pairs[member];
-            let tensor = layout.slots[pair.down].tensor.name.clone();
-            (Some(tensor), Fault::RankOfConfig { found: pair.rank, expected, times })
+            let tensor = layout.tensors[pair.down].tensor.name.clone();
+            (Some(tensor), Fault::ConfigRankMismatch { found: pair.rank, expected, times })
         };
         let parameters = config.parameters_of(&name);
         if parameters.is_empty() {
@@ -94,7 +96,7 @@ pub(super) fn shares(config: Option<&Config>, layout: &Layout) -> Result<Shares,
 }
 
 /// The share of a module that is wrapped whole; or the rank that it should have, or why it cannot be known.
-fn plain(config: &Config, pair: &Pair, name: &str) -> Result<Result<Share, u64>, String> {
+fn plain(config: &Config, pair: &FactorPair, name: &str) -> Result<Result<ModuleScaling, u64>, String> {
     let (rank, alpha) = config.rank_and_alpha(name).map_err(|key| unread(&key))?;
     if rank == pair.rank {
         return Ok(Ok(share(config, rank, alpha, 1)));
@@ -111,7 +113,7 @@ fn plain(config: &Config, pair: &Pair, name: &str) -> Result<Result<Share, u64>,
 
 /// Shares of the parameters of one module, whose factors have these ranks; each is one of those that the configuration
 /// knows, no two the same. Or the first rank that is none of theirs.
-fn wrapped_ones(config: &Config, ranks: &[u64], known: &[(u64, f64)]) -> Result<Shares, usize> {
+fn wrapped_ones(config: &Config, ranks: &[u64], known: &[(u64, f64)]) -> Result<ModuleScalings, usize> {
     let fits = |rank: u64, (own, _): (u64, f64)| rank.is_multiple_of(own);
     if let Some(place) = ranks.iter().position(|rank| !known.iter().any(|known| fits(*rank, *known))) {
         return Err(place);
@@ -158,9 +160,9 @@ fn choose(chosen: &mut Vec<usize>, ranks: &[u64], known: &[(u64, f64)], orders: 
 }
 
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
-fn share(config: &Config, rank: u64, alpha: f64, experts: u64) -> Share {
+fn share(config: &Config, rank: u64, alpha: f64, experts: u64) -> ModuleScaling {
     let r = rank as f64;
-    Share { rank, experts, scale: alpha / if config.use_rslora { r.sqrt() } else { r } }
+    ModuleScaling { rank, experts, scale: alpha / if config.use_rslora { r.sqrt() } else { r } }
 }
 
 fn unread(key: &str) -> String {

@@ -19,21 +19,21 @@ const OPEN_MAX: u64 = 512;
 const OTHERS: u64 = 24;
 
 /// How many files may be kept open: half of what the system lets this process have besides.
-pub(super) fn kept_open() -> usize {
+pub(super) fn open_file_budget() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from((limit.saturating_sub(OTHERS) / 2).min(OPEN_MAX)).unwrap_or(0)
 }
 
 /// Which file it is, and when it was last written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     file: (u64, u64),
     length: u64,
     written: (i64, i64),
 }
 
-impl Stamp {
-    fn of(about: &Metadata) -> Self {
+impl FileStamp {
+    fn from_metadata(about: &Metadata) -> Self {
         Self {
             file: (about.dev(), about.ino()),
             length: about.len(),
@@ -44,16 +44,16 @@ impl Stamp {
 
 /// One input.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct InputFile {
     /// The file itself.
     pub(super) path: PathBuf,
     /// Where the base's tensors are, in the base's order.
     pub(super) places: Arc<[u64]>,
     file: Option<File>,
-    stamp: Stamp,
+    stamp: FileStamp,
 }
 
-impl Source {
+impl InputFile {
     /// Opens a file, or the adapter in a directory, and reads its header; `keep` leaves it open. Symbolic links are followed:
     /// caches of models are full of them.
     pub(super) fn open(path: &Path, keep: bool) -> Result<(Self, Header), AdapterError> {
@@ -85,27 +85,31 @@ impl Source {
     }
 
     /// Whether it is still what it was when it was opened.
-    pub(super) fn unchanged(&self) -> Result<(), AdapterError> {
+    pub(super) fn ensure_unchanged(&self) -> Result<(), AdapterError> {
         let about = match &self.file {
             Some(file) => file.metadata(),
             None => std::fs::metadata(&self.path),
         };
         let about = about.map_err(|error| AdapterError::file(&self.path, error))?;
-        self.same(Stamp::of(&about))
+        self.same(FileStamp::from_metadata(&about))
     }
 
-    fn same(&self, stamp: Stamp) -> Result<(), AdapterError> {
-        if stamp == self.stamp { Ok(()) } else { Err(AdapterError::file(&self.path, Fault::Altered)) }
+    fn same(&self, stamp: FileStamp) -> Result<(), AdapterError> {
+        if stamp == self.stamp {
+            Ok(())
+        } else {
+            Err(AdapterError::file(&self.path, Fault::ChangedDuringRead))
+        }
     }
 }
 
-fn opened(path: &Path) -> Result<(File, Stamp), AdapterError> {
+fn opened(path: &Path) -> Result<(File, FileStamp), AdapterError> {
     let wrong = |error: std::io::Error| AdapterError::file(path, error);
     // Before it is opened: that would wait for a pipe's other end.
     if !std::fs::metadata(path).map_err(wrong)?.is_file() {
         return Err(AdapterError::file(path, Fault::NotRegular));
     }
     let file = File::open(path).map_err(wrong)?;
-    let stamp = Stamp::of(&file.metadata().map_err(wrong)?);
+    let stamp = FileStamp::from_metadata(&file.metadata().map_err(wrong)?);
     Ok((file, stamp))
 }

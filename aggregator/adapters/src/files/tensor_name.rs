@@ -31,10 +31,10 @@ impl std::fmt::Display for Role {
 /// `MODULE.lora_embedding_A` and `MODULE.lora_embedding_A.NAME`, and the same with B.
 ///
 /// # Errors
-/// [`Fault::LongName`]; [`Fault::Unknown`] for other names with `lora_`: what they are could be averaged wrongly.
-pub fn named(name: &str) -> Result<(Role, String), Fault> {
+/// [`Fault::NameTooLong`]; [`Fault::UnsupportedLora`] for other names with `lora_`: what they are could be averaged wrongly.
+pub fn parse_tensor_name(name: &str) -> Result<(Role, String), Fault> {
     if name.len() > NAME_MAX {
-        return Err(Fault::LongName { length: name.len() });
+        return Err(Fault::NameTooLong { length: name.len() });
     }
     let parts: Vec<&str> = name.split('.').collect();
     let Some(place) = parts.iter().position(|part| part.starts_with("lora_")) else {
@@ -46,12 +46,12 @@ pub fn named(name: &str) -> Result<(Role, String), Fault> {
         ["lora_B", rest @ ..] => (Role::Up, false, rest),
         ["lora_embedding_A", rest @ ..] => (Role::Down, true, rest),
         ["lora_embedding_B", rest @ ..] => (Role::Up, true, rest),
-        _ => return Err(Fault::Unknown),
+        _ => return Err(Fault::UnsupportedLora),
     };
     let adapter = match (embedding, rest) {
         (false, ["weight"]) | (true, []) => None,
         (false, [adapter, "weight"]) | (true, [adapter]) => Some(*adapter),
-        _ => return Err(Fault::Unknown),
+        _ => return Err(Fault::UnsupportedLora),
     };
     let mut pair = module.join(".");
     if embedding {
@@ -67,7 +67,7 @@ pub fn named(name: &str) -> Result<(Role, String), Fault> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{NAME_MAX, Role, named};
+    use super::{NAME_MAX, Role, parse_tensor_name};
 
     #[test]
     fn factors_are_known_by_their_names() {
@@ -80,11 +80,11 @@ mod tests {
             (".lora_embedding_A", Role::Down, format!("{query} (embedding)")),
             (".lora_embedding_B.default", Role::Up, format!("{query} (embedding) (default)")),
         ] {
-            assert_eq!(named(&format!("{query}{end}")).unwrap(), (role, pair));
+            assert_eq!(parse_tensor_name(&format!("{query}{end}")).unwrap(), (role, pair));
         }
         for saved in ["base_model.model.classifier.weight", "score", "", ".", "a.b.bias", "my_lora_A.weight"]
         {
-            assert_eq!(named(saved).unwrap(), (Role::Saved, String::new()), "{saved:?}");
+            assert_eq!(parse_tensor_name(saved).unwrap(), (Role::Saved, String::new()), "{saved:?}");
         }
     }
 
@@ -100,9 +100,9 @@ mod tests {
             ".lora_embedding_A.a.b",
             ".lora_",
         ] {
-            assert!(named(&format!("model{end}")).is_err(), "{end}");
+            assert!(parse_tensor_name(&format!("model{end}")).is_err(), "{end}");
         }
-        assert!(named(&"n".repeat(NAME_MAX)).is_ok());
-        assert!(named(&"n".repeat(NAME_MAX + 1)).is_err());
+        assert!(parse_tensor_name(&"n".repeat(NAME_MAX)).is_ok());
+        assert!(parse_tensor_name(&"n".repeat(NAME_MAX + 1)).is_err());
     }
 }

@@ -7,59 +7,59 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use super::counters::Tally;
-use super::round_state::{Client, Counted, Course, Verdict};
-use super::round_store::{Making, Record, Shelf};
-use super::{ExchangeError, Settings};
+use super::counters::Counters;
+use super::round_state::{Admission, ClientIndex, RoundState, UpdateSummary};
+use super::round_store::{AverageOptions, RoundRecord, RoundStore};
+use super::{ServerError, Settings};
 use fedspan_engine::Millis;
 
 /// A client may send one update while the server still waits for the rest of another one that was cut off.
 const UPLOADS_MAX: u32 = 2;
 
 /// All of it.
-pub struct Desk {
+pub struct AppState {
     pub(super) settings: Settings,
-    pub(super) shelf: Shelf,
+    pub(super) store: RoundStore,
     /// Longest body.
-    pub(super) most: u64,
-    pub(super) tally: Tally,
-    course: Mutex<Course>,
+    pub(super) max_body_len: u64,
+    pub(super) counters: Counters,
+    rounds: Mutex<RoundState>,
     /// Held while an update is being counted and while a round is closed, where the disk may be waited for.
     counting: Mutex<()>,
     start: Instant,
     /// Counts up whenever a round moves.
-    moved: watch::Sender<u64>,
+    changed: watch::Sender<u64>,
     /// The server ends: who waits for a round is told what there is.
     ended: AtomicBool,
     /// Clients that send, and how many updates at a time.
-    sending: Mutex<BTreeMap<Client, u32>>,
+    sending: Mutex<BTreeMap<ClientIndex, u32>>,
     /// Who has asked for the final adapter.
-    served: Mutex<BTreeSet<Client>>,
+    served: Mutex<BTreeSet<ClientIndex>>,
 }
 
 /// As long as it lives, a client is sending.
-pub struct Sending(Arc<Desk>, Client);
+pub struct UploadPermit(Arc<AppState>, ClientIndex);
 
-impl Drop for Sending {
+impl Drop for UploadPermit {
     fn drop(&mut self) {
-        let mut sending = locked(&self.0.sending);
+        let mut sending = lock(&self.0.sending);
         if let Some(count) = sending.get_mut(&self.1) {
             *count = count.saturating_sub(1);
         }
     }
 }
 
-impl Desk {
-    pub(super) fn new(settings: Settings, shelf: Shelf, most: u64, course: Course) -> Self {
+impl AppState {
+    pub(super) fn new(settings: Settings, store: RoundStore, max_body_len: u64, rounds: RoundState) -> Self {
         Self {
             settings,
-            shelf,
-            most,
-            tally: Tally::default(),
-            course: Mutex::new(course),
+            store,
+            max_body_len,
+            counters: Counters::default(),
+            rounds: Mutex::new(rounds),
             counting: Mutex::new(()),
             start: Instant::now(),
-            moved: watch::Sender::new(0),
+            changed: watch::Sender::new(0),
             ended: AtomicBool::new(false),
             sending: Mutex::default(),
             served: Mutex::default(),
@@ -72,23 +72,23 @@ impl Desk {
     }
 
     /// The rounds. Nothing is awaited while this is held.
-    pub(super) fn course(&self) -> MutexGuard<'_, Course> {
-        locked(&self.course)
+    pub(super) fn rounds(&self) -> MutexGuard<'_, RoundState> {
+        lock(&self.rounds)
     }
 
     /// Is told when a round moves.
     pub(super) fn watch(&self) -> watch::Receiver<u64> {
-        self.moved.subscribe()
+        self.changed.subscribe()
     }
 
-    pub(super) fn moves(&self) {
-        self.moved.send_modify(|count| *count += 1);
+    pub(super) fn notify(&self) {
+        self.changed.send_modify(|count| *count += 1);
     }
 
     /// Ends what waits.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        self.moves();
+        self.notify();
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -96,32 +96,32 @@ impl Desk {
     }
 
     /// A client begins to send, unless it does so too often at a time.
-    pub(super) fn sending(self: &Arc<Self>, client: Client) -> Option<Sending> {
-        let mut sending = locked(&self.sending);
+    pub(super) fn sending(self: &Arc<Self>, client: ClientIndex) -> Option<UploadPermit> {
+        let mut sending = lock(&self.sending);
         let count = sending.entry(client).or_insert(0);
         (*count < UPLOADS_MAX).then(|| {
             *count += 1;
-            Sending(Arc::clone(self), client)
+            UploadPermit(Arc::clone(self), client)
         })
     }
 
     /// A client has asked for the adapter.
-    pub(super) fn serves(&self, client: Client) {
+    pub(super) fn mark_served(&self, client: ClientIndex) {
         if self.is_finished() {
-            locked(&self.served).insert(client);
-            self.moves();
+            lock(&self.served).insert(client);
+            self.notify();
         }
     }
 
     /// Whether all rounds are committed.
     pub(super) fn is_finished(&self) -> bool {
-        let course = self.course();
-        course.done() >= course.rules().rounds
+        let rounds = self.rounds();
+        rounds.committed() >= rounds.rules().rounds
     }
 
     /// Whether every client has asked for the final adapter.
     pub(super) fn all_served(&self) -> bool {
-        locked(&self.served).len() == self.settings.roster.names().len()
+        lock(&self.served).len() == self.settings.registry.names().len()
     }
 
     /// Counts an update whose whole adapter is checked and durable, if it is still welcome. Waits for the disk.
@@ -130,46 +130,47 @@ impl Desk {
     /// What the system says; it does not count then.
     pub(super) fn count(
         &self,
-        client: Client,
+        client: ClientIndex,
         round: u32,
-        update: Counted,
+        update: UpdateSummary,
         whole: &std::path::Path,
-    ) -> Result<Verdict, ExchangeError> {
+    ) -> Result<Admission, ServerError> {
         // No round is closed meanwhile; everybody else goes on.
-        let _counting = locked(&self.counting);
-        let verdict = self.course().judge(client, round, Some(&update));
-        if let Verdict::Welcome(_) = verdict {
-            self.shelf.count(round, self.settings.roster.name(client), &update, whole)?;
-            self.course().count(client, update);
-            self.moves();
+        let _counting = lock(&self.counting);
+        let admission = self.rounds().admit(client, round, Some(&update));
+        if let Admission::Accepted(_) = admission {
+            self.store.count(round, self.settings.registry.name(client), &update, whole)?;
+            self.rounds().count(client, update);
+            self.notify();
         }
-        Ok(verdict)
+        Ok(admission)
     }
 
     /// Closes the round if it is time; the same again where its mean could not be made. Waits for the disk.
-    pub(super) fn close(&self) -> Option<super::Open> {
-        let _counting = locked(&self.counting);
+    pub(super) fn close(&self) -> Option<super::OpenRound> {
+        let _counting = lock(&self.counting);
         let now = self.now();
-        self.course().close(now)
+        self.rounds().close(now)
     }
 
     /// Makes the mean of a closed round. Waits for the disk.
     ///
     /// # Errors
-    /// As [`Shelf::commit`].
-    pub(super) fn commit(&self, open: &super::Open, threads: usize) -> Result<(), ExchangeError> {
-        let (names, by_samples) = (self.settings.roster.names(), self.settings.by_samples);
-        let record = self.shelf.commit(open, Making { names, by_samples, threads }, &|| !self.has_ended())?;
+    /// As [`RoundStore::commit`].
+    pub(super) fn commit(&self, open: &super::OpenRound, threads: usize) -> Result<(), ServerError> {
+        let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
+        let record =
+            self.store.commit(open, AverageOptions { names, by_samples, threads }, &|| !self.has_ended())?;
         // Before anybody can see it: who ends the server then has the line.
         tell(&record);
-        self.course().commit(self.now());
-        self.moves();
+        self.rounds().commit(self.now());
+        self.notify();
         Ok(())
     }
 }
 
-fn tell(record: &Record) {
-    let Record { round, trained, clients, interference, .. } = record;
+fn tell(record: &RoundRecord) {
+    let RoundRecord { round, trained, clients, interference, .. } = record;
     let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
     let lost = interference.map_or_else(|| "not computed".to_owned(), |lost| format!("{lost:.3e}"));
     let weightless = match clients.values().filter(|(samples, _)| *samples == 0).count() {
@@ -183,6 +184,6 @@ fn tell(record: &Record) {
     );
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

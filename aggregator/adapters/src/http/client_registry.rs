@@ -18,7 +18,7 @@ pub const CLIENTS_MAX: usize = 100_000;
 /// A line of a roster cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct RosterError {
+pub struct RegistryError {
     /// Which, from 1 on; of names that stand in the configuration, which of them.
     pub line: usize,
     /// What is wrong. Tokens are not in it.
@@ -27,24 +27,24 @@ pub struct RosterError {
 
 /// Clients, and the digests of their tokens.
 #[derive(Clone, Debug)]
-pub struct Roster {
+pub struct ClientRegistry {
     /// Ascending.
     names: Vec<String>,
     /// In the order of the names.
     digests: Vec<[u8; 32]>,
 }
 
-impl Roster {
+impl ClientRegistry {
     /// Reads lines of a name and a token, or of a name and `sha256:` with the digits of a token's digest; `#` begins a
     /// comment line.
     ///
     /// # Errors
     /// The first line that is wrong.
-    pub fn parse(text: &str) -> Result<Self, RosterError> {
+    pub fn parse(text: &str) -> Result<Self, RegistryError> {
         let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
         let entries =
             lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(line, text)| {
-                let wrong = |what| RosterError { line, what };
+                let wrong = |what| RegistryError { line, what };
                 let (name, token) =
                     text.split_once(char::is_whitespace).ok_or_else(|| wrong("a name without a token"))?;
                 let token = token.trim();
@@ -61,26 +61,26 @@ impl Roster {
                 };
                 Ok((line, name.to_owned(), digest))
             });
-        Self::of(entries.collect::<Result<_, _>>()?)
+        Self::from_entries(entries.collect::<Result<_, _>>()?)
     }
 
     /// Clients without secrets: the token of each is its name.
     ///
     /// # Errors
     /// The first name that is wrong.
-    pub fn named(names: &[String]) -> Result<Self, RosterError> {
-        Self::of(
+    pub fn from_names(names: &[String]) -> Result<Self, RegistryError> {
+        Self::from_entries(
             names.iter().enumerate().map(|(index, name)| (index + 1, name.clone(), digest(name))).collect(),
         )
     }
 
-    fn of(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RosterError> {
+    fn from_entries(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RegistryError> {
         if entries.is_empty() || entries.len() > CLIENTS_MAX {
-            return Err(RosterError { line: 1, what: "from 1 to 100000 clients" });
+            return Err(RegistryError { line: 1, what: "from 1 to 100000 clients" });
         }
         let (mut names, mut digests) = (BTreeSet::new(), BTreeSet::new());
         for (line, name, digest) in &entries {
-            let wrong = |what| Err(RosterError { line: *line, what });
+            let wrong = |what| Err(RegistryError { line: *line, what });
             let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
             if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(known) {
                 return wrong("a name is 1 to 64 letters, digits, '-' and '_'");
@@ -133,19 +133,19 @@ fn digest(token: &str) -> [u8; 32] {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::Roster;
+    use super::ClientRegistry;
 
     #[test]
     fn a_token_is_one_clients() {
         let text = "# fleet\n\nbeate 0123456789abcdef\nanton sha256:39b6834aab7350c2bd68f0f1efb72f1df57f9869fd3cd60155bac185216751ce\n";
-        let roster = Roster::parse(text).unwrap();
-        assert_eq!(roster.names(), ["anton", "beate"]);
-        assert_eq!(roster.identify("0123456789abcdef"), Some(1));
-        assert_eq!(roster.identify("abcdefabcdefabcd"), Some(0));
+        let registry = ClientRegistry::parse(text).unwrap();
+        assert_eq!(registry.names(), ["anton", "beate"]);
+        assert_eq!(registry.identify("0123456789abcdef"), Some(1));
+        assert_eq!(registry.identify("abcdefabcdefabcd"), Some(0));
         for stranger in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "anton"] {
-            assert_eq!(roster.identify(stranger), None, "{stranger}");
+            assert_eq!(registry.identify(stranger), None, "{stranger}");
         }
-        let named = Roster::named(&["b".to_owned(), "a".to_owned()]).unwrap();
+        let named = ClientRegistry::from_names(&["b".to_owned(), "a".to_owned()]).unwrap();
         assert_eq!((named.identify("a"), named.identify("b"), named.identify("c")), (Some(0), Some(1), None));
     }
 
@@ -162,8 +162,8 @@ mod tests {
             ("a sha256:12", 1),
             ("a 0123456789abcdef 0123456789abcdef", 1),
         ] {
-            assert_eq!(Roster::parse(text).unwrap_err().line, line, "{text:?}");
+            assert_eq!(ClientRegistry::parse(text).unwrap_err().line, line, "{text:?}");
         }
-        assert!(Roster::named(&["a/b".to_owned()]).is_err());
+        assert!(ClientRegistry::from_names(&["a/b".to_owned()]).is_err());
     }
 }

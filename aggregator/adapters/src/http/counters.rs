@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// Counts since the start.
 #[derive(Debug, Default)]
-pub struct Tally(Mutex<BTreeMap<&'static str, u64>>);
+pub struct Counters(Mutex<BTreeMap<&'static str, u64>>);
 
-impl Tally {
+impl Counters {
     /// One more.
     pub fn add(&self, what: &'static str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_insert(0) += 1;

@@ -7,7 +7,7 @@ use crate::files::AdapterError;
 /// An exchange cannot begin, or not go on; what was committed and acknowledged is safe.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ExchangeError {
+pub enum ServerError {
     /// An adapter cannot be used.
     #[error("{0}")]
     Adapter(#[from] AdapterError),
@@ -27,7 +27,7 @@ pub enum ExchangeError {
     },
     /// The state directory is another exchange's.
     #[error("{}: it was begun with {what} {found}, and the configuration has {expected}; choose another state directory", path.display())]
-    Other {
+    SettingChanged {
         /// The directory.
         path: PathBuf,
         /// What differs.
@@ -40,13 +40,13 @@ pub enum ExchangeError {
     /// An update that was counted is nobody's.
     #[error("{}: it was counted, and the configuration has no such client, or it has two of one; bring the client back, or move the file away",
             path.display())]
-    Stranger {
+    UnknownUpdate {
         /// The update.
         path: PathBuf,
     },
     /// A record that this version has not written.
     #[error("{}: {error}", path.display())]
-    Damaged {
+    CorruptRecord {
         /// Which.
         path: PathBuf,
         /// What is wrong.
@@ -54,19 +54,19 @@ pub enum ExchangeError {
     },
 }
 
-impl ExchangeError {
+impl ServerError {
     /// Whether a file or an argument is wrong; otherwise the work failed.
     #[must_use]
-    pub fn is_wrong_input(&self) -> bool {
+    pub fn is_invalid_input(&self) -> bool {
         match self {
-            Self::Adapter(error) => error.is_wrong_input(),
-            Self::Other { .. } | Self::Stranger { .. } => true,
-            Self::Io { .. } | Self::Locked { .. } | Self::Damaged { .. } => false,
+            Self::Adapter(error) => error.is_invalid_input(),
+            Self::SettingChanged { .. } | Self::UnknownUpdate { .. } => true,
+            Self::Io { .. } | Self::Locked { .. } | Self::CorruptRecord { .. } => false,
         }
     }
 }
 
 /// What the system said of a path.
-pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> ExchangeError {
-    move |error| ExchangeError::Io { path: path.to_owned(), error }
+pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> ServerError {
+    move |error| ServerError::Io { path: path.to_owned(), error }
 }

@@ -16,7 +16,7 @@ mod client_registry;
 mod counters;
 mod error;
 mod handlers;
-mod method;
+mod lora_method;
 mod response;
 mod round_state;
 mod round_store;
@@ -25,10 +25,12 @@ mod server;
 mod settings;
 mod upload;
 
-pub use client_registry::{NAME_MAX, Roster, RosterError, TOKEN_MIN};
-pub use error::ExchangeError;
-pub use method::Method;
-pub use round_state::{Client, Counted, Course, Open, Refusal, Rules, Updates, Verdict};
-pub use round_store::Record;
-pub use server::{Ended, Exchange};
+pub use client_registry::{ClientRegistry, NAME_MAX, RegistryError, TOKEN_MIN};
+pub use error::ServerError;
+pub use lora_method::LoraMethod;
+pub use round_state::{
+    AcceptedUpdates, Admission, ClientIndex, OpenRound, Refusal, RoundRules, RoundState, UpdateSummary,
+};
+pub use round_store::RoundRecord;
+pub use server::{AdapterServer, ServeSummary};
 pub use settings::{Limits, Settings};

@@ -18,7 +18,7 @@ const AHEAD: usize = 2;
 
 /// A request that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct HttpError {
     /// What HTTP calls it.
     pub status: StatusCode,
     /// What it is called in answers and in the status.
@@ -26,13 +26,13 @@ pub struct Wrong {
     /// Why, for people.
     pub text: String,
     /// It has been counted in the status.
-    pub is_told: bool,
+    pub is_counted: bool,
 }
 
-impl Wrong {
+impl HttpError {
     /// A refusal.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
-        Self { status, kind, text: text.into(), is_told: false }
+        Self { status, kind, text: text.into(), is_counted: false }
     }
 
     /// It is not the client's fault, and what it is stands in the log.
@@ -41,7 +41,7 @@ impl Wrong {
     }
 
     /// The answer.
-    pub fn answer(&self) -> Response<Payload> {
+    pub fn answer(&self) -> Response<ResponseBody> {
         let mut answer = json(self.status, &serde_json::json!({ "error": self.kind, "text": self.text }));
         if self.status == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -52,14 +52,14 @@ impl Wrong {
 
 /// An answer's body.
 #[derive(Debug)]
-pub enum Payload {
+pub enum ResponseBody {
     /// At once.
     Text(Option<Bytes>),
     /// A file's bytes as they are read, and how many there are still to come.
     File(mpsc::Receiver<std::io::Result<Bytes>>, u64),
 }
 
-impl Body for Payload {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = std::io::Error;
 
@@ -88,9 +88,9 @@ impl Body for Payload {
 }
 
 /// JSON.
-pub fn json(status: StatusCode, value: &Value) -> Response<Payload> {
+pub fn json(status: StatusCode, value: &Value) -> Response<ResponseBody> {
     let text = value.to_string() + "\n";
-    let mut answer = Response::new(Payload::Text(Some(text.into())));
+    let mut answer = Response::new(ResponseBody::Text(Some(text.into())));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -102,7 +102,7 @@ pub fn json(status: StatusCode, value: &Value) -> Response<Payload> {
 ///
 /// # Errors
 /// What the system says when it is opened.
-pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<Payload>> {
+pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<ResponseBody>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let (sender, blocks) = mpsc::channel(AHEAD);
@@ -123,7 +123,7 @@ pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<Payload
             }
         }
     });
-    let mut answer = Response::new(Payload::File(blocks, length));
+    let mut answer = Response::new(ResponseBody::File(blocks, length));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

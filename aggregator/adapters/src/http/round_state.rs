@@ -6,16 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Method;
-use crate::files::Round;
+use super::LoraMethod;
+use crate::files::RoundKind;
 use fedspan_engine::{DeviceId, Millis, Participation};
 
 /// Which client: its place among the names.
-pub type Client = usize;
+pub type ClientIndex = usize;
 
 /// An update that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct UpdateSummary {
     /// Number of samples that it was trained with; without any it has no weight in the mean.
     pub samples: u32,
     /// SHA-256 of what the client sent.
@@ -23,13 +23,13 @@ pub struct Counted {
 }
 
 /// Updates of one round.
-pub type Updates = BTreeMap<Client, Counted>;
+pub type AcceptedUpdates = BTreeMap<ClientIndex, UpdateSummary>;
 
 /// What is fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct RoundRules {
     /// How factors are trained.
-    pub method: Method,
+    pub method: LoraMethod,
     /// How many rounds.
     pub rounds: u32,
     /// How long a round waits for more than the least number of updates; without it, for all.
@@ -40,17 +40,17 @@ pub struct Rules {
 
 /// The round that is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenRound {
     /// From 1 on.
     pub number: u32,
     /// What it trains.
-    pub trains: Round,
+    pub kind: RoundKind,
     /// Who is asked.
-    pub asked: BTreeSet<Client>,
+    pub cohort: BTreeSet<ClientIndex>,
     /// How many updates close it.
     pub target: usize,
     /// What counts by now.
-    pub updates: Updates,
+    pub updates: AcceptedUpdates,
     /// When fewer do.
     pub deadline: Option<Millis>,
     /// No more are taken: the mean is being made.
@@ -59,13 +59,13 @@ pub struct Open {
 
 /// What becomes of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Admission {
     /// It is welcome, if it is sound.
-    Welcome(Round),
+    Accepted(RoundKind),
     /// It has been counted before.
-    Repeat,
+    Duplicate,
     /// This client has one in this round; what it sends now has to be compared with it.
-    Compare,
+    NeedsDigest,
     /// It is not.
     Refused(Refusal),
 }
@@ -93,50 +93,50 @@ pub enum Refusal {
     },
     /// A client counts once a round.
     #[error("another update of this client counts in round {round}")]
-    Another {
+    DifferentUpdate {
         /// Which round.
         round: u32,
     },
 }
 
 /// All rounds.
-pub struct Course {
-    rules: Rules,
+pub struct RoundState {
+    rules: RoundRules,
     policy: Box<dyn Participation>,
     clients: usize,
     /// Rounds that are committed.
-    done: u32,
+    committed: u32,
     /// The updates of the last one: who asks again has an answer.
-    last: Updates,
-    open: Option<Open>,
+    last: AcceptedUpdates,
+    open: Option<OpenRound>,
 }
 
-impl Course {
+impl RoundState {
     /// After `done` rounds, the last of which counted `last`; [`Self::open`] it.
     #[must_use]
     pub fn new(
-        rules: Rules,
+        rules: RoundRules,
         policy: Box<dyn Participation>,
         clients: usize,
-        done: u32,
-        last: Updates,
+        committed: u32,
+        last: AcceptedUpdates,
     ) -> Self {
-        Self { rules, policy, clients, done, last, open: None }
+        Self { rules, policy, clients, committed, last, open: None }
     }
 
     /// Opens the next round, if there is one. `kept` are updates of it that a restart has found.
-    pub fn open(&mut self, now: Millis, kept: Updates) {
-        if self.done >= self.rules.rounds {
+    pub fn open(&mut self, now: Millis, kept: AcceptedUpdates) {
+        if self.committed >= self.rules.rounds {
             return;
         }
-        let number = self.done + 1;
+        let number = self.committed + 1;
         let fleet: Vec<DeviceId> = (0..self.clients).map(|client| client as DeviceId).collect();
         let cohort = self.policy.cohort(number, &fleet);
-        let asked = cohort.devices.iter().filter_map(|device| usize::try_from(*device).ok()).collect();
-        self.open = Some(Open {
+        let invited = cohort.devices.iter().filter_map(|device| usize::try_from(*device).ok()).collect();
+        self.open = Some(OpenRound {
             number,
-            trains: self.rules.method.trains(number),
-            asked,
+            kind: self.rules.method.round_kind(number),
+            cohort: invited,
             target: cohort.target.max(1),
             updates: kept,
             deadline: self.rules.deadline.map(|patience| now.saturating_add(patience)),
@@ -146,57 +146,57 @@ impl Course {
 
     /// The round that is open, or whose mean is being made.
     #[must_use]
-    pub fn current(&self) -> Option<&Open> {
+    pub fn current(&self) -> Option<&OpenRound> {
         self.open.as_ref()
     }
 
     /// Rounds that are committed.
     #[must_use]
-    pub fn done(&self) -> u32 {
-        self.done
+    pub fn committed(&self) -> u32 {
+        self.committed
     }
 
     /// What is fixed.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &RoundRules {
         &self.rules
     }
 
     /// What becomes of an update of `round`; without `update`, before it has been read.
     #[must_use]
-    pub fn judge(&self, client: Client, round: u32, update: Option<&Counted>) -> Verdict {
-        let known = |updates: &Updates| {
+    pub fn admit(&self, client: ClientIndex, round: u32, update: Option<&UpdateSummary>) -> Admission {
+        let known = |updates: &AcceptedUpdates| {
             updates.get(&client).map(|counted| match update {
-                None => Verdict::Compare,
-                Some(update) if update == counted => Verdict::Repeat,
-                Some(_) => Verdict::Refused(Refusal::Another { round }),
+                None => Admission::NeedsDigest,
+                Some(update) if update == counted => Admission::Duplicate,
+                Some(_) => Admission::Refused(Refusal::DifferentUpdate { round }),
             })
         };
-        if round == self.done && round > 0 {
-            return known(&self.last).unwrap_or(Verdict::Refused(Refusal::Closed { round }));
+        if round == self.committed && round > 0 {
+            return known(&self.last).unwrap_or(Admission::Refused(Refusal::Closed { round }));
         }
-        if round <= self.done {
+        if round <= self.committed {
             let refusal = if round == 0 { Refusal::NotOpen { round } } else { Refusal::Closed { round } };
-            return Verdict::Refused(refusal);
+            return Admission::Refused(refusal);
         }
         match &self.open {
             Some(open) if open.number == round => known(&open.updates).unwrap_or(match () {
-                () if open.closing || self.is_complete(open) => Verdict::Refused(Refusal::Closed { round }),
-                () if !open.asked.contains(&client) => Verdict::Refused(Refusal::NotAsked { round }),
-                () => Verdict::Welcome(open.trains),
+                () if open.closing || self.is_complete(open) => Admission::Refused(Refusal::Closed { round }),
+                () if !open.cohort.contains(&client) => Admission::Refused(Refusal::NotAsked { round }),
+                () => Admission::Accepted(open.kind),
             }),
-            _ => Verdict::Refused(Refusal::NotOpen { round }),
+            _ => Admission::Refused(Refusal::NotOpen { round }),
         }
     }
 
-    /// Counts an update that [`Self::judge`] has called welcome, and that is safe on disk.
-    pub fn count(&mut self, client: Client, update: Counted) {
+    /// Counts an update that [`Self::admit`] has called welcome, and that is safe on disk.
+    pub fn count(&mut self, client: ClientIndex, update: UpdateSummary) {
         if let Some(open) = &mut self.open {
             open.updates.insert(client, update);
         }
     }
 
-    fn is_complete(&self, open: &Open) -> bool {
+    fn is_complete(&self, open: &OpenRound) -> bool {
         open.updates.len() >= open.target
     }
 
@@ -210,7 +210,7 @@ impl Course {
     }
 
     /// Closes the round if it is time: its updates are what the mean is made of.
-    pub fn close(&mut self, now: Millis) -> Option<Open> {
+    pub fn close(&mut self, now: Millis) -> Option<OpenRound> {
         if !self.is_due(now) {
             return None;
         }
@@ -221,7 +221,7 @@ impl Course {
 
     /// When [`Self::close`] is to be tried again, if nothing else happens.
     #[must_use]
-    pub fn wake(&self) -> Option<Millis> {
+    pub fn next_deadline(&self) -> Option<Millis> {
         let open = self.open.as_ref().filter(|open| !open.closing)?;
         open.deadline.filter(|_| open.updates.len() >= self.rules.minimum.max(1))
     }
@@ -229,9 +229,9 @@ impl Course {
     /// The mean of the closed round is safe: the next one opens.
     pub fn commit(&mut self, now: Millis) {
         if let Some(open) = self.open.take() {
-            self.done = open.number;
+            self.committed = open.number;
             self.last = open.updates;
-            self.open(now, Updates::new());
+            self.open(now, AcceptedUpdates::new());
         }
     }
 }

@@ -19,9 +19,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::io;
-use super::round_state::{Counted, Open, Updates};
-use super::{ExchangeError, Method};
-use crate::files::{AdapterError, Inputs, Job, Output, Round, adopt, average, check, examine, extract};
+use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
+use super::{LoraMethod, ServerError};
+use crate::files::{
+    AdapterError, AverageJob, Inputs, Output, RoundKind, average, check, extract_trained, merge_update,
+    read_layout,
+};
 use fedspan_files::hex;
 use fedspan_files::regular;
 
@@ -38,7 +41,7 @@ const CHECKED_MAX: u64 = 64 << 20;
 
 /// What a committed round was made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RoundRecord {
     /// 0 for the base.
     pub round: u32,
     /// The method that all rounds have.
@@ -55,7 +58,7 @@ pub struct Record {
 
 /// How a mean is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Making<'a> {
+pub struct AverageOptions<'a> {
     /// Names of clients.
     pub names: &'a [String],
     /// Whether clients count by their samples, or all with samples alike.
@@ -66,21 +69,25 @@ pub struct Making<'a> {
 
 /// The directory, locked for one server.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct RoundStore {
     directory: PathBuf,
     base: String,
-    method: Method,
+    method: LoraMethod,
     /// Numbers of files that are being received.
     next: AtomicU64,
     _lock: File,
 }
 
-impl Shelf {
+impl RoundStore {
     /// Opens a directory, or makes one that begins with the base; and what was committed last in it.
     ///
     /// # Errors
     /// A base that is no adapter, or not the one it was begun with; what the system says.
-    pub fn open(directory: &Path, base: &Path, method: Method) -> Result<(Self, Record), ExchangeError> {
+    pub fn open(
+        directory: &Path,
+        base: &Path,
+        method: LoraMethod,
+    ) -> Result<(Self, RoundRecord), ServerError> {
         make(directory)?;
         let path = directory.join("lock");
         regular(&path).map_err(io(&path))?;
@@ -88,25 +95,25 @@ impl Shelf {
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(ExchangeError::Locked { path }),
+            Err(TryLockError::WouldBlock) => return Err(ServerError::Locked { path }),
             Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
         }
-        examine(base)?;
+        read_layout(base)?;
         let model = if base.is_dir() { base.join(MODEL) } else { base.to_owned() };
         let digest = file_digest(&model)?;
         let directory = directory.to_owned();
-        let shelf = Self { directory, base: digest, method, next: AtomicU64::new(0), _lock: lock };
-        remove(&shelf.incoming())?;
-        make(&shelf.incoming())?;
-        let record = match shelf.newest()? {
-            Some(number) => shelf.resume(number)?,
-            None => shelf.begin(&model)?,
+        let store = Self { directory, base: digest, method, next: AtomicU64::new(0), _lock: lock };
+        remove(&store.incoming())?;
+        make(&store.incoming())?;
+        let record = match store.newest()? {
+            Some(number) => store.resume(number)?,
+            None => store.begin(&model)?,
         };
         // A rename that is seen may not be durable yet, and what it stands for is about to go.
-        sync(&shelf.directory)?;
-        shelf.sweep(record.round)?;
-        make(&shelf.updates(record.round + 1))?;
-        Ok((shelf, record))
+        sync(&store.directory)?;
+        store.sweep(record.round)?;
+        make(&store.updates(record.round + 1))?;
+        Ok((store, record))
     }
 
     /// The directory of a committed round.
@@ -124,7 +131,7 @@ impl Shelf {
     }
 
     /// Names of two new files: for what a client sends, and for the adapter that is made of it.
-    pub fn scrap(&self) -> [PathBuf; 2] {
+    pub fn temp_paths(&self) -> [PathBuf; 2] {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         ["body", "whole"].map(|what| self.incoming().join(format!("{number}.{what}")))
     }
@@ -133,8 +140,14 @@ impl Shelf {
     ///
     /// # Errors
     /// What does not fit; what the system says.
-    pub fn adopt(&self, base: u32, body: &Path, round: Round, whole: &Path) -> Result<(), AdapterError> {
-        adopt(&self.round(base).join(MODEL), body, round, whole)
+    pub fn validate_and_merge(
+        &self,
+        base: u32,
+        body: &Path,
+        round: RoundKind,
+        whole: &Path,
+    ) -> Result<(), AdapterError> {
+        merge_update(&self.round(base).join(MODEL), body, round, whole)
     }
 
     /// Puts a whole adapter among the updates of a round: from here on it counts, whatever happens.
@@ -145,9 +158,9 @@ impl Shelf {
         &self,
         round: u32,
         client: &str,
-        update: &Counted,
+        update: &UpdateSummary,
         whole: &Path,
-    ) -> Result<(), ExchangeError> {
+    ) -> Result<(), ServerError> {
         let place = self.updates(round).join(name(client, update));
         std::fs::rename(whole, &place).map_err(io(&place))?;
         sync(&self.updates(round)).inspect_err(|_| drop(std::fs::remove_file(&place)))
@@ -157,17 +170,17 @@ impl Shelf {
     ///
     /// # Errors
     /// One of a client that is not among `names`: it was told that it counts. Two of one client. What the system says.
-    pub fn kept(&self, done: u32, names: &[String]) -> Result<Updates, ExchangeError> {
+    pub fn pending_updates(&self, done: u32, names: &[String]) -> Result<AcceptedUpdates, ServerError> {
         let directory = self.updates(done + 1);
         sync(&directory)?;
-        let mut updates = Updates::new();
+        let mut updates = AcceptedUpdates::new();
         for entry in std::fs::read_dir(&directory).map_err(io(&directory))? {
             let path = entry.map_err(io(&directory))?.path();
             let known = path.file_name().and_then(|file| file.to_str()).and_then(unnamed);
             let known = known.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update)));
             match known.map(|(client, update)| updates.insert(client, update)) {
                 Some(None) => {}
-                _ => return Err(ExchangeError::Stranger { path }),
+                _ => return Err(ServerError::UnknownUpdate { path }),
             }
         }
         Ok(updates)
@@ -179,23 +192,23 @@ impl Shelf {
     /// What the system says; nothing is committed then. An interruption.
     pub fn commit(
         &self,
-        open: &Open,
-        making: Making<'_>,
+        open: &OpenRound,
+        options: AverageOptions<'_>,
         go_on: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Record, ExchangeError> {
-        let names = |client: &usize| making.names.get(*client).map_or("", String::as_str);
+    ) -> Result<RoundRecord, ServerError> {
+        let names = |client: &usize| options.names.get(*client).map_or("", String::as_str);
         let files: Vec<PathBuf> = open
             .updates
             .iter()
             .map(|(client, update)| self.updates(open.number).join(name(names(client), update)))
             .collect();
-        let weight = |samples: u32| u64::from(if making.by_samples { samples } else { samples.min(1) });
+        let weight = |samples: u32| u64::from(if options.by_samples { samples } else { samples.min(1) });
         let samples: Vec<u64> = open.updates.values().map(|update| weight(update.samples)).collect();
         let base = self.round(open.number - 1);
-        let record = |interference| Record {
+        let record = |interference| RoundRecord {
             round: open.number,
             method: self.method.name().to_owned(),
-            trained: open.trains.name().to_owned(),
+            trained: open.kind.name().to_owned(),
             base: self.base.clone(),
             clients: open
                 .updates
@@ -207,19 +220,20 @@ impl Shelf {
         let record = self.put(open.number, |partial| {
             if samples.iter().all(|samples| *samples == 0) {
                 copy(&base.join(MODEL), partial)?;
-                extract(&partial.join(MODEL), open.trains, &partial.join(CHANGED))?;
+                extract_trained(&partial.join(MODEL), open.kind, &partial.join(CHANGED))?;
                 return Ok(record(Some(0.0)));
             }
             let inputs = Inputs::open(&base, &files, Some(&samples))?;
-            let job = Job { round: open.trains, output: Output::named(partial), threads: making.threads };
+            let job =
+                AverageJob { round: open.kind, output: Output::from_path(partial), threads: options.threads };
             average(&inputs, job, &|_, _| go_on())?;
-            extract(&partial.join(MODEL), open.trains, &partial.join(CHANGED))?;
+            extract_trained(&partial.join(MODEL), open.kind, &partial.join(CHANGED))?;
             let heaviest = inputs.layout().longest().saturating_mul(files.len() as u64 + 1);
             // Where a factor is everybody's nothing is lost, and nothing has to be read again for it.
-            let interference = match open.trains {
-                Round::Plain if heaviest <= CHECKED_MAX => check(&inputs, &|_, _| go_on())?.interference,
-                Round::Plain => None,
-                Round::Down | Round::Up => Some(0.0),
+            let interference = match open.kind {
+                RoundKind::Plain if heaviest <= CHECKED_MAX => check(&inputs, &|_, _| go_on())?.interference,
+                RoundKind::Plain => None,
+                RoundKind::Down | RoundKind::Up => Some(0.0),
             };
             Ok(record(interference))
         })?;
@@ -232,8 +246,8 @@ impl Shelf {
     fn put(
         &self,
         number: u32,
-        fill: impl FnOnce(&Path) -> Result<Record, ExchangeError>,
-    ) -> Result<Record, ExchangeError> {
+        fill: impl FnOnce(&Path) -> Result<RoundRecord, ServerError>,
+    ) -> Result<RoundRecord, ServerError> {
         let place = self.round(number);
         let partial = place.with_extension("partial");
         remove(&partial)?;
@@ -250,10 +264,10 @@ impl Shelf {
         Ok(record)
     }
 
-    fn begin(&self, model: &Path) -> Result<Record, ExchangeError> {
+    fn begin(&self, model: &Path) -> Result<RoundRecord, ServerError> {
         self.put(0, |partial| {
             copy(model, partial)?;
-            Ok(Record {
+            Ok(RoundRecord {
                 round: 0,
                 method: self.method.name().to_owned(),
                 trained: String::new(),
@@ -264,11 +278,11 @@ impl Shelf {
         })
     }
 
-    fn resume(&self, number: u32) -> Result<Record, ExchangeError> {
+    fn resume(&self, number: u32) -> Result<RoundRecord, ServerError> {
         let path = self.round(number).join(RECORD);
         let text = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
-        let record: Record =
-            serde_json::from_slice(&text).map_err(|error| ExchangeError::Damaged { path, error })?;
+        let record: RoundRecord =
+            serde_json::from_slice(&text).map_err(|error| ServerError::CorruptRecord { path, error })?;
         let settings = [
             ("the method", &record.method, self.method.name()),
             ("the base of SHA-256", &record.base, self.base.as_str()),
@@ -276,23 +290,23 @@ impl Shelf {
         let other = settings.into_iter().find(|(_, found, expected)| found != expected);
         if let Some((what, found, expected)) = other {
             let (found, expected) = (found.clone(), expected.to_owned());
-            return Err(ExchangeError::Other { path: self.directory.clone(), what, found, expected });
+            return Err(ServerError::SettingChanged { path: self.directory.clone(), what, found, expected });
         }
         Ok(record)
     }
 
     /// The number of the newest committed round.
-    fn newest(&self) -> Result<Option<u32>, ExchangeError> {
+    fn newest(&self) -> Result<Option<u32>, ServerError> {
         Ok(self.numbers("round-")?.into_iter().max())
     }
 
     /// Removes updates of rounds that are over.
-    fn sweep(&self, done: u32) -> Result<(), ExchangeError> {
+    fn sweep(&self, done: u32) -> Result<(), ServerError> {
         let over = self.numbers("updates-")?.into_iter().filter(|number| *number <= done);
         over.map(|number| self.updates(number)).try_for_each(|path| remove(&path))
     }
 
-    fn numbers(&self, prefix: &str) -> Result<Vec<u32>, ExchangeError> {
+    fn numbers(&self, prefix: &str) -> Result<Vec<u32>, ServerError> {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(io(&self.directory))? {
             let file = entry.map_err(io(&self.directory))?.file_name();
@@ -306,8 +320,8 @@ impl Shelf {
 }
 
 /// Writes an adapter, and the configuration beside it, into a directory. It is its own client: every number is looked at.
-fn copy(model: &Path, to: &Path) -> Result<(), ExchangeError> {
-    adopt(model, model, Round::Plain, &to.join(MODEL))?;
+fn copy(model: &Path, to: &Path) -> Result<(), ServerError> {
+    merge_update(model, model, RoundKind::Plain, &to.join(MODEL))?;
     let config = model.with_file_name(CONFIG);
     if config.is_file() {
         let place = to.join(CONFIG);
@@ -319,10 +333,10 @@ fn copy(model: &Path, to: &Path) -> Result<(), ExchangeError> {
 
 /// The updates that a record tells of.
 #[must_use]
-pub fn updates(record: &Record, names: &[String]) -> Updates {
+pub fn updates(record: &RoundRecord, names: &[String]) -> AcceptedUpdates {
     let known = record.clients.iter().filter_map(|(client, (samples, digest))| {
         let client = names.binary_search(client).ok()?;
-        Some((client, Counted { samples: *samples, digest: *hex::decode(digest)? }))
+        Some((client, UpdateSummary { samples: *samples, digest: *hex::decode(digest)? }))
     });
     known.collect()
 }
@@ -333,17 +347,17 @@ fn digits(digest: &[u8; 32]) -> String {
     text
 }
 
-fn name(client: &str, update: &Counted) -> String {
+fn name(client: &str, update: &UpdateSummary) -> String {
     format!("{client}.{}.{}.safetensors", update.samples, digits(&update.digest))
 }
 
-fn unnamed(file: &str) -> Option<(String, Counted)> {
+fn unnamed(file: &str) -> Option<(String, UpdateSummary)> {
     let mut parts = file.strip_suffix(".safetensors")?.split('.');
     let (client, samples, digest) = (parts.next()?, parts.next()?.parse().ok()?, hex::decode(parts.next()?)?);
-    parts.next().is_none().then(|| (client.to_owned(), Counted { samples, digest: *digest }))
+    parts.next().is_none().then(|| (client.to_owned(), UpdateSummary { samples, digest: *digest }))
 }
 
-fn file_digest(path: &Path) -> Result<String, ExchangeError> {
+fn file_digest(path: &Path) -> Result<String, ServerError> {
     let mut file = File::open(path).map_err(io(path))?;
     let (mut sum, mut block) = (Sha256::new(), vec![0; 1 << 16]);
     loop {
@@ -355,7 +369,7 @@ fn file_digest(path: &Path) -> Result<String, ExchangeError> {
 }
 
 /// Makes a directory, and those above it; durable when this returns.
-fn make(directory: &Path) -> Result<(), ExchangeError> {
+fn make(directory: &Path) -> Result<(), ServerError> {
     if directory.is_dir() {
         return Ok(());
     }
@@ -365,13 +379,13 @@ fn make(directory: &Path) -> Result<(), ExchangeError> {
     sync(parent)
 }
 
-fn remove(directory: &Path) -> Result<(), ExchangeError> {
+fn remove(directory: &Path) -> Result<(), ServerError> {
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(directory)(error)),
         _ => Ok(()),
     }
 }
 
-fn sync(directory: &Path) -> Result<(), ExchangeError> {
+fn sync(directory: &Path) -> Result<(), ServerError> {
     File::open(directory).and_then(|file| file.sync_all()).map_err(io(directory))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 
-use super::response::Wrong;
+use super::response::HttpError;
 use crate::files::SAMPLES_MAX;
 
 /// Longest that a request may wait for the next round.
@@ -46,7 +46,7 @@ impl Route {
     ///
     /// # Errors
     /// 404 for another path, 405 for another method, 400 for a query that cannot be read.
-    pub fn read(method: &Method, path: &str, query: Option<&str>) -> Result<Self, Wrong> {
+    pub fn read(method: &Method, path: &str, query: Option<&str>) -> Result<Self, HttpError> {
         let number = |name: &str| number(query.unwrap_or_default(), name);
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let (allowed, route) = match parts.as_slice() {
@@ -75,20 +75,20 @@ impl Route {
     }
 }
 
-fn not_found() -> Wrong {
+fn not_found() -> HttpError {
     let text = "there are /round, /adapter/adapter_config.json, /adapter/adapter_model.safetensors, \
                 /round/N/adapter_model.safetensors and /status";
-    Wrong::new(StatusCode::NOT_FOUND, "not-found", text)
+    HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
 }
 
-fn not_allowed(method: &Method) -> Wrong {
+fn not_allowed(method: &Method) -> HttpError {
     let text = format!("{method} is not what this is for: updates are PUT, everything else is GET");
-    Wrong::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
+    HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
 }
 
 /// The number of samples of an update.
-fn samples(query: &str) -> Result<u32, Wrong> {
-    let wrong = |text: String| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text);
+fn samples(query: &str) -> Result<u32, HttpError> {
+    let wrong = |text: String| HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text);
     let allowed = format!("a whole number from 0 to {SAMPLES_MAX}");
     match values(query, "samples").as_slice() {
         [] => Err(wrong(format!(
@@ -103,10 +103,10 @@ fn samples(query: &str) -> Result<u32, Wrong> {
 }
 
 /// A number of the query; `None` if it is not there. Twice is once too often.
-fn number(query: &str, name: &str) -> Result<Option<u32>, Wrong> {
+fn number(query: &str, name: &str) -> Result<Option<u32>, HttpError> {
     let wrong = |found: String| {
         let text = format!("{name}: found {found}, allowed: one whole number from 0 to {}", u32::MAX);
-        Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text)
+        HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text)
     };
     match values(query, name).as_slice() {
         [] => Ok(None),

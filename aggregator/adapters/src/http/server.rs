@@ -15,12 +15,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::app_state::Desk;
+use super::app_state::AppState;
 use super::error::io;
 use super::handlers::serve;
-use super::round_store::{MODEL, Shelf, updates};
-use super::{Course, ExchangeError, Open, Settings};
-use crate::files::{HEADER_MAX, examine};
+use super::round_store::{MODEL, RoundStore, updates};
+use super::{OpenRound, RoundState, ServerError, Settings};
+use crate::files::{HEADER_MAX, read_layout};
 
 /// A head of a request is no longer than this, and a block of a body neither.
 const BUFFER: usize = 1 << 16;
@@ -42,7 +42,7 @@ const FULL: &[u8] =
 
 /// Where it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ServeSummary {
     /// Rounds that are committed.
     pub committed: u32,
     /// Of how many.
@@ -50,23 +50,23 @@ pub struct Ended {
 }
 
 /// A server that listens.
-pub struct Exchange {
-    desk: Arc<Desk>,
+pub struct AdapterServer {
+    app: Arc<AppState>,
     listener: TcpListener,
 }
 
-impl Exchange {
+impl AdapterServer {
     /// Opens the state directory, and listens.
     ///
     /// # Errors
     /// A base that cannot be used; a state directory of another exchange; an address that cannot be had.
-    pub async fn open(settings: Settings) -> Result<Self, ExchangeError> {
-        let (shelf, record) = Shelf::open(&settings.state, &settings.base, settings.rules.method)?;
-        let names = settings.roster.names();
-        let (_, length) = examine(&shelf.round(record.round).join(MODEL))?;
+    pub async fn open(settings: Settings) -> Result<Self, ServerError> {
+        let (store, record) = RoundStore::open(&settings.state, &settings.base, settings.rules.method)?;
+        let names = settings.registry.names();
+        let (_, length) = read_layout(&store.round(record.round).join(MODEL))?;
         let last = updates(&record, names);
-        let mut course = Course::new(settings.rules, settings.policy(), names.len(), record.round, last);
-        let kept = shelf.kept(record.round, names)?;
+        let mut rounds = RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last);
+        let kept = store.pending_updates(record.round, names)?;
         if record.round > 0 || !kept.is_empty() {
             tracing::info!(
                 "resumed after round {}, {} updates of the next one kept",
@@ -74,11 +74,11 @@ impl Exchange {
                 kept.len()
             );
         }
-        course.open(0, kept);
+        rounds.open(0, kept);
         let address = PathBuf::from(settings.listen.to_string());
         let listener = TcpListener::bind(settings.listen).await.map_err(io(&address))?;
         let most = length.saturating_add(LONGER).min(length.saturating_add(HEADER_MAX));
-        Ok(Self { desk: Arc::new(Desk::new(settings, shelf, most, course)), listener })
+        Ok(Self { app: Arc::new(AppState::new(settings, store, most, rounds)), listener })
     }
 
     /// Where it listens.
@@ -98,44 +98,44 @@ impl Exchange {
         stop: impl Future<Output = ()>,
         exit_when_finished: bool,
         threads: usize,
-    ) -> Result<Ended, ExchangeError> {
-        let Self { desk, listener } = self;
+    ) -> Result<ServeSummary, ServerError> {
+        let Self { app, listener } = self;
         let mut connections = JoinSet::new();
         let mut stop = pin!(stop);
         let result = tokio::select! {
-            error = close_rounds(&desk, threads) => Err(error),
-            () = accept(&desk, &listener, &mut connections) => Ok(()),
+            error = close_rounds(&app, threads) => Err(error),
+            () = accept(&app, &listener, &mut connections) => Ok(()),
             () = &mut stop => Ok(()),
-            () = finished(&desk), if exit_when_finished => Ok(()),
+            () = finished(&app), if exit_when_finished => Ok(()),
         };
         drop(listener);
-        desk.end();
-        let last = desk.is_finished() && exit_when_finished;
-        let leave = if last { desk.settings.limits.transfer } else { LEAVE };
+        app.end();
+        let last = app.is_finished() && exit_when_finished;
+        let leave = if last { app.settings.limits.transfer } else { LEAVE };
         let left = async { while connections.join_next().await.is_some() {} };
         tokio::select! {
             _ = tokio::time::timeout(leave, left) => {}
             () = stop, if last => {}
         }
         connections.shutdown().await;
-        let course = desk.course();
-        result.map(|()| Ended { committed: course.done(), rounds: course.rules().rounds })
+        let rounds = app.rounds();
+        result.map(|()| ServeSummary { committed: rounds.committed(), rounds: rounds.rules().rounds })
     }
 }
 
 /// Waits until every client has asked for the final adapter.
-async fn finished(desk: &Desk) {
-    let mut moved = desk.watch();
+async fn finished(app: &AppState) {
+    let mut moved = app.watch();
     loop {
         moved.borrow_and_update();
-        if desk.all_served() || moved.changed().await.is_err() {
+        if app.all_served() || moved.changed().await.is_err() {
             return;
         }
     }
 }
 
-async fn accept(desk: &Arc<Desk>, listener: &TcpListener, connections: &mut JoinSet<()>) {
-    let places = Arc::new(Semaphore::new(desk.settings.limits.connections));
+async fn accept(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
+    let places = Arc::new(Semaphore::new(app.settings.limits.connections));
     loop {
         // Those that have ended are forgotten.
         while connections.try_join_next().is_some() {}
@@ -149,14 +149,14 @@ async fn accept(desk: &Arc<Desk>, listener: &TcpListener, connections: &mut Join
         };
         match Arc::clone(&places).try_acquire_owned() {
             Ok(place) => {
-                let desk = Arc::clone(desk);
+                let app = Arc::clone(app);
                 connections.spawn(async move {
-                    connection(&desk, stream).await;
+                    connection(&app, stream).await;
                     drop(place);
                 });
             }
             Err(_) => {
-                desk.tally.add("connections-refused");
+                app.counters.add("connections-refused");
                 // Who does not get it all gets a closed connection.
                 drop(stream.try_write(FULL));
             }
@@ -164,15 +164,15 @@ async fn accept(desk: &Arc<Desk>, listener: &TcpListener, connections: &mut Join
     }
 }
 
-async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
-    let limits = desk.settings.limits;
+async fn connection(app: &Arc<AppState>, stream: TcpStream) {
+    let limits = app.settings.limits;
     // A request is bounded by what it does; its answer, and the silence until the next one, by this. Somebody who reads a byte
     // a minute holds a place no longer.
     let patience = limits.transfer.saturating_add(limits.head);
     let (ends, mut ending) = watch::channel(Some(Instant::now() + patience));
     let service = service_fn(|request| {
         ends.send_replace(None);
-        let answer = serve(Arc::clone(desk), request);
+        let answer = serve(Arc::clone(app), request);
         let ends = &ends;
         async move {
             let answer = answer.await;
@@ -183,7 +183,7 @@ async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(BUFFER);
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let mut moved = desk.watch();
+    let mut moved = app.watch();
     let mut leaving = false;
     loop {
         let at = *ending.borrow_and_update();
@@ -196,14 +196,14 @@ async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
         tokio::select! {
             served = serving.as_mut() => {
                 if served.is_err() {
-                    desk.tally.add("connections-broken");
+                    app.counters.add("connections-broken");
                 }
                 return;
             }
-            () = end => return desk.tally.add("connections-slow"),
+            () = end => return app.counters.add("connections-slow"),
             _ = ending.changed() => {}
             changed = moved.changed(), if !leaving => {
-                if changed.is_err() || desk.has_ended() {
+                if changed.is_err() || app.has_ended() {
                     leaving = true;
                     serving.as_mut().graceful_shutdown();
                 }
@@ -213,37 +213,37 @@ async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
 }
 
 /// Makes a round's mean, as often as it takes: what is wanting may be space.
-async fn make(desk: &Arc<Desk>, open: &Open, threads: usize) -> Result<(), ExchangeError> {
+async fn make(app: &Arc<AppState>, open: &OpenRound, threads: usize) -> Result<(), ServerError> {
     loop {
-        let (own, closed) = (Arc::clone(desk), open.clone());
+        let (own, closed) = (Arc::clone(app), open.clone());
         let work = tokio::task::spawn_blocking(move || own.commit(&closed, threads));
         match work.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) if error.is_wrong_input() || desk.has_ended() => return Err(error),
+            Ok(Err(error)) if error.is_invalid_input() || app.has_ended() => return Err(error),
             Ok(Err(error)) => {
                 tracing::error!("round {}: {error}; trying again", open.number);
-                desk.tally.add("means-failed");
+                app.counters.add("means-failed");
             }
-            Err(error) => return Err(io(desk.shelf.round(0).as_path())(error.into())),
+            Err(error) => return Err(io(app.store.round(0).as_path())(error.into())),
         }
         tokio::time::sleep(AGAIN).await;
     }
 }
 
 /// Closes rounds when it is time. Ends with an error only.
-async fn close_rounds(desk: &Arc<Desk>, threads: usize) -> ExchangeError {
-    let mut moved = desk.watch();
+async fn close_rounds(app: &Arc<AppState>, threads: usize) -> ServerError {
+    let mut moved = app.watch();
     loop {
         moved.borrow_and_update();
         let (due, wake) = {
-            let (now, course) = (desk.now(), desk.course());
-            (course.is_due(now), course.wake())
+            let (now, rounds) = (app.now(), app.rounds());
+            (rounds.is_due(now), rounds.next_deadline())
         };
         if due {
-            let own = Arc::clone(desk);
+            let own = Arc::clone(app);
             let closed = tokio::task::spawn_blocking(move || own.close()).await.unwrap_or_default();
             if let Some(open) = closed
-                && let Err(error) = make(desk, &open, threads).await
+                && let Err(error) = make(app, &open, threads).await
             {
                 return error;
             }
@@ -252,7 +252,7 @@ async fn close_rounds(desk: &Arc<Desk>, threads: usize) -> ExchangeError {
         let late = async {
             match wake {
                 Some(wake) => {
-                    tokio::time::sleep(Duration::from_millis(wake.saturating_sub(desk.now()).max(1))).await;
+                    tokio::time::sleep(Duration::from_millis(wake.saturating_sub(app.now()).max(1))).await;
                 }
                 None => std::future::pending().await,
             }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::round_state::Rules;
-use super::{Method, Roster};
+use super::round_state::RoundRules;
+use super::{ClientRegistry, LoraMethod};
 use fedspan_engine::config::{ParticipationSection, Problem, Section, Source, read_participation};
 use fedspan_engine::participation::{FirstArrivals, Fraction, Full};
 use fedspan_engine::{Millis, Participation};
@@ -30,9 +30,9 @@ pub struct Settings {
     /// The adapter that the first round begins with.
     pub base: PathBuf,
     /// Who takes part.
-    pub roster: Roster,
+    pub registry: ClientRegistry,
     /// Rounds.
-    pub rules: Rules,
+    pub rules: RoundRules,
     /// Whether clients count by their samples.
     pub by_samples: bool,
     /// Seed of cohorts that are drawn.
@@ -66,7 +66,7 @@ impl Settings {
         let listen: SocketAddr = listen.parse().map_err(|_| {
             root.problem("listen", format!("found {listen:?}, allowed: an IP address and a port"))
         })?;
-        let roster = read_roster(&root, listen)?;
+        let registry = read_registry(&root, listen)?;
         let state = root.string("state", Some("exchange-state"), "a directory")?.into();
         let base = root.string("base", None, "an adapter's directory or file")?.into();
         let method = read_method(&root)?;
@@ -74,15 +74,15 @@ impl Settings {
         let weights = [("samples", true), ("uniform", false)];
         let by_samples = root.choice("weights", Some("samples"), &weights)?;
         let seed = root.integer("seed", Some(1), 0..=i64::MAX as u64)?;
-        let clients = roster.names().len();
+        let clients = registry.names().len();
         let deadline = root.optional_number("deadline", 0.001..=LONGEST)?.map(millis);
         let minimum = root.size("minimum", Some(1), 1..=clients)?;
-        let participation = read_who(&root.section("participation")?, clients)?;
+        let participation = read_policy(&root.section("participation")?, clients)?;
         let limits = read_limits(&root.section("limits")?, clients)?;
         root.finish()?;
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-        let rules = Rules { method, rounds, deadline, minimum };
-        Ok(Self { listen, state, base, roster, rules, by_samples, seed, participation, limits })
+        let rules = RoundRules { method, rounds, deadline, minimum };
+        Ok(Self { listen, state, base, registry, rules, by_samples, seed, participation, limits })
     }
 
     /// Who is asked.
@@ -98,7 +98,7 @@ impl Settings {
 }
 
 /// Tokens from a file, or names where nobody else can connect.
-fn read_roster(root: &Section<'_>, listen: SocketAddr) -> Result<Roster, Problem> {
+fn read_registry(root: &Section<'_>, listen: SocketAddr) -> Result<ClientRegistry, Problem> {
     let tokens = root.optional_string("tokens", "a file of lines CLIENT TOKEN")?;
     let names = root.list("clients", "a list of names", |value| value.as_str().map(str::to_owned))?;
     match (tokens, names) {
@@ -110,25 +110,27 @@ fn read_roster(root: &Section<'_>, listen: SocketAddr) -> Result<Roster, Problem
             "listen",
             format!("{listen} can be reached by others, and clients have no tokens: set tokens"),
         )),
-        (None, Some(names)) => Roster::named(&names).map_err(|error| root.problem("clients", error.what)),
+        (None, Some(names)) => {
+            ClientRegistry::from_names(&names).map_err(|error| root.problem("clients", error.what))
+        }
         (Some(path), None) => {
             let bytes =
                 read_secret(path.as_ref(), TOKENS_MAX).map_err(|error| root.problem("tokens", error))?;
             let text = std::str::from_utf8(&bytes)
                 .map_err(|_| root.problem("tokens", format!("{path}: not UTF-8")))?;
-            Roster::parse(text).map_err(|error| root.problem("tokens", format!("{path}: {error}")))
+            ClientRegistry::parse(text).map_err(|error| root.problem("tokens", format!("{path}: {error}")))
         }
     }
 }
 
-fn read_method(root: &Section<'_>) -> Result<Method, Problem> {
-    let known = Method::ALL.map(|(name, method)| (name, Some(method)));
+fn read_method(root: &Section<'_>) -> Result<LoraMethod, Problem> {
+    let known = LoraMethod::ALL.map(|(name, method)| (name, Some(method)));
     let choices: Vec<_> = known.into_iter().chain([("flexlora", None)]).collect();
     let why = "\"flexlora\" averages products, which are as large as the model: not for files; allowed: \"rolora\", \"lora\", \"ffa-lora\"";
     root.choice("method", Some("rolora"), &choices)?.ok_or_else(|| root.problem("method", why))
 }
 
-fn read_who(section: &Section<'_>, clients: usize) -> Result<ParticipationSection, Problem> {
+fn read_policy(section: &Section<'_>, clients: usize) -> Result<ParticipationSection, Problem> {
     let participation = read_participation(section, None)?;
     let refused = match participation {
         ParticipationSection::WithReplacement { .. } => Some("with-replacement"),

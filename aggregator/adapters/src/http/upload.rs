@@ -11,16 +11,16 @@ use hyper::body::{Body, Bytes, Incoming};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use super::response::Wrong;
+use super::response::HttpError;
 
 /// Blocks that wait for the disk; hyper's own buffer says how long one is.
 const AHEAD: usize = 4;
 
 /// Files that go when this is dropped, if they are still there.
 #[derive(Debug)]
-pub struct Scrap(pub [PathBuf; 2]);
+pub struct TempFiles(pub [PathBuf; 2]);
 
-impl Drop for Scrap {
+impl Drop for TempFiles {
     fn drop(&mut self) {
         self.0.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
@@ -30,10 +30,15 @@ impl Drop for Scrap {
 ///
 /// # Errors
 /// 413 if it is longer, 408 if it takes longer than `within`, 400 if it ends too early, 500 if it cannot be written.
-pub async fn receive(body: &mut Incoming, to: &Path, most: u64, within: Duration) -> Result<[u8; 32], Wrong> {
+pub async fn receive(
+    body: &mut Incoming,
+    to: &Path,
+    most: u64,
+    within: Duration,
+) -> Result<[u8; 32], HttpError> {
     let failed = |error: &std::io::Error| {
         tracing::error!("{}: {error}", to.display());
-        Wrong::failed()
+        HttpError::failed()
     };
     let file = File::create_new(to).map_err(|error| failed(&error))?;
     let (sender, blocks) = mpsc::channel(AHEAD);
@@ -44,7 +49,7 @@ pub async fn receive(body: &mut Incoming, to: &Path, most: u64, within: Duration
     match written {
         Ok(Ok(digest)) => Ok(digest),
         Ok(Err(error)) => Err(failed(&error)),
-        Err(_) => Err(Wrong::failed()),
+        Err(_) => Err(HttpError::failed()),
     }
 }
 
@@ -63,11 +68,12 @@ pub fn drain(mut body: Incoming, most: u64, within: Duration) {
     drop(tokio::spawn(tokio::time::timeout(within, reading)));
 }
 
-async fn take(body: &mut Incoming, sender: mpsc::Sender<Bytes>, most: u64) -> Result<(), Wrong> {
+async fn take(body: &mut Incoming, sender: mpsc::Sender<Bytes>, most: u64) -> Result<(), HttpError> {
     let mut left = most;
     while let Some(block) = next(body).await {
         let text = |error: hyper::Error| format!("the body has ended too early: {error}");
-        let block = block.map_err(|error| Wrong::new(StatusCode::BAD_REQUEST, "truncated", text(error)))?;
+        let block =
+            block.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, "truncated", text(error)))?;
         left = left.checked_sub(block.len() as u64).ok_or_else(|| too_long(most))?;
         if sender.send(block).await.is_err() {
             // The writer says why.
@@ -100,12 +106,12 @@ fn write(mut file: File, mut blocks: mpsc::Receiver<Bytes>) -> std::io::Result<[
 }
 
 /// The refusal of a body that is too long.
-pub fn too_long(most: u64) -> Wrong {
+pub fn too_long(most: u64) -> HttpError {
     let text = format!("longer than {most} bytes, which is the adapter's length and a little more");
-    Wrong::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", text)
+    HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", text)
 }
 
-fn slow(within: Duration) -> Wrong {
+fn slow(within: Duration) -> HttpError {
     let text = format!("the body has taken longer than {} s", within.as_secs_f64());
-    Wrong::new(StatusCode::REQUEST_TIMEOUT, "slow", text)
+    HttpError::new(StatusCode::REQUEST_TIMEOUT, "slow", text)
 }

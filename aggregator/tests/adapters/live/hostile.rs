@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 
-use fedspan_adapters::files::Round;
+use fedspan_adapters::files::RoundKind;
 
 use super::http::{finish, raw};
 use super::{CLIENTS, Live, Place, files, part};
@@ -20,14 +20,14 @@ fn nothing_is_left(place: &Place, live: &Live) {
         std::thread::yield_now();
     }
     assert_eq!(live.get(CLIENTS[0], "/round").json(200)["updates"], 0);
-    live.put(CLIENTS[0], 1, 1, &place.base.trained(Round::Up, 1).bytes()).ok(201);
+    live.put(CLIENTS[0], 1, 1, &place.base.trained(RoundKind::Up, 1).bytes()).ok(201);
 }
 
 #[test]
 fn bodies_that_are_not_as_long_as_they_say() {
     let place = Place::new();
     let live = place.serve(&[]);
-    let body = place.base.trained(Round::Up, 1).bytes();
+    let body = place.base.trained(RoundKind::Up, 1).bytes();
     let most = body.len() + (1 << 16);
     // Too long, by its own words: not a byte is wanted.
     let answer = raw(live.address, &[head(&format!("Content-Length: {}", most + 1)).as_bytes()]);
@@ -93,7 +93,7 @@ fn who_is_too_slow_is_let_go() {
     let mut silent = TcpStream::connect(live.address).unwrap();
     silent.write_all(b"GET /round HT").unwrap();
     assert!(finish(silent).is_none_or(|answer| answer.status == 408));
-    let body = place.base.trained(Round::Up, 1).bytes();
+    let body = place.base.trained(RoundKind::Up, 1).bytes();
     let mut slow = TcpStream::connect(live.address).unwrap();
     slow.write_all(head(&format!("Content-Length: {}", body.len())).as_bytes()).unwrap();
     slow.write_all(&body[..100]).unwrap();
@@ -116,7 +116,7 @@ fn no_more_connections_than_are_allowed() {
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")));
     drop(held);
     // Places come back.
-    let update = part(&place.base.trained(Round::Up, 1), Round::Up).bytes();
+    let update = part(&place.base.trained(RoundKind::Up, 1), RoundKind::Up).bytes();
     let request =
         [head(&format!("Content-Length: {}\r\nConnection: close", update.len())).into_bytes(), update]
             .concat();

@@ -1,10 +1,10 @@
 //! The live exchange: real sockets, real files.
 
-mod course;
 mod hostile;
 mod http;
 mod refusals;
 mod restart;
+mod round_state;
 mod rounds;
 mod weights;
 
@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use fedspan_adapters::files::{Inputs, Job, Kind, Output, Round, average};
-use fedspan_adapters::http::{Ended, Exchange, ExchangeError, Settings};
+use fedspan_adapters::files::{AverageJob, Dtype, Inputs, Output, RoundKind, average};
+use fedspan_adapters::http::{AdapterServer, ServeSummary, ServerError, Settings};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -31,7 +31,7 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        Self::with(Adapter::drawn(Kind::F32, 1, 4, 30, 10))
+        Self::with(Adapter::drawn(Dtype::F32, 1, 4, 30, 10))
     }
 
     pub fn with(base: Adapter) -> Self {
@@ -55,12 +55,12 @@ impl Place {
         self.try_serve(changes).unwrap()
     }
 
-    pub fn try_serve(&self, changes: &[&str]) -> Result<Live, ExchangeError> {
+    pub fn try_serve(&self, changes: &[&str]) -> Result<Live, ServerError> {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let settings = Settings::parse("exchange.toml", &self.text(), &changes).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let exchange = runtime.block_on(Exchange::open(settings))?;
+        let exchange = runtime.block_on(AdapterServer::open(settings))?;
         let address = exchange.address().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-type End = Result<Ended, ExchangeError>;
+type End = Result<ServeSummary, ServerError>;
 
 /// A server in this process.
 pub struct Live {
@@ -120,7 +120,7 @@ impl Drop for Live {
 }
 
 /// What `adapter average` makes of these files.
-pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], round: Round) -> Vec<u8> {
+pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], round: RoundKind) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     base.write(&at("base.safetensors"));
@@ -128,18 +128,18 @@ pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], round: Round) -> Vec<u8>
     clients.iter().zip(&paths).for_each(|((_, client), path)| client.write(path));
     let samples: Vec<u64> = clients.iter().map(|(samples, _)| u64::from(*samples)).collect();
     let inputs = Inputs::open(&at("base.safetensors"), &paths, Some(&samples)).unwrap();
-    let job = Job { round, output: Output::named(&at("next.safetensors")), threads: 1 };
+    let job = AverageJob { round, output: Output::from_path(&at("next.safetensors")), threads: 1 };
     average(&inputs, job, &|_, _| true).unwrap();
     std::fs::read(at("next.safetensors")).unwrap()
 }
 
 /// Only what a round trains.
-pub fn part(adapter: &Adapter, round: Round) -> Adapter {
+pub fn part(adapter: &Adapter, round: RoundKind) -> Adapter {
     let mut part = adapter.clone();
     part.tensors.retain(|name, _| match round {
-        Round::Up => !name.contains("lora_A"),
-        Round::Down => !name.contains("lora_B"),
-        Round::Plain => true,
+        RoundKind::Up => !name.contains("lora_A"),
+        RoundKind::Down => !name.contains("lora_B"),
+        RoundKind::Plain => true,
     });
     part
 }

@@ -1,6 +1,6 @@
 //! What is refused, by name and number; nothing of it stays.
 
-use fedspan_adapters::files::Round;
+use fedspan_adapters::files::RoundKind;
 use fedspan_adapters::http::Settings;
 
 use super::super::files::{Adapter, DOWN, SAVED, UP};
@@ -18,7 +18,7 @@ fn untouched(place: &Place, live: &Live) {
 fn updates_that_are_unsound() {
     let place = Place::new();
     let live = place.serve(&[]);
-    let good = place.base.trained(Round::Up, 1);
+    let good = place.base.trained(RoundKind::Up, 1);
     let changed = |change: &dyn Fn(&mut Adapter)| {
         let mut adapter = good.clone();
         change(&mut adapter);
@@ -34,9 +34,9 @@ fn updates_that_are_unsound() {
             changed(&|one| one.put("base_model.model.more", &[2], 7)),
             &["base_model.model.more", "no such tensor"],
         ),
-        (place.base.trained(Round::Down, 8).bytes(), &["lora_A", "frozen", "the wrong factor, or both"]),
-        (place.base.trained(Round::Plain, 8).bytes(), &["lora_A", "frozen"]),
-        (part(&good, Round::Down).bytes(), &["lora_B", "missing"]),
+        (place.base.trained(RoundKind::Down, 8).bytes(), &["lora_A", "frozen", "the wrong factor, or both"]),
+        (place.base.trained(RoundKind::Plain, 8).bytes(), &["lora_A", "frozen"]),
+        (part(&good, RoundKind::Down).bytes(), &["lora_B", "missing"]),
         (good.bytes()[..cut].to_vec(), &["accounts for"]),
         (b"hello".to_vec(), &["truncated"]),
         (Vec::new(), &["truncated"]),
@@ -69,7 +69,7 @@ fn updates_that_are_unsound() {
 fn requests_out_of_place() {
     let place = Place::new();
     let live = place.serve(&[]);
-    let body = place.base.trained(Round::Up, 1).bytes();
+    let body = place.base.trained(RoundKind::Up, 1).bytes();
     let model = "/round/1/adapter_model.safetensors?samples=3";
     for token in ["", "dora", "anton ", "ANTON", "anton, beate", "\u{e9}"] {
         // Spaces around a value do not belong to it.

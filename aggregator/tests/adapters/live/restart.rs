@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use fedspan_adapters::files::{Kind, Round};
+use fedspan_adapters::files::{Dtype, RoundKind};
 use serde_json::json;
 
 use super::super::files::Adapter;
@@ -66,7 +66,7 @@ fn what_was_acknowledged_survives_a_kill() {
     let place = Place::new();
     let mut now = place.base.clone();
     for number in 1..=3 {
-        let trains = if number % 2 == 1 { Round::Up } else { Round::Down };
+        let trains = if number % 2 == 1 { RoundKind::Up } else { RoundKind::Down };
         let updates: Vec<(u32, Adapter)> =
             (0..3).map(|client| (client + 1, now.trained(trains, u64::from(10 * number + client)))).collect();
         for (client, (samples, update)) in CLIENTS.iter().zip(&updates) {
@@ -114,7 +114,7 @@ fn it_stops_when_it_is_told_and_when_it_has_finished() {
     }
     let program = start(&place, &["--set", "rounds=1", "--exit-when-finished"]);
     for client in CLIENTS {
-        program.live.put(client, 1, 1, &place.base.trained(Round::Up, 1).bytes()).ok(201);
+        program.live.put(client, 1, 1, &place.base.trained(RoundKind::Up, 1).bytes()).ok(201);
     }
     for client in CLIENTS {
         assert_eq!(program.live.round_after(client, 1)["finished"], true);
@@ -135,14 +135,14 @@ fn a_state_directory_belongs_to_one_exchange() {
         code == 2 && text.contains("begun with the method rolora") && text.contains("has lora"),
         "{text}"
     );
-    place.base.trained(Round::Up, 3).write(&place.at("base.safetensors"));
+    place.base.trained(RoundKind::Up, 3).write(&place.at("base.safetensors"));
     let (code, text) = fails(&place, &[]);
     assert!(code == 2 && text.contains("the base of SHA-256"), "{text}");
     place.base.write(&place.at("base.safetensors"));
     // What only looks like a round is none.
     std::fs::create_dir(place.at("state/round-7")).unwrap();
     let program = start(&place, &[]);
-    program.live.put(CLIENTS[1], 1, 1, &place.base.trained(Round::Up, 1).bytes()).ok(201);
+    program.live.put(CLIENTS[1], 1, 1, &place.base.trained(RoundKind::Up, 1).bytes()).ok(201);
     program.kill();
     // Who was told that it counts is not forgotten because of a slip in a list of names.
     let (code, text) = fails(&place, &["--set", "clients=[\"anton\", \"bete\", \"carla\"]"]);
@@ -175,7 +175,7 @@ fn a_configuration_that_does_not_fit_the_base_is_found_at_the_start() {
 /// An adapter of 50 MB goes both ways through a few of memory.
 #[test]
 fn memory_does_not_depend_on_the_length() {
-    let mut base = Adapter { kind: Kind::F32, tensors: std::collections::BTreeMap::new() };
+    let mut base = Adapter { dtype: Dtype::F32, tensors: std::collections::BTreeMap::new() };
     for (name, shape) in [("A", [4, 1_500_000]), ("B", [1_500_000, 4])] {
         let count = shape.iter().product();
         let name = format!("base_model.model.x.lora_{name}.weight");

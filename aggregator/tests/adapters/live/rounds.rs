@@ -1,19 +1,19 @@
 //! Rounds as they should go.
 
-use fedspan_adapters::files::{Kind, Round};
-use fedspan_adapters::http::{Ended, Record, Settings};
+use fedspan_adapters::files::{Dtype, RoundKind};
+use fedspan_adapters::http::{RoundRecord, ServeSummary, Settings};
 use serde_json::json;
 
 use super::super::files::Adapter;
 use super::{CLIENTS, Place, files, mean, part, read};
 
-fn record(place: &Place, round: u32) -> Record {
+fn record(place: &Place, round: u32) -> RoundRecord {
     let path = place.at(&format!("state/round-{round:04}/round.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// Plays all rounds; returns the adapter after each, which is what `adapter average` makes of the same files.
-fn play(place: &Place, changes: &[&str], kinds: [Round; 3]) -> Vec<Vec<u8>> {
+fn play(place: &Place, changes: &[&str], kinds: [RoundKind; 3]) -> Vec<Vec<u8>> {
     let live = place.serve(changes);
     let mut now = place.base.clone();
     let mut after = Vec::new();
@@ -35,7 +35,7 @@ fn play(place: &Place, changes: &[&str], kinds: [Round; 3]) -> Vec<Vec<u8>> {
         let record = record(place, number);
         assert_eq!(record.clients.len(), 3);
         let lost = record.interference.unwrap();
-        assert!(if trains == Round::Plain { lost > 1e-3 } else { lost == 0.0 }, "{lost}");
+        assert!(if trains == RoundKind::Plain { lost > 1e-3 } else { lost == 0.0 }, "{lost}");
         // Who had the adapter before needs no more than what has changed.
         let answer =
             live.get(CLIENTS[0], &format!("/adapter/adapter_model.safetensors?since={}", number - 1));
@@ -53,14 +53,14 @@ fn play(place: &Place, changes: &[&str], kinds: [Round; 3]) -> Vec<Vec<u8>> {
         (&told["round"], &told["finished"], &told["adapter"]),
         (&json!(null), &json!(true), &json!(3))
     );
-    assert_eq!(live.stop().unwrap(), Ended { committed: 3, rounds: 3 });
+    assert_eq!(live.stop().unwrap(), ServeSummary { committed: 3, rounds: 3 });
     after
 }
 
 #[test]
 fn rounds_are_those_of_the_files() {
     let place = Place::new();
-    play(&place, &[], [Round::Up, Round::Down, Round::Up]);
+    play(&place, &[], [RoundKind::Up, RoundKind::Down, RoundKind::Up]);
     let mut expected = vec!["lock".to_owned()];
     for round in 0..4 {
         let name = |file: &str| format!("round-{round:04}/{file}");
@@ -73,12 +73,12 @@ fn rounds_are_those_of_the_files() {
 
 #[test]
 fn every_method_and_type_of_numbers() {
-    let plain = [Round::Plain; 3];
+    let plain = [RoundKind::Plain; 3];
     play(&Place::new(), &["method=\"lora\""], plain);
-    play(&Place::new(), &["method=\"ffa-lora\""], [Round::Up; 3]);
-    for kind in [Kind::F16, Kind::Bf16] {
+    play(&Place::new(), &["method=\"ffa-lora\""], [RoundKind::Up; 3]);
+    for kind in [Dtype::F16, Dtype::Bf16] {
         let base = Adapter::drawn(kind, 3, 2, 17, 9);
-        play(&Place::with(base), &[], [Round::Up, Round::Down, Round::Up]);
+        play(&Place::with(base), &[], [RoundKind::Up, RoundKind::Down, RoundKind::Up]);
     }
 }
 
@@ -94,7 +94,7 @@ fn the_configuration_of_peft_goes_along() {
     let served = live.get(CLIENTS[0], "/adapter/adapter_config.json").ok(200);
     assert_eq!(String::from_utf8(served).unwrap(), config);
     for client in CLIENTS {
-        live.put(client, 1, 1, &part(&place.base.trained(Round::Up, 5), Round::Up).bytes()).ok(201);
+        live.put(client, 1, 1, &part(&place.base.trained(RoundKind::Up, 5), RoundKind::Up).bytes()).ok(201);
     }
     live.round_after(CLIENTS[0], 1);
     let path = place.at("state/round-0001/adapter_config.json");
@@ -106,13 +106,13 @@ fn the_first_n_are_enough() {
     let place = Place::new();
     let live =
         place.serve(&["participation.policy=\"first-arrivals\"", "participation.n=2", "weights=\"uniform\""]);
-    let updates: Vec<Adapter> = (0..3).map(|client| place.base.trained(Round::Up, client)).collect();
+    let updates: Vec<Adapter> = (0..3).map(|client| place.base.trained(RoundKind::Up, client)).collect();
     assert_eq!(live.put(CLIENTS[2], 1, 5, &updates[2].bytes()).status, 201);
     assert_eq!(live.put(CLIENTS[0], 1, 9, &updates[0].bytes()).status, 201);
     assert_eq!(live.put(CLIENTS[1], 1, 5, &updates[1].bytes()).refusal(409).0, "closed");
     live.round_after(CLIENTS[0], 1);
     let counted = [(1, updates[0].clone()), (1, updates[2].clone())];
-    assert_eq!(live.model(), mean(&place.base, &counted, Round::Up));
+    assert_eq!(live.model(), mean(&place.base, &counted, RoundKind::Up));
     // Who counts may ask again what became of it; who does not is told.
     assert_eq!(live.put(CLIENTS[0], 1, 9, &updates[0].bytes()).json(200)["update"], "repeated");
     assert_eq!(live.put(CLIENTS[0], 1, 9, &updates[1].bytes()).refusal(409).0, "another");
@@ -129,7 +129,7 @@ fn a_part_of_the_clients_is_asked() {
             .iter()
             .map(|client| live.round_after(client, number - 1)["asked"].as_bool().unwrap())
             .collect();
-        let trains = if number % 2 == 1 { Round::Up } else { Round::Down };
+        let trains = if number % 2 == 1 { RoundKind::Up } else { RoundKind::Down };
         let now = read(&live.model());
         for (client, is_asked) in CLIENTS.iter().zip(&told).filter(|(_, is_asked)| !**is_asked) {
             let (kind, text) = live.put(client, number, 1, &now.bytes()).refusal(403);
@@ -149,7 +149,7 @@ fn a_part_of_the_clients_is_asked() {
 fn a_deadline_closes_with_fewer() {
     let place = Place::new();
     let live = place.serve(&["deadline=0.001"]);
-    let update = place.base.trained(Round::Up, 1);
+    let update = place.base.trained(RoundKind::Up, 1);
     live.put(CLIENTS[1], 1, 3, &update.bytes()).ok(201);
     assert_eq!(live.round_after(CLIENTS[1], 1)["round"], 2);
     assert_eq!(live.model(), update.bytes());
@@ -167,14 +167,14 @@ fn a_deadline_closes_with_fewer() {
 /// Up and down: the numbers of one factor, half of all, and a header.
 #[test]
 fn half_the_bytes() {
-    let mut base = Adapter::drawn(Kind::F32, 1, 8, 400, 400);
+    let mut base = Adapter::drawn(Dtype::F32, 1, 8, 400, 400);
     base.tensors.retain(|name, _| name.contains("lora_"));
     let place = Place::with(base.clone());
     let live = place.serve(&[]);
     let whole = base.bytes().len();
     let numbers = 2 * 2 * 8 * 400 * 4;
     assert_eq!(live.model().len(), whole);
-    let sent = part(&base.trained(Round::Up, 1), Round::Up).bytes();
+    let sent = part(&base.trained(RoundKind::Up, 1), RoundKind::Up).bytes();
     for client in CLIENTS {
         live.put(client, 1, 1, &sent).ok(201);
     }
@@ -193,7 +193,7 @@ fn half_the_bytes() {
 fn the_example_is_read() {
     let text = include_str!("../../../examples/exchange.toml");
     let settings = Settings::parse("exchange.toml", text, &[]).unwrap();
-    assert_eq!(settings.roster.names(), CLIENTS);
+    assert_eq!(settings.registry.names(), CLIENTS);
     // The values shown are the defaults.
     let required = "base = \"base\"\nclients = [\"anton\", \"beate\", \"carla\"]\nrounds = 10";
     let least = Settings::parse("exchange.toml", required, &[]).unwrap();

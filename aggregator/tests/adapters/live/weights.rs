@@ -1,14 +1,14 @@
 //! Updates without samples, buffers without a mean, stacks of experts: a round always ends.
 
-use fedspan_adapters::files::{Kind, Round};
-use fedspan_adapters::http::Record;
-use safetensors::Dtype;
+use fedspan_adapters::files::{Dtype, RoundKind};
+use fedspan_adapters::http::RoundRecord;
+use safetensors::Dtype as FileDtype;
 
 use super::super::files::{Adapter, Buffer};
 use super::http::ask;
 use super::{CLIENTS, Place, mean};
 
-fn record(place: &Place, round: u32) -> Record {
+fn record(place: &Place, round: u32) -> RoundRecord {
     let path = place.at(&format!("state/round-{round:04}/round.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
@@ -19,7 +19,7 @@ fn no_samples_are_an_answer_without_weight() {
     for (weights, own) in [("samples", [5, 3]), ("uniform", [1, 1])] {
         let place = Place::new();
         let live = place.serve(&[&format!("weights={weights:?}")]);
-        let updates: Vec<Adapter> = (0..3).map(|client| place.base.trained(Round::Up, client)).collect();
+        let updates: Vec<Adapter> = (0..3).map(|client| place.base.trained(RoundKind::Up, client)).collect();
         let told = live.put(CLIENTS[0], 1, 0, &updates[0].bytes()).json(201);
         assert_eq!(
             (&told["samples"], &told["weighs"], &told["update"]),
@@ -33,7 +33,7 @@ fn no_samples_are_an_answer_without_weight() {
         live.put(CLIENTS[2], 1, 3, &updates[2].bytes()).ok(201);
         live.round_after(CLIENTS[0], 1);
         let counted = [(own[0], updates[1].clone()), (own[1], updates[2].clone())];
-        assert_eq!(live.model(), mean(&place.base, &counted, Round::Up), "{weights}");
+        assert_eq!(live.model(), mean(&place.base, &counted, RoundKind::Up), "{weights}");
         assert_eq!((live.count("counted"), live.count("counted-without-weight")), (3, 1));
         let record = record(&place, 1);
         assert_eq!((record.clients.len(), record.clients[CLIENTS[0]].0), (3, 0));
@@ -47,7 +47,7 @@ fn a_round_without_samples_leaves_the_adapter() {
         let place = Place::new();
         let change = format!("method={method:?}");
         let live = place.serve(&[&change]);
-        let trains = if method == "lora" { Round::Plain } else { Round::Up };
+        let trains = if method == "lora" { RoundKind::Plain } else { RoundKind::Up };
         let before = live.model();
         live.put(CLIENTS[0], 1, 0, &place.base.trained(trains, 1).bytes()).ok(201);
         live.put(CLIENTS[1], 1, 0, &place.base.trained(trains, 2).bytes()).ok(201);
@@ -67,7 +67,7 @@ fn a_round_without_samples_leaves_the_adapter() {
 fn numbers_of_samples_have_one_bound() {
     let place = Place::new();
     let live = place.serve(&[]);
-    let body = place.base.trained(Round::Up, 1).bytes();
+    let body = place.base.trained(RoundKind::Up, 1).bytes();
     for (samples, found) in [
         ("536870912", "536870912"),
         ("99999999999999999999", "99999999999999999999"),
@@ -91,14 +91,15 @@ fn buffers_are_kept_or_refused_at_once() {
     let place = Place::new();
     let buffers = |count: i64, flag: u8| -> [Buffer; 2] {
         [
-            ("norm.num_batches_tracked", Dtype::I64, vec![], count.to_le_bytes().to_vec()),
-            ("norm.initialized", Dtype::BOOL, vec![1], vec![flag]),
+            ("norm.num_batches_tracked", FileDtype::I64, vec![], count.to_le_bytes().to_vec()),
+            ("norm.initialized", FileDtype::BOOL, vec![1], vec![flag]),
         ]
     };
     std::fs::write(place.at("base.safetensors"), place.base.bytes_with(&buffers(3, 0))).unwrap();
     let live = place.serve(&[]);
-    let update =
-        |client: u64, count, flag| place.base.trained(Round::Up, client).bytes_with(&buffers(count, flag));
+    let update = |client: u64, count, flag| {
+        place.base.trained(RoundKind::Up, client).bytes_with(&buffers(count, flag))
+    };
     let (kind, text) = live.put(CLIENTS[0], 1, 1, &update(0, 9, 1)).refusal(422);
     assert_eq!(kind, "unsound");
     assert!(
@@ -120,7 +121,7 @@ fn buffers_are_kept_or_refused_at_once() {
 
 #[test]
 fn stacks_of_experts_have_rounds() {
-    let mut base = Adapter::drawn(Kind::F32, 1, 12, 6, 9);
+    let mut base = Adapter::drawn(Dtype::F32, 1, 12, 6, 9);
     base.tensors.retain(|name, _| name.contains("q_proj"));
     let place = Place::with(base);
     std::fs::create_dir(place.at("base")).unwrap();
@@ -136,7 +137,7 @@ fn stacks_of_experts_have_rounds() {
     write("q_proj.weight");
     let live = place.serve(&[&base, "method=\"lora\"", "rounds=1"]);
     for (index, client) in CLIENTS.iter().enumerate() {
-        live.put(client, 1, 1, &place.base.trained(Round::Plain, index as u64).bytes()).ok(201);
+        live.put(client, 1, 1, &place.base.trained(RoundKind::Plain, index as u64).bytes()).ok(201);
     }
     live.round_after(CLIENTS[0], 1);
     assert!(record(&place, 1).interference.unwrap() > 0.0);

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use fedspan_adapters::http::{Client, Counted, Course, Method, Refusal, Rules, Updates, Verdict};
+use fedspan_adapters::http::{
+    AcceptedUpdates, Admission, ClientIndex, LoraMethod, Refusal, RoundRules, RoundState, UpdateSummary,
+};
 use fedspan_engine::participation::{FirstArrivals, Full};
 use fedspan_engine::{Millis, Participation};
 use proptest::prelude::*;
 
 const CLIENTS: usize = 5;
 
-fn update(which: u8) -> Counted {
-    Counted { samples: u32::from(which) + 1, digest: [which; 32] }
+fn update(which: u8) -> UpdateSummary {
+    UpdateSummary { samples: u32::from(which) + 1, digest: [which; 32] }
 }
 
 /// Somebody sends something for some round, time goes on, the mean is ready or not.
 #[derive(Clone, Debug)]
 struct Step {
-    client: Client,
+    client: ClientIndex,
     ahead: i64,
     which: u8,
     pause: Millis,
@@ -43,46 +45,46 @@ proptest! {
         deadline in prop::option::of(1..200_u64),
         minimum in 1..4_usize,
     ) {
-        let rules = Rules { method: Method::RoLora, rounds: 6, deadline, minimum };
-        let mut course = Course::new(rules, policy(first), CLIENTS, 0, Updates::new());
+        let rules = RoundRules { method: LoraMethod::RoLora, rounds: 6, deadline, minimum };
+        let mut rounds = RoundState::new(rules, policy(first), CLIENTS, 0, AcceptedUpdates::new());
         let mut now = 0;
-        course.open(now, Updates::new());
-        let mut counted: BTreeMap<u32, BTreeMap<Client, Counted>> = BTreeMap::new();
+        rounds.open(now, AcceptedUpdates::new());
+        let mut counted: BTreeMap<u32, BTreeMap<ClientIndex, UpdateSummary>> = BTreeMap::new();
         let mut closing: Option<u32> = None;
         for Step { client, ahead, which, pause, commits } in steps {
             now += pause;
-            let open = course.done() + 1;
+            let open = rounds.committed() + 1;
             let round = u32::try_from(i64::from(open) + ahead).unwrap_or(0);
-            let verdict = course.judge(client, round, Some(&update(which)));
+            let admission = rounds.admit(client, round, Some(&update(which)));
             let known = counted.get(&round).and_then(|round| round.get(&client)).copied();
-            match verdict {
-                Verdict::Welcome(trains) => {
+            match admission {
+                Admission::Accepted(trains) => {
                     prop_assert_eq!((round, known, closing), (open, None, None));
-                    prop_assert_eq!(trains, Method::RoLora.trains(round));
-                    prop_assert!(course.current().unwrap().asked.contains(&client));
-                    course.count(client, update(which));
+                    prop_assert_eq!(trains, LoraMethod::RoLora.round_kind(round));
+                    prop_assert!(rounds.current().unwrap().cohort.contains(&client));
+                    rounds.count(client, update(which));
                     counted.entry(round).or_default().insert(client, update(which));
                 }
-                Verdict::Repeat => prop_assert_eq!(known, Some(update(which))),
-                Verdict::Refused(Refusal::Another { .. }) => prop_assert!(known.is_some_and(|known| known != update(which))),
-                Verdict::Refused(Refusal::Closed { .. }) => {
-                    let target = course.current().map_or(0, |open| open.target);
+                Admission::Duplicate => prop_assert_eq!(known, Some(update(which))),
+                Admission::Refused(Refusal::DifferentUpdate { .. }) => prop_assert!(known.is_some_and(|known| known != update(which))),
+                Admission::Refused(Refusal::Closed { .. }) => {
+                    let target = rounds.current().map_or(0, |open| open.target);
                     let full = counted.get(&round).is_some_and(|round| round.len() >= target);
                     prop_assert!(round < open || closing.is_some() || full);
                 }
-                Verdict::Refused(Refusal::NotOpen { .. }) => prop_assert!(round == 0 || round > open || course.current().is_none()),
-                Verdict::Refused(Refusal::NotAsked { .. }) => prop_assert!(!course.current().unwrap().asked.contains(&client)),
-                Verdict::Compare => prop_assert!(false, "there was something to compare"),
+                Admission::Refused(Refusal::NotOpen { .. }) => prop_assert!(round == 0 || round > open || rounds.current().is_none()),
+                Admission::Refused(Refusal::NotAsked { .. }) => prop_assert!(!rounds.current().unwrap().cohort.contains(&client)),
+                Admission::NeedsDigest => prop_assert!(false, "there was something to compare"),
             }
             if closing.is_none() {
-                let wake = course.wake();
-                let begun = course.current().map(|open| open.deadline);
-                if let Some(closed) = course.close(now) {
+                let wake = rounds.next_deadline();
+                let begun = rounds.current().map(|open| open.deadline);
+                if let Some(closed) = rounds.close(now) {
                     let enough = closed.updates.len() >= closed.target;
                     let late = closed.deadline.is_some_and(|deadline| deadline <= now) && closed.updates.len() >= minimum;
                     prop_assert!(enough || late);
                     prop_assert_eq!(&closed.updates, &counted[&closed.number]);
-                    prop_assert!(course.close(now + 1000).is_none(), "once");
+                    prop_assert!(rounds.close(now + 1000).is_none(), "once");
                     closing = Some(closed.number);
                 } else {
                     // It is told when to try again, and not for the past.
@@ -90,19 +92,19 @@ proptest! {
                 }
             }
             if commits && let Some(number) = closing.take() {
-                course.commit(now);
-                prop_assert_eq!(course.done(), number);
-                prop_assert_eq!(course.current().map(|open| open.number), (number < 6).then_some(number + 1));
+                rounds.commit(now);
+                prop_assert_eq!(rounds.committed(), number);
+                prop_assert_eq!(rounds.current().map(|open| open.number), (number < 6).then_some(number + 1));
             }
         }
         // What a restart finds is what was there.
-        let kept = counted.remove(&(course.done() + 1)).unwrap_or_default();
-        let mut again = Course::new(rules, policy(first), CLIENTS, course.done(), Updates::new());
+        let kept = counted.remove(&(rounds.committed() + 1)).unwrap_or_default();
+        let mut again = RoundState::new(rules, policy(first), CLIENTS, rounds.committed(), AcceptedUpdates::new());
         again.open(0, kept.clone());
-        let asked = |course: &Course| course.current().map(|open| open.asked.clone()).unwrap_or_default();
-        prop_assert_eq!(asked(&again), asked(&course));
+        let asked = |rounds: &RoundState| rounds.current().map(|open| open.cohort.clone()).unwrap_or_default();
+        prop_assert_eq!(asked(&again), asked(&rounds));
         for (client, known) in kept {
-            prop_assert_eq!(again.judge(client, again.done() + 1, Some(&known)), Verdict::Repeat);
+            prop_assert_eq!(again.admit(client, again.committed() + 1, Some(&known)), Admission::Duplicate);
         }
     }
 }
