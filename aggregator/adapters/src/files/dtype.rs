@@ -1,65 +1,65 @@
-//! Numbers as they lie in files, little-endian: from and to the numbers that are computed with, and what a mean is of each type.
+//! Dtypes of tensors: conversion between little-endian bytes and f32 or f64, and the rule for merging values of each dtype.
 
 use half::{bf16, f16};
 
-/// A type of numbers.
+/// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary16.
     F16,
-    /// The upper half of a binary32.
+    /// Upper 16 bits of an IEEE 754 binary32 (bfloat16).
     Bf16,
     /// IEEE 754 binary64.
     F64,
-    /// 8 bits with a sign.
+    /// Signed 8-bit integer.
     I8,
-    /// 8 bits.
+    /// Unsigned 8-bit integer.
     U8,
-    /// 16 bits with a sign.
+    /// Signed 16-bit integer.
     I16,
-    /// 16 bits.
+    /// Unsigned 16-bit integer.
     U16,
-    /// 32 bits with a sign.
+    /// Signed 32-bit integer.
     I32,
-    /// 32 bits.
+    /// Unsigned 32-bit integer.
     U32,
-    /// 64 bits with a sign.
+    /// Signed 64-bit integer.
     I64,
-    /// 64 bits.
+    /// Unsigned 64-bit integer.
     U64,
-    /// A byte that is 0 or 1.
+    /// Boolean, a byte 0 or 1.
     Bool,
-    /// 8 bits, 4 of them an exponent.
+    /// 8-bit float with 4 bits of exponent and 3 of mantissa.
     F8E4M3,
-    /// 8 bits, 5 of them an exponent.
+    /// 8-bit float with 5 bits of exponent and 2 of mantissa.
     F8E5M2,
-    /// 8 bits, all of them an exponent.
+    /// 8-bit exponent without sign and mantissa.
     F8E8M0,
-    /// Two binary32.
+    /// Complex number of two binary32.
     C64,
 }
 
-/// Rules for the mean of numbers of a type.
+/// Rule for merging the clients' values of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeRule {
-    /// The weighted mean, rounded once to the type.
+    /// Weighted mean, rounded once to the dtype.
     Mean,
-    /// The largest: integers that differ are counters, and no client's may run ahead of it.
+    /// Largest value: integers are counters, and the merged counter must not be behind any client's.
     Largest,
-    /// The value that all have; nothing is between two of them.
+    /// Common value; clients with different values are refused, as these dtypes have no mean.
     Equal,
 }
 
 impl std::fmt::Display for Dtype {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.about().0)
+        f.write_str(self.properties().0)
     }
 }
 
 impl Dtype {
-    /// All of them.
+    /// All dtypes.
     pub const ALL: [Self; 17] = [
         Self::F32,
         Self::F16,
@@ -80,8 +80,8 @@ impl Dtype {
         Self::C64,
     ];
 
-    /// Name in headers, bytes of a number, and rule.
-    const fn about(self) -> (&'static str, usize, MergeRule) {
+    /// Name in headers, size of an element in bytes, and merge rule.
+    const fn properties(self) -> (&'static str, usize, MergeRule) {
         match self {
             Self::F32 => ("F32", 4, MergeRule::Mean),
             Self::F16 => ("F16", 2, MergeRule::Mean),
@@ -103,31 +103,31 @@ impl Dtype {
         }
     }
 
-    /// The type of a name in a header.
+    /// Dtype with this name in headers.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|dtype| dtype.about().0 == name)
+        Self::ALL.into_iter().find(|dtype| dtype.properties().0 == name)
     }
 
-    /// Bytes of one number.
+    /// Size of an element, in bytes.
     #[must_use]
     pub fn size(self) -> usize {
-        self.about().1
+        self.properties().1
     }
 
-    /// The rule for their mean.
+    /// Merge rule.
     #[must_use]
     pub fn rule(self) -> MergeRule {
-        self.about().2
+        self.properties().2
     }
 
-    /// Whether factors may be of this type: the numbers are f32.
+    /// True for the dtypes of factors, whose values f32 represents exactly.
     #[must_use]
     pub fn is_factor_dtype(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// The numbers of factors that these bytes are; every one is an f32. As many as both have room for; others are 0.
+    /// Decodes the values of a factor dtype, as many as both slices hold. Fills `values` with 0 for other dtypes.
     pub fn decode(self, bytes: &[u8], values: &mut [f32]) {
         match self {
             Self::F32 => {
@@ -137,7 +137,7 @@ impl Dtype {
             }
             Self::F16 => {
                 for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-                    *value = widened(u16::from_le_bytes(*bytes));
+                    *value = half_to_f32(u16::from_le_bytes(*bytes));
                 }
             }
             Self::Bf16 => {
@@ -149,7 +149,7 @@ impl Dtype {
         }
     }
 
-    /// The f64 next to one number; 0 for types without numbers.
+    /// Value of one element as f64, rounded to nearest; 0 for dtypes without numbers.
     #[must_use]
     pub fn number(self, bytes: &[u8]) -> f64 {
         match self {
@@ -164,7 +164,7 @@ impl Dtype {
         }
     }
 
-    /// One integer, or 0 or 1; 0 for types without integers.
+    /// Value of one integer or boolean; 0 for other dtypes.
     #[must_use]
     pub fn integer(self, bytes: &[u8]) -> i128 {
         match self {
@@ -181,9 +181,9 @@ impl Dtype {
         }
     }
 
-    /// One number as people write it; its bytes for types without numbers.
+    /// Text of one element for messages: a number, or the bytes in hexadecimal digits for dtypes without numbers.
     #[must_use]
-    pub fn shown(self, bytes: &[u8]) -> String {
+    pub fn format(self, bytes: &[u8]) -> String {
         match self {
             Self::Bool => (array::<1>(bytes) != [0]).to_string(),
             _ if self.rule() == MergeRule::Largest => self.integer(bytes).to_string(),
@@ -192,26 +192,27 @@ impl Dtype {
         }
     }
 
-    /// The bytes of the nearest numbers, ties to even, after what is there already.
+    /// Appends the values, rounded to nearest, ties to even, to `bytes`. Appends nothing for dtypes without a mean.
     pub fn encode(self, values: &[f64], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => {
                 values.iter().for_each(|value| bytes.extend_from_slice(&nearest(*value).to_le_bytes()))
             }
             Self::F16 => {
-                values.iter().for_each(|value| bytes.extend(f16::from_f32(odd(*value)).to_le_bytes()));
+                values
+                    .iter()
+                    .for_each(|value| bytes.extend(f16::from_f32(round_to_odd(*value)).to_le_bytes()));
             }
-            Self::Bf16 => {
-                values.iter().for_each(|value| bytes.extend(bf16::from_f32(odd(*value)).to_le_bytes()))
-            }
+            Self::Bf16 => values
+                .iter()
+                .for_each(|value| bytes.extend(bf16::from_f32(round_to_odd(*value)).to_le_bytes())),
             Self::F64 => values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes())),
-            // There is no mean of these.
             _ => {}
         }
     }
 }
 
-/// The first number that is NaN or infinite, and its place.
+/// Index and value of the first element that is NaN or infinite.
 pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
     if dtype.rule() != MergeRule::Mean {
         return None;
@@ -229,29 +230,29 @@ pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
     })
 }
 
-/// The first number in which two blocks differ.
+/// Index of the first element in which two blocks differ.
 pub(super) fn differing(dtype: Dtype, left: &[u8], right: &[u8]) -> Option<usize> {
     left.iter().zip(right).position(|(left, right)| left != right).map(|byte| byte / dtype.size())
 }
 
-/// The first bytes; zeros where there are fewer.
+/// First N bytes, padded with zeros.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut found = [0; N];
     found.iter_mut().zip(bytes).for_each(|(found, byte)| *found = *byte);
     found
 }
 
-/// A binary16, whose bits these are, without a branch: a compiler makes several of them at once.
-fn widened(bits: u16) -> f32 {
+/// Converts binary16 bits to f32 without branches, so that the compiler can vectorise the loop.
+fn half_to_f32(bits: u16) -> f32 {
     const EXPONENT: u32 = 0x7c00 << 13;
-    /// From the bias of one exponent to that of the other.
+    /// Difference of the exponent biases, in exponent bits.
     const BIAS: u32 = (127 - 15) << 23;
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let exponent = magnitude & EXPONENT;
     let normal = magnitude + BIAS;
-    // The exponent that says infinity and NaN, too.
+    // Infinity and NaN: add the difference once more to reach the largest exponent.
     let special = normal + BIAS;
-    // 2^-14 and a fraction, without the 2^-14.
+    // Subnormal: build 2^-14 plus the fraction, and subtract 2^-14.
     let small = (f32::from_bits(magnitude + BIAS + (1 << 23)) - f32::from_bits(BIAS + (1 << 23))).to_bits();
     let found = if exponent == EXPONENT {
         special
@@ -263,21 +264,21 @@ fn widened(bits: u16) -> f32 {
     f32::from_bits(found | u32::from(bits & 0x8000) << 16)
 }
 
-/// Ties to even.
+/// Nearest f32, ties to even.
 #[allow(clippy::cast_possible_truncation, reason = "rounded, which is what it is for")]
 fn nearest(value: f64) -> f32 {
     value as f32
 }
 
-/// Of the two f32 around a value that is none, the one whose last bit is 1: rounded again to fewer bits it is what the
-/// value itself would be (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
-fn odd(value: f64) -> f32 {
+/// Rounds to odd: of the two f32 around an inexact value, the one whose last bit is 1. Rounding that to fewer bits gives the same
+/// as rounding the value itself (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+fn round_to_odd(value: f64) -> f32 {
     let near = nearest(value);
     let back = f64::from(near);
     if back == value || near.to_bits() & 1 == 1 || !near.is_finite() {
         return near;
     }
-    // Away from zero bits ascend; zero itself is below every magnitude.
+    // The bits of f32 magnitudes ascend with the magnitude.
     let up = value.abs() > back.abs();
     let bits = near.to_bits();
     let magnitude = if up { (bits & 0x7fff_ffff) + 1 } else { (bits & 0x7fff_ffff) - 1 };
@@ -288,12 +289,12 @@ fn odd(value: f64) -> f32 {
 mod tests {
     use half::{bf16, f16};
 
-    use super::{Dtype, widened};
+    use super::{Dtype, half_to_f32};
 
     #[test]
-    fn every_half_is_what_the_library_makes_of_it() {
+    fn half_conversion_matches_the_half_crate() {
         for bits in 0..=u16::MAX {
-            let (ours, theirs) = (widened(bits), f16::from_bits(bits).to_f32());
+            let (ours, theirs) = (half_to_f32(bits), f16::from_bits(bits).to_f32());
             assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()), "{bits:#06x}");
             let mut value = [0.0];
             Dtype::Bf16.decode(&bits.to_le_bytes(), &mut value);
@@ -302,9 +303,9 @@ mod tests {
         }
     }
 
-    /// Numbers, midpoints and what is next to them: a second rounding would show.
+    /// Values, midpoints and their neighbours, where rounding twice would give other results.
     #[test]
-    fn rounding_is_to_the_nearest_and_to_even_where_two_are() {
+    fn encoding_rounds_to_nearest_even() {
         for (dtype, last) in [(Dtype::F16, 0x7bff_u16), (Dtype::Bf16, 0x7f7f)] {
             let value = |bits: u16| {
                 let mut values = [0.0];
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_headers() {
+    fn names_round_trip() {
         for dtype in Dtype::ALL {
             assert_eq!(Dtype::from_name(&dtype.to_string()), Some(dtype));
         }

@@ -1,18 +1,18 @@
-//! What a tensor is, from its name, as the PEFT library of Hugging Face writes it.
+//! Tensor names of adapters, as the PEFT library of Hugging Face writes them.
 
 use super::Fault;
 
-/// Longest name that is read, in bytes.
+/// Longest tensor name, in bytes.
 pub const NAME_MAX: usize = 1024;
 
-/// What a tensor is to an adapter.
+/// Role of a tensor in an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// r x d_in: `lora_A`.
+    /// Down factor A, r x d_in: `lora_A`.
     Down,
-    /// d_out x r: `lora_B`.
+    /// Up factor B, d_out x r: `lora_B`.
     Up,
-    /// A whole module that is trained along (`modules_to_save`), such as a classifier.
+    /// Tensor of a module that is trained and saved as a whole (`modules_to_save`), such as a classifier.
     Saved,
 }
 
@@ -26,21 +26,22 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// The role of a tensor and, of a factor, what it has in common with the other one: the module it adapts, and in brackets
-/// what is said beside. Factors are `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (as they are named in memory),
+/// Parses a tensor name into its role and, for a factor, the name that both factors of the pair share: the module, with suffixes
+/// ` (embedding)` and ` (ADAPTER)`. Factors are `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (as they are named in memory),
 /// `MODULE.lora_embedding_A` and `MODULE.lora_embedding_A.NAME`, and the same with B.
 ///
 /// # Errors
-/// [`Fault::NameTooLong`]; [`Fault::UnsupportedLora`] for other names with `lora_`: what they are could be averaged wrongly.
+/// [`Fault::NameTooLong`]; [`Fault::UnsupportedLora`] for other names with a part `lora_*`, whose tensors might be averaged
+/// wrongly.
 pub fn parse_tensor_name(name: &str) -> Result<(Role, String), Fault> {
     if name.len() > NAME_MAX {
         return Err(Fault::NameTooLong { length: name.len() });
     }
     let parts: Vec<&str> = name.split('.').collect();
-    let Some(place) = parts.iter().position(|part| part.starts_with("lora_")) else {
+    let Some(index) = parts.iter().position(|part| part.starts_with("lora_")) else {
         return Ok((Role::Saved, String::new()));
     };
-    let (module, factor) = parts.split_at(place);
+    let (module, factor) = parts.split_at(index);
     let (role, embedding, rest) = match factor {
         ["lora_A", rest @ ..] => (Role::Down, false, rest),
         ["lora_B", rest @ ..] => (Role::Up, false, rest),
@@ -70,7 +71,7 @@ mod tests {
     use super::{NAME_MAX, Role, parse_tensor_name};
 
     #[test]
-    fn factors_are_known_by_their_names() {
+    fn factor_names_give_role_and_module() {
         let query = "base_model.model.bert.encoder.layer.0.attention.self.query";
         for (end, role, pair) in [
             (".lora_A.weight", Role::Down, query.to_owned()),
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_might_be_averaged_wrongly_is_refused() {
+    fn unsupported_lora_tensors_are_refused() {
         for end in [
             ".lora_magnitude_vector.weight",
             ".lora_A.bias",

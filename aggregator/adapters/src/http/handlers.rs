@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Request handlers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,18 +17,20 @@ use super::route::Route;
 use super::upload::{TempFiles, drain, receive, too_long};
 use crate::files::{AdapterError, RoundKind};
 
-/// After how many rounds the adapter is what it is, and whether it is all of it.
-const AFTER: &str = "fedspan-round";
-const PART: &str = "fedspan-part";
+/// Response header with the number of rounds that the adapter has been through.
+const ROUND_HEADER: &str = "fedspan-round";
 
-/// What is read of a stranger's body, so that it reads the answer.
-const STRANGERS_MAX: u64 = 1 << 16;
+/// Response header that is `whole` for a whole adapter, `changed` for the tensors that the last round trained.
+const PART_HEADER: &str = "fedspan-part";
 
-/// Answers.
+/// Most bytes of an unauthenticated body that are read and discarded, so that the client reads the response.
+const UNAUTHENTICATED_DRAIN_MAX: u64 = 1 << 16;
+
+/// Authenticates a request, routes it and logs refusals.
 ///
 /// # Errors
-/// Never: what is wrong is an answer.
-pub async fn serve(
+/// Never; errors become responses.
+pub async fn handle(
     app: Arc<AppState>,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
@@ -39,41 +41,42 @@ pub async fn serve(
         scheme.eq_ignore_ascii_case("bearer").then_some(token)
     });
     let Some(client) = token.and_then(|token| app.settings.registry.identify(token.trim())) else {
-        drain(body, STRANGERS_MAX, app.settings.limits.head);
-        let text = "Authorization: Bearer TOKEN, with the token of a client";
-        let wrong = HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text);
-        app.counters.add(wrong.kind);
-        return Ok(wrong.answer());
+        drain(body, UNAUTHENTICATED_DRAIN_MAX, app.settings.limits.head);
+        let text = "no valid token; send the header Authorization: Bearer TOKEN with the token of a client";
+        let error = HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text);
+        app.counters.increment(error.kind);
+        return Ok(error.response());
     };
-    let route = Route::read(&head.method, head.uri.path(), head.uri.query());
+    let route = Route::parse(&head.method, head.uri.path(), head.uri.query());
     let name = app.settings.registry.name(client).to_owned();
     let result = match route {
-        Ok(route) => answer(&app, client, route, &mut body).await,
-        Err(wrong) => Err(wrong),
+        Ok(route) => dispatch(&app, client, route, &mut body).await,
+        Err(error) => Err(error),
     };
     Ok(match result {
-        Ok(answer) => answer,
-        Err(wrong) => {
-            if !wrong.is_counted {
-                app.counters.add(wrong.kind);
+        Ok(response) => response,
+        Err(error) => {
+            if !error.is_counted {
+                app.counters.increment(error.kind);
             }
             tracing::info!(
-                "{name}: {} {}: {} {}",
-                head.method,
-                head.uri.path(),
-                wrong.status.as_u16(),
-                wrong.text
+                client = %name,
+                method = %head.method,
+                path = %head.uri.path(),
+                status = error.status.as_u16(),
+                text = %error.text,
+                "request refused"
             );
-            // Who waits to be told to go on has sent nothing yet, and need not.
+            // A client that sent `Expect: 100-continue` waits for our answer and has not sent its body.
             if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
                 drain(body, app.max_body_len, app.settings.limits.transfer);
             }
-            wrong.answer()
+            error.response()
         }
     })
 }
 
-async fn answer(
+async fn dispatch(
     app: &Arc<AppState>,
     client: ClientIndex,
     route: Route,
@@ -91,7 +94,7 @@ async fn answer(
                     let text = "the base has no adapter_config.json";
                     HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
                 }
-                _ => failed(&error),
+                _ => internal(&error),
             })
         }
         Route::Model { since } => model(app, client, since),
@@ -99,25 +102,25 @@ async fn answer(
     }
 }
 
-/// What a client has to know of the round that is open, once it is another one than it knows.
+/// Describes the open round for a client, once its number is above `after`, `wait` has passed, or the server stops.
 async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Duration) -> Value {
-    let mut moved = app.watch();
+    let mut changed = app.watch();
     if !wait.is_zero() {
-        app.counters.add("waiting");
+        app.counters.increment("waiting");
     }
-    let known = async {
+    let later_round = async {
         loop {
-            moved.borrow_and_update();
+            changed.borrow_and_update();
             let number = app.rounds().current().map(|open| open.number);
-            if app.has_ended() || number.is_none_or(|number| after.is_none_or(|after| number > after)) {
+            if app.is_stopping() || number.is_none_or(|number| after.is_none_or(|after| number > after)) {
                 return;
             }
-            if moved.changed().await.is_err() {
+            if changed.changed().await.is_err() {
                 return;
             }
         }
     };
-    drop(tokio::time::timeout(wait, known).await);
+    drop(tokio::time::timeout(wait, later_round).await);
     let (now, rounds) = (app.now(), app.rounds());
     let rules = rounds.rules();
     let about = json!({
@@ -137,7 +140,7 @@ async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Du
 }
 
 fn status(app: &AppState) -> Value {
-    let (counts, rounds) = (app.counters.all(), app.rounds());
+    let (counts, rounds) = (app.counters.snapshot(), app.rounds());
     let open = rounds.current().map(|open| {
         json!({ "round": open.number, "trains": open.kind.name(), "updates": open.updates.len(), "wanted": open.target })
     });
@@ -155,24 +158,25 @@ fn merged(mut first: Value, second: Value) -> Value {
     first
 }
 
-/// The adapter after the last round; who has the one before gets what has changed.
+/// Serves the adapter after the last round; only the tensors that it trained to a client that has the adapter before it.
 fn model(
     app: &AppState,
     client: ClientIndex,
     since: Option<u32>,
 ) -> Result<Response<ResponseBody>, HttpError> {
-    let done = app.rounds().committed();
-    let part = since.is_some() && since == done.checked_sub(1);
-    let path = app.store.round(done).join(if part { CHANGED } else { MODEL });
-    let mut answer = response::file(&path, "application/octet-stream").map_err(|error| failed(&error))?;
-    let headers = answer.headers_mut();
-    headers.insert(AFTER, done.into());
-    headers.insert(PART, HeaderValue::from_static(if part { "changed" } else { "whole" }));
-    app.counters.add(if part { "served-changed" } else { "served-whole" });
+    let committed = app.rounds().committed();
+    let part = since.is_some() && since == committed.checked_sub(1);
+    let path = app.store.round(committed).join(if part { CHANGED } else { MODEL });
+    let mut response = response::file(&path, "application/octet-stream").map_err(|error| internal(&error))?;
+    let headers = response.headers_mut();
+    headers.insert(ROUND_HEADER, committed.into());
+    headers.insert(PART_HEADER, HeaderValue::from_static(if part { "changed" } else { "whole" }));
+    app.counters.increment(if part { "served-changed" } else { "served-whole" });
     app.mark_served(client);
-    Ok(answer)
+    Ok(response)
 }
 
+/// Receives, validates and accepts an update.
 async fn update(
     app: &Arc<AppState>,
     client: ClientIndex,
@@ -187,51 +191,45 @@ async fn update(
     if body.size_hint().lower() > app.max_body_len {
         return Err(too_long(app.max_body_len));
     }
-    let Some(sending) = app.sending(client) else {
-        let text = "two updates of this client are being received already";
+    let Some(permit) = app.begin_upload(client) else {
+        let text = "two uploads of this client are in progress; try again later";
         return Err(HttpError::new(StatusCode::TOO_MANY_REQUESTS, "busy", text));
     };
-    let scrap = TempFiles(app.store.temp_paths());
-    let digest = receive(body, &scrap.0[0], app.max_body_len, app.settings.limits.transfer).await?;
+    let files = app.store.temp_files();
+    let digest = receive(body, &files.body, app.max_body_len, app.settings.limits.transfer).await?;
     let update = UpdateSummary { samples, digest };
-    let known = app.rounds().admit(client, round, Some(&update));
-    let admission = match known {
-        Admission::Accepted(trains) => {
+    let first = app.rounds().admit(client, round, Some(&update));
+    let admission = match first {
+        Admission::Accepted(kind) => {
             let app = Arc::clone(app);
-            // It goes on to its end, whatever becomes of the connection; until then the client is sending.
+            // The task runs to its end even if the connection dies, and holds the upload permit until then.
             let work = tokio::task::spawn_blocking(move || {
-                let _sending = sending;
-                let admission = merge_update(&app, client, round, update, trains, &scrap);
+                let _permit = permit;
+                let admission = merge_and_accept(&app, client, round, update, kind, &files);
                 match &admission {
                     Ok(Admission::Accepted(_)) => {
-                        app.counters.add("counted");
+                        app.counters.increment("counted");
+                        if samples == 0 {
+                            app.counters.increment("counted-without-weight");
+                        }
                         let name = app.settings.registry.name(client);
-                        let weight = match samples {
-                            0 => {
-                                app.counters.add("counted-without-weight");
-                                ", without weight"
-                            }
-                            _ => "",
-                        };
-                        tracing::info!(
-                            "{name}: update of round {round} with {samples} samples counted{weight}"
-                        );
+                        tracing::info!(client = %name, round, samples, "update accepted");
                     }
-                    Err(wrong) => app.counters.add(wrong.kind),
+                    Err(error) => app.counters.increment(error.kind),
                     Ok(_) => {}
                 }
                 admission
             });
             work.await
-                .map_err(|error| failed(&error))?
-                .map_err(|wrong| HttpError { is_counted: true, ..wrong })?
+                .map_err(|error| internal(&error))?
+                .map_err(|error| HttpError { is_counted: true, ..error })?
         }
         other => other,
     };
     let (status, kind) = match admission {
         Admission::Refused(refusal) => return Err(refused(refusal)),
         Admission::Duplicate | Admission::NeedsDigest => {
-            app.counters.add("repeated");
+            app.counters.increment("repeated");
             (StatusCode::OK, "repeated")
         }
         Admission::Accepted(_) => (StatusCode::CREATED, "counted"),
@@ -242,22 +240,23 @@ async fn update(
     ))
 }
 
-/// Makes a whole adapter of what was sent, and counts it. Waits for the disk.
-fn merge_update(
+/// Builds the whole adapter of an upload and accepts it. Blocks on the disk.
+fn merge_and_accept(
     app: &AppState,
     client: ClientIndex,
     round: u32,
     update: UpdateSummary,
     kind: RoundKind,
-    scrap: &TempFiles,
+    files: &TempFiles,
 ) -> Result<Admission, HttpError> {
-    let [sent, whole] = &scrap.0;
+    let TempFiles { body, whole } = files;
     app.store
-        .validate_and_merge(round.saturating_sub(1), sent, kind, whole)
-        .map_err(|error| unsound(app, round, sent, &error))?;
-    app.count(client, round, update, whole).map_err(|error| failed(&error))
+        .validate_and_merge(round.saturating_sub(1), body, kind, whole)
+        .map_err(|error| invalid_update(app, round, body, &error))?;
+    app.accept(client, round, update, whole).map_err(|error| internal(&error))
 }
 
+/// Error response to a refusal of the round state.
 fn refused(refusal: Refusal) -> HttpError {
     let (status, kind) = match refusal {
         Refusal::Closed { .. } => (StatusCode::CONFLICT, "closed"),
@@ -268,18 +267,18 @@ fn refused(refusal: Refusal) -> HttpError {
     HttpError::new(status, kind, refusal.to_string())
 }
 
-/// An update that does not fit, in the client's words: it knows nothing of our paths.
-fn unsound(app: &AppState, round: u32, sent: &std::path::Path, error: &AdapterError) -> HttpError {
+/// 422 with the adapter's error text, in which paths of the server are replaced by words that the client knows.
+fn invalid_update(app: &AppState, round: u32, body: &std::path::Path, error: &AdapterError) -> HttpError {
     if !error.is_invalid_input() {
-        return failed(error);
+        return internal(error);
     }
     let base = app.store.round(round.saturating_sub(1)).join(MODEL);
-    let text = error.to_string().replace(&format!("{}: ", sent.display()), "");
+    let text = error.to_string().replace(&format!("{}: ", body.display()), "");
     let text = text.replace(&base.display().to_string(), "the adapter of this round");
     HttpError::new(StatusCode::UNPROCESSABLE_ENTITY, "unsound", text)
 }
 
-fn failed(error: &dyn std::fmt::Display) -> HttpError {
-    tracing::error!("{error}");
-    HttpError::failed()
+fn internal(error: &dyn std::fmt::Display) -> HttpError {
+    tracing::error!(%error, "cannot process a request");
+    HttpError::internal()
 }

@@ -1,24 +1,24 @@
-//! What clients train in which round.
+//! Federated LoRA methods: the factors that clients train in each round.
 
 use crate::files::RoundKind;
 
-/// How factors are trained and averaged.
+/// Schedule of the factors that are trained and averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoraMethod {
-    /// The up factors in odd rounds, the down factors in even ones (RoLoRA, Chen et al. 2025, Algorithm 1).
+    /// RoLoRA: up factors in odd rounds, down factors in even rounds (Chen et al. 2025, Algorithm 1).
     RoLora,
-    /// Both, each averaged for itself.
+    /// Plain LoRA: both factors in every round, each averaged separately.
     Lora,
-    /// The up factors always (Sun et al. 2024).
+    /// FFA-LoRA: up factors in every round (Sun et al. 2024).
     FfaLora,
 }
 
 impl LoraMethod {
-    /// All of them, with their names.
+    /// All methods with their names in configurations and JSON.
     pub const ALL: [(&'static str, Self); 3] =
         [("rolora", Self::RoLora), ("lora", Self::Lora), ("ffa-lora", Self::FfaLora)];
 
-    /// What round `number`, from 1 on, trains.
+    /// Factors that are trained in round `number`, counted from 1.
     #[must_use]
     pub fn round_kind(self, number: u32) -> RoundKind {
         match self {
@@ -28,7 +28,7 @@ impl LoraMethod {
         }
     }
 
-    /// Its name.
+    /// Name in configurations and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, method)| *method == self).map_or("", |(name, _)| name)

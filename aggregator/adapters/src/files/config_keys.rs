@@ -1,41 +1,43 @@
-//! Keys of `adapter_config.json`, and when two values of one mean the same: as PEFT 0.21 reads them, with its defaults for
-//! keys that are not there, so that files of its different versions can be averaged.
+//! Keys of `adapter_config.json`, with a canonical form for the values of each key.
+//!
+//! Two values mean the same if their canonical forms are equal. The forms follow PEFT 0.21, with its defaults for missing keys, so
+//! that files of different PEFT versions can be averaged.
 
 use super::json::Json;
 
-/// Forms in which values of a key are compared.
+/// Canonical form of the values of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ValueForm {
-    /// A number, and its default.
+    /// Number with a default.
     Number(i128),
-    /// A switch that is off by default.
+    /// Boolean, false by default.
     Flag,
-    /// A word, and its default.
+    /// String with a default.
     Word(&'static str),
-    /// A list of names without an order, none by default; a string is a regular expression.
+    /// Unordered list of names, empty by default. A string is a regular expression.
     Names,
-    /// A number, or a list of numbers without an order; none by default.
+    /// Number or unordered list of numbers, empty by default.
     Layers,
-    /// A name, or a list of names without an order; none by default.
+    /// Name or unordered list of names, empty by default.
     Parts,
-    /// A map, empty by default.
+    /// Map, empty by default.
     Map,
-    /// Anything, in its order; off by default.
+    /// Any value, with lists in order; off by default.
     MeanBuffers,
 }
 
-/// Uses of a key.
+/// Effect of a key on the comparison of two configurations.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeyUse {
-    /// Tensors have their meaning from it: it must mean the same in all files.
+    /// The key determines the meaning of tensors: its value must be the same in all files.
     MustAgree(ValueForm),
-    /// Names the model that an adapter belongs to: a difference is a warning, for this reason.
+    /// The key names the model of an adapter: a difference is a warning, with this reason.
     Warn(&'static str),
-    /// Tells how an adapter was begun, trained or saved: it may differ.
+    /// The key describes how an adapter was initialised, trained or saved: it may differ.
     Ignored,
 }
 
-/// All keys that are known. Others must be equal, or off.
+/// All known keys. Unknown keys must be equal or off in all files.
 pub(super) const KEYS: [(&str, KeyUse); 43] = [
     ("peft_type", KeyUse::MustAgree(ValueForm::Word("LORA"))),
     ("r", KeyUse::MustAgree(ValueForm::Number(8))),
@@ -64,9 +66,9 @@ pub(super) const KEYS: [(&str, KeyUse); 43] = [
     ("arrow_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
     ("megatron_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
     ("ensure_weight_tying", KeyUse::MustAgree(ValueForm::Flag)),
-    ("base_model_name_or_path", KeyUse::Warn("adapters of different models have no mean that fits either")),
-    ("revision", KeyUse::Warn("adapters of different models have no mean that fits either")),
-    ("task_type", KeyUse::Warn("saved modules of different tasks have no mean that fits either")),
+    ("base_model_name_or_path", KeyUse::Warn("the mean of adapters of different models fits neither")),
+    ("revision", KeyUse::Warn("the mean of adapters of different models fits neither")),
+    ("task_type", KeyUse::Warn("the mean of saved modules of different tasks fits neither")),
     ("init_lora_weights", KeyUse::Warn("it changes the weights that the adapter is added to")),
     ("inference_mode", KeyUse::Ignored),
     ("lora_dropout", KeyUse::Ignored),
@@ -82,16 +84,16 @@ pub(super) const KEYS: [(&str, KeyUse); 43] = [
     ("merge_weights", KeyUse::Ignored),
 ];
 
-/// Beginnings of the values of `init_lora_weights` with which PEFT takes the adapter out of the model's own weights.
-const ALTERING: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+/// Prefixes of the values of `init_lora_weights` with which PEFT subtracts the initial adapter from the model's weights.
+const WEIGHT_CHANGING_INITS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
-/// The use of a key, if it is known.
-pub(super) fn known(key: &str) -> Option<KeyUse> {
+/// Use of a key, `None` if it is unknown.
+pub(super) fn key_use(key: &str) -> Option<KeyUse> {
     KEYS.iter().find(|(name, _)| *name == key).map(|(_, found)| *found)
 }
 
-/// A value in the form in which equal ones mean the same.
-pub(super) fn normal(form: ValueForm, value: Option<&Json>) -> Json {
+/// Canonical form of a value; `None` is a missing key.
+pub(super) fn canonical(form: ValueForm, value: Option<&Json>) -> Json {
     let value = value.unwrap_or(&Json::Null);
     match (form, value) {
         (ValueForm::Number(default), Json::Null) => Json::Whole(default),
@@ -115,13 +117,12 @@ pub(super) fn normal(form: ValueForm, value: Option<&Json>) -> Json {
     }
 }
 
-/// The statement of a file about the model that its adapter belongs to, in a form in which equal ones mean the same; none
-/// where it says nothing.
-pub(super) fn stated(key: &str, value: Option<&Json>) -> Option<String> {
+/// Canonical form of a value that names the model of an adapter; `None` if the file does not name it.
+pub(super) fn model_statement(key: &str, value: Option<&Json>) -> Option<String> {
     match (key, value) {
         ("init_lora_weights", Some(Json::Text(text))) => {
             let text = text.to_lowercase();
-            let alters = ALTERING.iter().any(|kind| text.starts_with(kind));
+            let alters = WEIGHT_CHANGING_INITS.iter().any(|kind| text.starts_with(kind));
             Some(if alters { text } else { String::new() })
         }
         ("init_lora_weights", _) => Some(String::new()),
@@ -134,16 +135,16 @@ pub(super) fn stated(key: &str, value: Option<&Json>) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
-    use super::{KEYS, KeyUse, known, normal, stated};
+    use super::{KEYS, KeyUse, canonical, key_use, model_statement};
     use crate::files::json::Json;
 
     fn json(text: &str) -> Option<Json> {
         (!text.is_empty()).then(|| serde_json::from_str(text).unwrap())
     }
 
-    /// Texts of one line mean the same, an empty one is a key that is not there; those of different lines do not.
+    /// Texts of the same class mean the same, texts of different classes do not. An empty text is a missing key.
     #[test]
-    fn values_are_compared_by_meaning() {
+    fn canonical_forms_follow_meaning() {
         for (key, classes) in [
             ("r", &[&["", "8", "8.0", "null"][..], &["4", "4.0", "4e0"], &["8.5"], &["\"8\""]][..]),
             ("lora_alpha", &[&["", "8", "8.0"], &["16", "16.0", "1.6e1"], &["0.5", "5e-1"]]),
@@ -182,15 +183,15 @@ mod tests {
             ),
             ("layer_replication", &[&["", "null"], &["[[0,2],[1,3]]"], &["[[1,3],[0,2]]"]]),
         ] {
-            let Some(KeyUse::MustAgree(form)) = known(key) else { panic!("{key} is compared") };
-            let normals: Vec<(usize, Json, &str)> = classes
+            let Some(KeyUse::MustAgree(form)) = key_use(key) else { panic!("{key} is compared") };
+            let forms: Vec<(usize, Json, &str)> = classes
                 .iter()
                 .enumerate()
                 .flat_map(|(class, texts)| texts.iter().map(move |text| (class, *text)))
-                .map(|(class, text)| (class, normal(form, json(text).as_ref()), text))
+                .map(|(class, text)| (class, canonical(form, json(text).as_ref()), text))
                 .collect();
-            for (class, own, text) in &normals {
-                for (other, theirs, and) in &normals {
+            for (class, own, text) in &forms {
+                for (other, theirs, and) in &forms {
                     assert_eq!(own == theirs, class == other, "{key}: {text:?} and {and:?}");
                 }
             }
@@ -198,17 +199,17 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_in_the_table_once() {
+    fn keys_are_unique() {
         let mut names: Vec<&str> = KEYS.iter().map(|(name, _)| *name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), KEYS.len());
-        assert!(known("no_such_key").is_none() && matches!(known("eva_config"), Some(KeyUse::Ignored)));
+        assert!(key_use("no_such_key").is_none() && matches!(key_use("eva_config"), Some(KeyUse::Ignored)));
     }
 
     #[test]
-    fn beginnings_that_leave_the_model_as_it_is_are_alike() {
-        let of = |text: &str| stated("init_lora_weights", json(text).as_ref());
+    fn model_statements_follow_meaning() {
+        let of = |text: &str| model_statement("init_lora_weights", json(text).as_ref());
         for text in ["null", "true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\"", "\"mica\""] {
             assert_eq!(of(""), of(text), "{text}");
         }
@@ -224,7 +225,7 @@ mod tests {
             assert_ne!(of(""), of(text), "{text}");
         }
         assert_eq!(of("\"PiSSA\""), of("\"pissa\""));
-        let model = |text: &str| stated("base_model_name_or_path", json(text).as_ref());
+        let model = |text: &str| model_statement("base_model_name_or_path", json(text).as_ref());
         assert_eq!([model(""), model("null"), model("\"\"")], [None, None, None]);
         assert_ne!(model("\"a\""), model("\"b\""));
     }
