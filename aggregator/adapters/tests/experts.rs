@@ -1,24 +1,24 @@
-//! Ranks, scales and experts of modules: what a whole adapter would lose, against sums in full.
+//! Ranks, scales and experts of modules: the interference, compared with dense products.
 
 use std::collections::BTreeMap;
 
 use fedspan_adapters::files::{CheckReport, Dtype, RoundKind, check};
 use serde_json::{Value, json};
 
-use super::files::{Adapter, Folder};
+use crate::common::{Adapter, Folder};
 
 const LAYER: &str = "base_model.model.model.layers.0.";
 
-/// A module: its name in files, rank of an expert, experts, alpha, d_in, d_out.
+/// Module: name in files, rank of an expert, number of experts, alpha, d_in, d_out.
 type Module = (&'static str, usize, usize, f64, usize, usize);
 
-fn drawn(modules: &[Module], seed: u64) -> Adapter {
+fn random(modules: &[Module], seed: u64) -> Adapter {
     let mut adapter = Adapter { dtype: Dtype::F32, tensors: BTreeMap::new() };
     for (index, (name, rank, experts, _, d_in, d_out)) in modules.iter().enumerate() {
         let factor = |letter: &str| format!("{LAYER}{name}.lora_{letter}.weight");
         let seed = seed * 100 + index as u64 * 2;
-        adapter.put(&factor("A"), &[rank * experts, *d_in], seed);
-        adapter.put(&factor("B"), &[*d_out, rank * experts], seed + 1);
+        adapter.add(&factor("A"), &[rank * experts, *d_in], seed);
+        adapter.add(&factor("B"), &[*d_out, rank * experts], seed + 1);
     }
     adapter
 }
@@ -32,14 +32,14 @@ fn config(changes: &Value) -> String {
 }
 
 fn checked(modules: &[Module], config: &str) -> Result<(CheckReport, Vec<Adapter>), String> {
-    let all: Vec<Adapter> = (0..4).map(|seed| drawn(modules, seed)).collect();
+    let all: Vec<Adapter> = (0..4).map(|seed| random(modules, seed)).collect();
     let folder = Folder::directories(&all, &[config; 4]);
-    let inputs = folder.open().map_err(|error| error.to_string())?;
+    let inputs = folder.directory_inputs().map_err(|error| error.to_string())?;
     let checked = check(&inputs, &|_, _| true).unwrap();
     Ok((checked, all[1..].to_vec()))
 }
 
-/// Squares of the mean of products and of what is lost of it, expert by expert, from products in full.
+/// Squared norms of the mean of products and of its difference from the product of means, for each expert, from dense products.
 fn dense((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapter]) -> Vec<[f64; 2]> {
     let factor = |one: &Adapter, letter: &str| -> Vec<f64> {
         let (_, values) = &one.tensors[&format!("{LAYER}{name}.lora_{letter}.weight")];
@@ -68,7 +68,7 @@ fn dense((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapter]) -> 
         .collect()
 }
 
-/// Every module, every expert and the total are those of sums in full with these scales.
+/// Asserts that the interference of every module and expert and of all modules matches dense products with these scales.
 fn agrees(modules: &[Module], changes: &Value, scale: impl Fn(&Module) -> f64) {
     let (found, clients) = checked(modules, &config(changes)).unwrap();
     assert_eq!((found.targets.len(), &found.warnings), (modules.len(), &Vec::new()));
@@ -95,7 +95,7 @@ fn agrees(modules: &[Module], changes: &Value, scale: impl Fn(&Module) -> f64) {
 }
 
 #[test]
-fn modules_are_weighed_with_their_scales() {
+fn interference_weighs_modules_by_scale() {
     let plain = |module: &Module| module.3 / module.1 as f64;
     let stable = |module: &Module| module.3 / (module.1 as f64).sqrt();
     let two = |q: (usize, f64), v: (usize, f64)| -> [Module; 2] {
@@ -127,7 +127,7 @@ fn modules_are_weighed_with_their_scales() {
 }
 
 #[test]
-fn experts_are_checked_one_by_one() {
+fn experts_have_separate_interference() {
     let plain = |module: &Module| module.3 / module.1 as f64;
     let parameters = json!(["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]);
     for experts in [1, 2, 4, 7] {
@@ -142,14 +142,15 @@ fn experts_are_checked_one_by_one() {
         let full = json!(["model.layers.0.mlp.experts.down_proj", "model.layers.1.mlp.experts.down_proj"]);
         agrees(&modules[..1], &json!({"target_parameters": full, "target_modules": []}), plain);
     }
-    // A router beside the experts: a matrix, whose rank is the rank.
+    // A router next to the experts is a plain matrix.
     let modules: [Module; 2] = [("mlp.experts", 4, 3, 8.0, 6, 10), ("mlp.router", 4, 1, 8.0, 6, 3)];
     agrees(&modules, &json!({"target_parameters": ["mlp.experts.down_proj", "mlp.router.weight"]}), plain);
 }
 
-/// Two parameters of one module with ranks or alphas of their own: told apart by the ranks, as experts are as many for both.
+/// Two parameters of one module with different ranks are identified by rank, since both have the same number of experts.
+/// Parameters with equal ranks and different alphas are not.
 #[test]
-fn parameters_of_a_module_are_told_apart_or_not_computed() {
+fn ranks_identify_parameters_or_interference_is_unknown() {
     let plain = |module: &Module| module.3 / module.1 as f64;
     let parameters = json!(["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]);
     let modules: [Module; 2] =
@@ -172,10 +173,10 @@ fn parameters_of_a_module_are_told_apart_or_not_computed() {
 }
 
 #[test]
-fn ranks_that_the_configuration_does_not_say_are_refused() {
+fn ranks_must_match_configuration() {
     let module = |rank: usize| -> [Module; 1] { [("mlp.experts", rank, 1, 8.0, 6, 10)] };
-    for (rank, changes, says) in [
-        (16, json!({}), "rank 16, and adapter_config.json says r = 4 for this module"),
+    for (rank, changes, expected) in [
+        (16, json!({}), "found rank 16, but adapter_config.json says r = 4 for this module"),
         (16, json!({"target_parameters": ["mlp.router.weight"]}), "says r = 4 for this module"),
         (
             15,
@@ -191,46 +192,46 @@ fn ranks_that_the_configuration_does_not_say_are_refused() {
         (4, json!({"rank_pattern": {"experts": 8}}), "says r = 8 for this module"),
     ] {
         let text = checked(&module(rank), &config(&changes)).unwrap_err();
-        assert!(text.contains(says) && text.contains("mlp.experts.lora_A"), "{text}: {says}");
+        assert!(text.contains(expected) && text.contains("mlp.experts.lora_A"), "{text}: {expected}");
     }
 }
 
-/// The output projection in an attention of one module has the rank of the whole.
+/// The output projection inside an attention module has the rank of the module.
 #[test]
-fn projections_within_a_module_have_its_rank() {
+fn inner_projection_has_rank_of_outer_module() {
     let modules: [Module; 2] = [("attn", 2, 1, 8.0, 6, 18), ("attn.base_layer.out_proj", 2, 1, 8.0, 6, 6)];
     agrees(&modules, &json!({"rank_pattern": {"attn": 2}}), |module| module.3 / module.1 as f64);
 }
 
 #[test]
-fn expressions_that_are_not_read_leave_the_interference_out() {
+fn unsupported_expression_leaves_interference_unknown() {
     let modules: [Module; 1] = [("self_attn.q_proj", 4, 1, 8.0, 6, 8)];
     let (found, _) = checked(&modules, &config(&json!({"alpha_pattern": {"(?!k)_proj": 2}}))).unwrap();
     assert_eq!(found.interference, None);
     assert!(found.warnings[0].contains("(?!k)_proj"), "{:?}", found.warnings);
 }
 
-/// Without a configuration every alpha is the same, and that is said where it matters.
+/// Without a configuration all alphas count as equal, and a warning says so if ranks differ.
 #[test]
-fn ranks_weigh_without_a_configuration_too() {
+fn missing_configuration_scales_by_rank() {
     let modules: [Module; 2] =
         [("self_attn.q_proj", 2, 1, 1.0, 6, 8), ("self_attn.v_proj", 16, 1, 1.0, 6, 8)];
     let (bare, _) = checked(&modules, "").unwrap();
     let (told, _) =
         checked(&modules, &config(&json!({"rank_pattern": {"v_proj": 16, "q_proj": 2}}))).unwrap();
     assert!((bare.interference.unwrap() - told.interference.unwrap()).abs() < 1e-12);
-    assert!(bare.warnings[0].contains("weighed with 1/r") && told.warnings.is_empty());
+    assert!(bare.warnings[0].contains("scaled by 1/r") && told.warnings.is_empty());
 }
 
-/// One factor of all experts is everybody's: nothing is lost, and the mean is made.
+/// All clients share one factor of the experts, so averaging loses nothing.
 #[test]
-fn rounds_of_experts_lose_nothing() {
+fn expert_rounds_have_no_interference() {
     let modules: [Module; 1] = [("mlp.experts", 4, 3, 8.0, 6, 10)];
-    let base = drawn(&modules, 1);
+    let base = random(&modules, 1);
     let all = [base.clone(), base.trained(RoundKind::Up, 2), base.trained(RoundKind::Up, 3)];
     let text = config(&json!({"target_parameters": ["mlp.experts.down_proj"]}));
     let folder = Folder::directories(&all, &[text.as_str(); 3]);
-    let inputs = folder.open().unwrap();
+    let inputs = folder.directory_inputs().unwrap();
     assert_eq!(check(&inputs, &|_, _| true).unwrap().interference, Some(0.0));
     let done = fedspan_adapters::files::average(&inputs, folder.job(RoundKind::Up, 2), &|_, _| true).unwrap();
     assert_eq!((done.averaged, done.kept), (1, 1));

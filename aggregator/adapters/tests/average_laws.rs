@@ -1,9 +1,9 @@
-//! What holds for every mean of adapters.
+//! Laws that hold for every average and check of adapters.
 
 use fedspan_adapters::files::{ChangedFactors, Dtype, RoundKind, average, check};
 use proptest::prelude::*;
 
-use super::files::{Adapter, DOWN, Folder, SAVED, UP};
+use crate::common::{Adapter, DOWN, Folder, SAVED, UP};
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
@@ -11,7 +11,7 @@ fn clients(base: &Adapter, round: RoundKind, count: u64) -> Vec<Adapter> {
     (1..=count).map(|seed| base.trained(round, seed)).collect()
 }
 
-/// Half a step of the numbers at a value.
+/// Half a unit in the last place of a dtype at a value.
 fn half_step(dtype: Dtype, value: f64) -> f64 {
     let (digits, least) = match dtype {
         Dtype::F32 => (24, -149),
@@ -26,15 +26,15 @@ fn half_step(dtype: Dtype, value: f64) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// mean(B_i) A is mean(B_i A) up to the rounding of the mean's numbers, with factors that are not square.
+    /// mean(B_i) A equals mean(B_i A) up to the rounding of the mean, also for factors that are not square.
     #[test]
-    fn an_up_round_is_the_mean_of_products(
+    fn mean_of_trained_factor_gives_mean_of_products(
         rank in 1_usize..5, d_in in 1_usize..40, d_out in 1_usize..40, count in 1_u64..9, seed in 0_u64..1000,
         weights in prop::collection::vec(1_u64..400, 9), dtype in 0_usize..3, down in any::<bool>(),
     ) {
         let dtype = DTYPES[dtype];
         let round = if down { RoundKind::Down } else { RoundKind::Up };
-        let base = Adapter::drawn(dtype, seed, rank, d_in, d_out);
+        let base = Adapter::random(dtype, seed, rank, d_in, d_out);
         let all = clients(&base, round, count);
         let weights = &weights[..all.len()];
         let folder = Folder::new(&base, &all);
@@ -53,7 +53,7 @@ proptest! {
                 };
                 let dense: f64 =
                     all.iter().zip(weights).map(|(one, weight)| product(one) * *weight as f64).sum::<f64>() / total;
-                // Of each element of the trained factor half a step, times what it is multiplied with.
+                // Half a unit in the last place of each element of the trained factor, times the element it is multiplied by.
                 let bound: f64 = (0..rank).map(|r| {
                     let a = f64::from(found.tensors[DOWN].1[r * d_in + column]);
                     let b = f64::from(found.tensors[UP].1[row * rank + r]);
@@ -66,13 +66,13 @@ proptest! {
         }
     }
 
-    /// Every element is the mean, rounded once, and between the least and the greatest.
+    /// Every element is the weighted mean, rounded once, and lies between the smallest and the largest value.
     #[test]
-    fn elements_are_rounded_means(
+    fn elements_are_rounded_weighted_means(
         count in 1_u64..12, seed in 0_u64..1000, weights in prop::collection::vec(0_u64..1 << 20, 12), dtype in 0_usize..3,
     ) {
         let dtype = DTYPES[dtype];
-        let base = Adapter::drawn(dtype, seed, 2, 9, 5);
+        let base = Adapter::random(dtype, seed, 2, 9, 5);
         let all = clients(&base, RoundKind::Plain, count);
         let weights = &weights[..all.len()];
         prop_assume!(weights.iter().any(|weight| *weight > 0));
@@ -96,13 +96,13 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_clients_and_the_number_of_threads_cannot_be_seen(
+    fn mean_ignores_client_order_and_threads(
         seed in 0_u64..1000, count in 2_u64..10, weights in prop::collection::vec(1_u64..1 << 29, 10), turn in 1_usize..9,
         dtype in 0_usize..3, large in any::<bool>(),
     ) {
         let dtype = DTYPES[dtype];
-        // More than one block of every tensor, or one.
-        let base = Adapter::drawn(dtype, seed, 3, if large { 6_000 } else { 7 }, 11);
+        // Tensors of one or of several blocks.
+        let base = Adapter::random(dtype, seed, 3, if large { 6_000 } else { 7 }, 11);
         let all = clients(&base, RoundKind::Plain, count);
         let mut folder = Folder::new(&base, &all);
         let mut weights = weights[..all.len()].to_vec();
@@ -120,10 +120,10 @@ proptest! {
 }
 
 #[test]
-fn one_client_is_its_own_mean() {
+fn single_client_is_its_own_mean() {
     for dtype in DTYPES {
         for round in [RoundKind::Up, RoundKind::Down, RoundKind::Plain] {
-            let base = Adapter::drawn(dtype, 4, 3, 50, 20);
+            let base = Adapter::random(dtype, 4, 3, 50, 20);
             let client = base.trained(round, 9);
             let folder = Folder::new(&base, std::slice::from_ref(&client));
             assert_eq!(folder.mean(round, Some(&[17])), client.bytes(), "{dtype} {round:?}");
@@ -132,29 +132,29 @@ fn one_client_is_its_own_mean() {
 }
 
 #[test]
-fn weights_count_clients() {
+fn weight_equals_repeated_client() {
     for dtype in DTYPES {
-        let base = Adapter::drawn(dtype, 4, 3, 50, 20);
+        let base = Adapter::random(dtype, 4, 3, 50, 20);
         let all = clients(&base, RoundKind::Up, 2);
         let twice = [all[0].clone(), all[0].clone(), all[1].clone()];
         let (two, three) = (Folder::new(&base, &all), Folder::new(&base, &twice));
         let bytes = three.mean(RoundKind::Up, None);
         assert_eq!(bytes, two.mean(RoundKind::Up, Some(&[2, 1])));
-        assert_eq!(bytes, two.mean(RoundKind::Up, Some(&[400, 200])), "a common divisor says nothing");
+        assert_eq!(bytes, two.mean(RoundKind::Up, Some(&[400, 200])), "a common divisor changes nothing");
         assert_ne!(bytes, two.mean(RoundKind::Up, None));
         let first = Folder::new(&base, &all[..1]);
         assert_eq!(
             two.mean(RoundKind::Up, Some(&[3, 0])),
             first.mean(RoundKind::Up, None),
-            "nobody's sample"
+            "a client without samples changes nothing"
         );
     }
 }
 
-/// Sums that f64 cannot hold: numbers of every magnitude at once.
+/// Values of extreme magnitude together, whose sums f64 cannot represent.
 #[test]
-fn numbers_of_every_magnitude_have_one_mean() {
-    let mut base = Adapter::drawn(Dtype::F32, 1, 1, 4, 4);
+fn mean_is_exact_for_extreme_magnitudes() {
+    let mut base = Adapter::random(Dtype::F32, 1, 1, 4, 4);
     base.tensors.values_mut().for_each(|(_, values)| values.fill(0.0));
     let columns: [[f32; 5]; 4] = [
         [3e38, -3e38, 1e-45, 0.0, 0.0],
@@ -188,10 +188,10 @@ fn numbers_of_every_magnitude_have_one_mean() {
     }
 }
 
-/// Guide, fact 7: nothing is lost where one factor is everybody's; the first tensors of two runs are what dense sums say.
+/// The interference is 0 if all clients share one factor, and matches dense products otherwise.
 #[test]
-fn interference_is_that_of_dense_products_and_none_of_a_round() {
-    let base = Adapter::drawn(Dtype::F32, 3, 4, 37, 21);
+fn interference_matches_dense_products() {
+    let base = Adapter::random(Dtype::F32, 3, 4, 37, 21);
     for round in [RoundKind::Up, RoundKind::Down] {
         let folder = Folder::new(&base, &clients(&base, round, 5));
         let checked = check(&folder.inputs(Some(&[3, 1, 4, 1, 5])).unwrap(), &|_, _| true).unwrap();
@@ -245,8 +245,8 @@ fn interference_is_that_of_dense_products_and_none_of_a_round() {
 }
 
 #[test]
-fn check_says_what_changed() {
-    let base = Adapter::drawn(Dtype::F16, 3, 2, 30, 8);
+fn check_reports_changed_factors_and_norms() {
+    let base = Adapter::random(Dtype::F16, 3, 2, 30, 8);
     let trained = base.trained(RoundKind::Plain, 2);
     let all = [
         base.trained(RoundKind::Up, 1),
@@ -267,7 +267,7 @@ fn check_says_what_changed() {
             let norm = |square: f64| square.sqrt();
             let change = norm(before.iter().zip(after).map(|(a, b)| f64::from(b - a).powi(2)).sum());
             let was = norm(before.iter().map(|a| f64::from(*a).powi(2)).sum());
-            // Differences of f32 are rounded, those of the program are not.
+            // This test rounds differences to f32, `check` does not.
             assert!((changed.change - change).abs() <= 1e-6 * change, "{name} {changed:?} {change}");
             assert!((changed.base - was).abs() <= 1e-12 * was);
             assert_eq!(changed.differs, before != after, "{name}");
@@ -275,14 +275,14 @@ fn check_says_what_changed() {
     }
 }
 
-/// Files whose tensors lie in another order have the same names, and the mean has the base's order.
+/// Clients may store tensors in another order; the mean has the order of the base.
 #[test]
-fn tensors_are_found_by_their_names() {
-    let base = Adapter::drawn(Dtype::F32, 8, 2, 12, 7);
+fn tensors_are_matched_by_name() {
+    let base = Adapter::random(Dtype::F32, 8, 2, 12, 7);
     let all = clients(&base, RoundKind::Up, 3);
     let folder = Folder::new(&base, &all);
     let bytes = folder.mean(RoundKind::Up, None);
-    // The library sorts names; this is written by hand, the other way round.
+    // The library sorts tensors; write them by hand in reverse order.
     for (path, client) in folder.clients.iter().zip(&all).take(2) {
         let (mut header, mut data) = (Vec::new(), Vec::new());
         for (name, (shape, values)) in client.tensors.iter().rev() {
@@ -300,10 +300,10 @@ fn tensors_are_found_by_their_names() {
     assert_eq!(bytes, folder.mean(RoundKind::Up, None));
 }
 
-/// Matrices of (clients + 1) r rows: not of any size.
+/// The Gram matrices have (clients + 1) r rows, which are bounded.
 #[test]
-fn interference_that_would_take_too_much_memory_is_left_out() {
-    let base = Adapter::drawn(Dtype::F16, 3, 900, 2, 3);
+fn interference_beyond_memory_limit_is_left_out() {
+    let base = Adapter::random(Dtype::F16, 3, 900, 2, 3);
     let folder = Folder::new(&base, &clients(&base, RoundKind::Plain, 4));
     let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();
     assert_eq!((checked.interference, checked.targets.len(), checked.clients.len()), (None, 0, 4));

@@ -1,4 +1,7 @@
-//! Adapters for tests, written and read by the library that defines their format.
+//! Test support: random adapters, written and read with the `safetensors` crate, and a running adapter server.
+
+pub mod http;
+pub mod live;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +18,7 @@ pub const DOWN: &str = "base_model.model.layers.0.q_proj.lora_A.weight";
 pub const UP: &str = "base_model.model.layers.0.q_proj.lora_B.weight";
 pub const SAVED: &str = "base_model.model.classifier.weight";
 
-/// Names, shapes, numbers.
+/// Adapter in memory: dtype, and shape and values of every tensor by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
     pub dtype: Dtype,
@@ -23,53 +26,56 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// One module of d_in x d_out, another one transposed, and a classifier.
-    pub fn drawn(dtype: Dtype, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
+    /// Random adapter of one module of d_in x d_out, another of d_out x d_in, and a classifier.
+    pub fn random(dtype: Dtype, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
         let mut adapter = Self { dtype, tensors: BTreeMap::new() };
         for (module, (d_in, d_out)) in [("q_proj", (d_in, d_out)), ("out", (d_out, d_in))] {
             let name = |factor: &str| format!("base_model.model.layers.0.{module}.lora_{factor}.weight");
-            adapter.put(&name("A"), &[rank, d_in], seed * 10);
-            adapter.put(&name("B"), &[d_out, rank], seed * 10 + 1);
+            adapter.add(&name("A"), &[rank, d_in], seed * 10);
+            adapter.add(&name("B"), &[d_out, rank], seed * 10 + 1);
         }
-        adapter.put(SAVED, &[3, d_out], seed * 10 + 2);
+        adapter.add(SAVED, &[3, d_out], seed * 10 + 2);
         adapter
     }
 
-    pub fn put(&mut self, name: &str, shape: &[usize], seed: u64) {
+    /// Adds or replaces a tensor of random values.
+    pub fn add(&mut self, name: &str, shape: &[usize], seed: u64) {
         let count = shape.iter().product();
-        let drawn = numbers(self.dtype, seed ^ (name.len() as u64) << 32, count);
-        self.tensors.insert(name.to_owned(), (shape.to_vec(), drawn));
+        let values = random_values(self.dtype, seed ^ (name.len() as u64) << 32, count);
+        self.tensors.insert(name.to_owned(), (shape.to_vec(), values));
     }
 
-    /// The same, with what the names that `which` takes say in `other`.
-    pub fn with(&self, other: &Self, which: impl Fn(&str) -> bool) -> Self {
-        let mut made = self.clone();
-        for (name, tensor) in &mut made.tensors {
-            if which(name) {
+    /// Copy with those tensors of `other` whose names `select` accepts.
+    pub fn with(&self, other: &Self, select: impl Fn(&str) -> bool) -> Self {
+        let mut copy = self.clone();
+        for (name, tensor) in &mut copy.tensors {
+            if select(name) {
                 tensor.clone_from(&other.tensors[name]);
             }
         }
-        made
+        copy
     }
 
-    /// What a client of a round sends: everything but the frozen factors is its own.
-    pub fn trained(&self, round: RoundKind, seed: u64) -> Self {
+    /// Whole adapter of a client after a round: all values but those of frozen factors are new.
+    pub fn trained(&self, kind: RoundKind, seed: u64) -> Self {
         let mut own = self.clone();
         for (index, (name, (_, values))) in own.tensors.iter_mut().enumerate() {
-            *values = numbers(self.dtype, seed * 100 + index as u64 + (name.len() as u64), values.len());
+            *values =
+                random_values(self.dtype, seed * 100 + index as u64 + (name.len() as u64), values.len());
         }
-        self.with(&own, |name| match round {
+        self.with(&own, |name| match kind {
             RoundKind::Up => !name.contains("lora_A"),
             RoundKind::Down => !name.contains("lora_B"),
             RoundKind::Plain => true,
         })
     }
 
+    /// Bytes of a safetensors file.
     pub fn bytes(&self) -> Vec<u8> {
         self.bytes_with(&[])
     }
 
-    /// The same with tensors of other types.
+    /// Bytes of a safetensors file with further tensors of any dtype.
     pub fn bytes_with(&self, more: &[Buffer]) -> Vec<u8> {
         let dtype = file_dtype(self.dtype);
         let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
@@ -87,8 +93,8 @@ impl Adapter {
         let views = views.chain(more.iter().map(|(name, dtype, shape, bytes)| {
             (*name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
         }));
-        let about = [("format".to_owned(), "pt".to_owned())];
-        safetensors::serialize(views, Some(about.into_iter().collect())).unwrap()
+        let metadata = [("format".to_owned(), "pt".to_owned())];
+        safetensors::serialize(views, Some(metadata.into_iter().collect())).unwrap()
     }
 
     pub fn write(&self, path: &Path) {
@@ -122,13 +128,13 @@ fn file_dtype(dtype: Dtype) -> FileDtype {
     }
 }
 
-/// A tensor of any type: name, type, shape, bytes.
+/// Tensor of any dtype: name, dtype, shape, bytes.
 pub type Buffer = (&'static str, FileDtype, Vec<usize>, Vec<u8>);
 
-/// Normal ones, some of them tiny, some zero of either sign: numbers of a kind, as f32.
-fn numbers(dtype: Dtype, seed: u64, count: usize) -> Vec<f32> {
+/// Random values of a dtype as f32: normally distributed, some of them large, tiny, 0.0 or -0.0.
+fn random_values(dtype: Dtype, seed: u64, count: usize) -> Vec<f32> {
     let random = &mut stream(seed, Purpose::Start, 3);
-    let drawn: Vec<f64> = (0..count)
+    let exact: Vec<f64> = (0..count)
         .map(|index| {
             let value = random.normal();
             match (index as u64 + seed) % 11 {
@@ -140,13 +146,13 @@ fn numbers(dtype: Dtype, seed: u64, count: usize) -> Vec<f32> {
         })
         .collect();
     let mut bytes = Vec::new();
-    dtype.encode(&drawn, &mut bytes);
+    dtype.encode(&exact, &mut bytes);
     let mut values = vec![0.0; count];
     dtype.decode(&bytes, &mut values);
     values
 }
 
-/// A directory with `base.safetensors` and `0.safetensors` and so on.
+/// Temporary directory with `base.safetensors` and the clients' `0.safetensors`, `1.safetensors` and so on.
 pub struct Folder {
     pub directory: TempDir,
     pub clients: Vec<PathBuf>,
@@ -162,6 +168,7 @@ impl Folder {
         Self { directory, clients: paths }
     }
 
+    /// Path of a file in the directory.
     pub fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -170,42 +177,43 @@ impl Folder {
         Inputs::open(&self.at("base.safetensors"), &self.clients, samples)
     }
 
-    pub fn job(&self, round: RoundKind, threads: usize) -> AverageJob {
-        AverageJob { round, output: Output::from_path(&self.at("next.safetensors")), threads }
+    pub fn job(&self, kind: RoundKind, threads: usize) -> AverageJob {
+        AverageJob { kind, output: Output::from_path(&self.at("next.safetensors")), threads }
     }
 
     pub fn average(&self, round: RoundKind, samples: Option<&[u64]>) -> Result<AverageReport, AdapterError> {
         average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
     }
 
-    /// Directories in the layout of PEFT, `base`, `0`, `1` and so on, with a configuration for each.
+    /// Temporary directory with directories `base`, `0`, `1` and so on in PEFT's layout. An empty text in `configs` stands for no
+    /// configuration.
     pub fn directories(adapters: &[Adapter], configs: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (index, (adapter, config)) in adapters.iter().zip(configs).enumerate() {
             let name = if index == 0 { "base".to_owned() } else { (index - 1).to_string() };
-            let place = directory.path().join(name);
-            std::fs::create_dir(&place).unwrap();
-            adapter.write(&place.join("adapter_model.safetensors"));
+            let path = directory.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            adapter.write(&path.join("adapter_model.safetensors"));
             if !config.is_empty() {
-                std::fs::write(place.join("adapter_config.json"), config).unwrap();
+                std::fs::write(path.join("adapter_config.json"), config).unwrap();
             }
         }
         let clients = (0..adapters.len() - 1).map(|index| directory.path().join(index.to_string())).collect();
         Self { directory, clients }
     }
 
-    /// The same inputs as [`Self::inputs`], of directories.
-    pub fn open(&self) -> Result<Inputs, AdapterError> {
+    /// Inputs of [`Self::directories`].
+    pub fn directory_inputs(&self) -> Result<Inputs, AdapterError> {
         Inputs::open(&self.at("base"), &self.clients, None)
     }
 
-    /// The bytes of the mean.
+    /// Averages and returns the bytes of the mean.
     pub fn mean(&self, round: RoundKind, samples: Option<&[u64]>) -> Vec<u8> {
         self.average(round, samples).unwrap();
         std::fs::read(self.at("next.safetensors")).unwrap()
     }
 
-    /// The names of what is in it.
+    /// Sorted names of the directory's entries.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.directory.path()).unwrap();
         let mut names: Vec<String> =

@@ -1,15 +1,15 @@
-//! Tensors beside the factors that are no f32, f16 or bf16: counters, switches, wide and packed numbers.
+//! Tensors of other dtypes than the factors: integers, booleans, f64, packed floats.
 
 use fedspan_adapters::files::{AdapterError, AverageReport, Dtype, RoundKind, average, check};
 use safetensors::{Dtype as FileDtype, SafeTensors};
 
-use super::files::{Adapter, Buffer, DOWN, Folder, UP};
+use crate::common::{Adapter, Buffer, DOWN, Folder, UP};
 
 const NAME: &str = "base_model.model.normalization.num_batches_tracked";
 
-/// A folder of a base and clients of an up round, each with one more tensor of these bytes.
+/// Folder with a base and clients of an up round, each with one more tensor, whose bytes are in `all`.
 fn folder(dtype: FileDtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
-    let base = Adapter::drawn(Dtype::F32, 1, 2, 9, 4);
+    let base = Adapter::random(Dtype::F32, 1, 2, 9, 4);
     let clients: Vec<Adapter> = (1..all.len() as u64).map(|seed| base.trained(RoundKind::Up, seed)).collect();
     let folder = Folder::new(&base, &clients);
     let paths = [folder.at("base.safetensors")].into_iter().chain(folder.clients.iter().cloned());
@@ -20,14 +20,14 @@ fn folder(dtype: FileDtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
     folder
 }
 
-/// The tensor after an average, in its dtype and shape.
+/// Bytes of the further tensor after an average, and the report.
 fn averaged(folder: &Folder, samples: Option<&[u64]>) -> (Vec<u8>, AverageReport) {
     let done = folder.average(RoundKind::Up, samples).unwrap();
     let read = |name: &str| std::fs::read(folder.at(name)).unwrap();
     let (next, base) = (read("next.safetensors"), read("base.safetensors"));
     let length = 8 + usize::try_from(u64::from_le_bytes(base[..8].try_into().unwrap())).unwrap();
     assert_eq!(next[..length], base[..length], "the base's header");
-    // One client more or less, or more threads: the same.
+    // More threads give the same bytes.
     let inputs = folder.inputs(samples).unwrap();
     average(&inputs, folder.job(RoundKind::Up, 3), &|_, _| true).unwrap();
     assert_eq!(read("next.safetensors"), next);
@@ -42,7 +42,7 @@ fn refused(folder: &Folder, samples: Option<&[u64]>) -> String {
     text
 }
 
-/// Little-endian bytes of integers of a type, which hold them.
+/// Little-endian bytes of integers of a dtype.
 fn integers(dtype: FileDtype, values: &[i128]) -> Vec<u8> {
     let size = dtype.bitsize() / 8;
     values.iter().flat_map(|value| value.to_le_bytes()[..size].to_vec()).collect()
@@ -60,7 +60,7 @@ const INTEGERS: [(FileDtype, i128, i128); 8] = [
 ];
 
 #[test]
-fn integers_in_which_all_agree_are_kept() {
+fn equal_integers_are_kept() {
     for (dtype, least, most) in INTEGERS {
         for (shape, values) in [(vec![], vec![most]), (vec![2, 2], vec![least, 0, 1, most])] {
             let bytes = integers(dtype, &values);
@@ -72,22 +72,22 @@ fn integers_in_which_all_agree_are_kept() {
     }
 }
 
-/// The largest element by element, of clients that count; the base's does not.
+/// Largest value of every element in the clients with a weight, without the base.
 #[test]
-fn counters_go_to_the_largest() {
+fn different_integers_become_the_largest() {
     for (dtype, least, most) in INTEGERS {
         let all = [[99, most], [least, 3], [7, most - 1], [5, 4]].map(|values| integers(dtype, &values));
         let folder = folder(dtype, &[2], &all);
         let (found, done) = averaged(&folder, None);
         assert_eq!(found, integers(dtype, &[7, most - 1]), "{dtype:?}");
         assert_eq!((done.averaged, done.kept, done.largest), (3, 2, vec![NAME.to_owned()]));
-        // A client of no sample is not there.
+        // A client without samples is ignored.
         let (found, _) = averaged(&folder, Some(&[1, 0, 1]));
         assert_eq!(found, integers(dtype, &[5, 4]));
         let (found, done) = averaged(&folder, Some(&[1, 0, 0]));
         assert_eq!((found, done.largest.len()), (integers(dtype, &[least, 3]), 0));
     }
-    // More than a block of each client.
+    // Longer than one block of each client.
     let long: Vec<Vec<i128>> =
         (0..3).map(|client| (0..40_000).map(|place| (place * client) % 977).collect()).collect();
     let all: Vec<Vec<u8>> = long.iter().map(|values| integers(FileDtype::I64, values)).collect();
@@ -97,9 +97,8 @@ fn counters_go_to_the_largest() {
     assert_eq!(averaged(&folder, None).0, integers(FileDtype::I64, &largest));
 }
 
-/// Nothing is between true and false, and packed numbers have no mean that is known here.
 #[test]
-fn types_without_a_mean_must_agree() {
+fn dtypes_without_mean_must_agree() {
     for (dtype, shape, bytes) in [
         (FileDtype::BOOL, vec![3], [vec![0, 1, 0], vec![0, 1, 1]]),
         (FileDtype::BOOL, vec![], [vec![0], vec![1]]),
@@ -108,7 +107,7 @@ fn types_without_a_mean_must_agree() {
         (FileDtype::C64, vec![1], [vec![0; 8], vec![7; 8]]),
     ] {
         let [one, other] = bytes;
-        // All have another one than the base: that is what they agree in.
+        // The clients agree in a value that differs from the base.
         let same = folder(dtype, &shape, &[one.clone(), other.clone(), other.clone()]);
         let (found, done) = averaged(&same, None);
         assert_eq!((&found, done.kept), (&other, 3), "{dtype:?}");
@@ -116,14 +115,14 @@ fn types_without_a_mean_must_agree() {
         let text = refused(&unlike, None);
         assert!(text.contains("1.safetensors: tensor") && text.contains("0.safetensors"), "{text}");
         let (found, _) = averaged(&unlike, Some(&[1, 0, 5]));
-        assert_eq!(found, one, "{dtype:?}: the client that differs does not count");
+        assert_eq!(found, one, "{dtype:?}: the client that differs has no weight");
     }
     let text = refused(&folder(FileDtype::BOOL, &[2], &[vec![0, 0], vec![0, 0], vec![0, 1]]), None);
-    assert!(text.contains("element 1 of dtype BOOL is true, and false in"), "{text}");
+    assert!(text.contains("element 1 of dtype BOOL is true, but false in"), "{text}");
 }
 
 #[test]
-fn wide_numbers_have_their_mean() {
+fn f64_values_are_averaged() {
     let bytes = |values: &[f64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let tiny = f64::from_bits(3);
     let columns = [
@@ -137,7 +136,7 @@ fn wide_numbers_have_their_mean() {
         assert_eq!(averaged(&folder, None).0, bytes(&[3.0, f64::MAX, 1.0, tiny, 0.1, -0.0]));
         folder.clients.rotate_left(1);
     }
-    // (1 + 2 * 2 + 3 * 6) / 6, and nothing is lost between numbers of unlike magnitude.
+    // (1 + 2 * 2 + 3 * 6) / 6, exact for values of different magnitude too.
     let found = averaged(&folder, Some(&[1, 2, 3])).0;
     let value = |place: usize| f64::from_le_bytes(found[place * 8..][..8].try_into().unwrap());
     assert_eq!((value(0), value(1), value(4)), (23.0 / 6.0, f64::MAX, 0.1));
@@ -152,9 +151,9 @@ fn wide_numbers_have_their_mean() {
     }
 }
 
-/// Running means and variances of bf16 beside factors of f32.
+/// Running means and variances in bf16 with factors in f32.
 #[test]
-fn real_buffers_of_another_type_are_averaged() {
+fn bf16_buffers_are_averaged() {
     let bytes = |values: &[f32]| {
         values
             .iter()
@@ -166,8 +165,8 @@ fn real_buffers_of_another_type_are_averaged() {
 }
 
 #[test]
-fn factors_of_integers_are_none() {
-    let base = Adapter::drawn(Dtype::F32, 1, 2, 9, 4);
+fn unsupported_factor_dtypes_are_refused() {
+    let base = Adapter::random(Dtype::F32, 1, 2, 9, 4);
     let mut rest = base.clone();
     let (shape, _) = rest.tensors.remove(UP).unwrap();
     for (dtype, size) in [(FileDtype::I64, 8), (FileDtype::F64, 8), (FileDtype::BOOL, 1)] {
@@ -175,26 +174,29 @@ fn factors_of_integers_are_none() {
         let buffer: Buffer = (UP, dtype, shape.clone(), vec![0; shape.iter().product::<usize>() * size]);
         std::fs::write(folder.at("base.safetensors"), rest.bytes_with(&[buffer])).unwrap();
         let text = folder.average(RoundKind::Up, None).unwrap_err().to_string();
-        assert!(text.contains(UP) && text.contains("lora_A and lora_B are F32, F16 or BF16"), "{text}");
+        assert!(
+            text.contains(UP) && text.contains("allowed for lora_A and lora_B: F32, F16, BF16"),
+            "{text}"
+        );
     }
 }
 
 #[test]
-fn types_must_be_the_bases() {
+fn dtype_and_shape_must_match_base() {
     let folder =
         folder(FileDtype::I64, &[], &[integers(FileDtype::I64, &[0]), integers(FileDtype::I64, &[4])]);
-    let client = Adapter::drawn(Dtype::F32, 1, 2, 9, 4).trained(RoundKind::Up, 1);
+    let client = Adapter::random(Dtype::F32, 1, 2, 9, 4).trained(RoundKind::Up, 1);
     let buffer: Buffer = (NAME, FileDtype::I32, vec![], integers(FileDtype::I32, &[4]));
     std::fs::write(&folder.clients[0], client.bytes_with(&[buffer])).unwrap();
-    assert!(refused(&folder, None).contains("dtype I32, and that in"));
+    assert!(refused(&folder, None).contains("found dtype I32, expected I64 as in"));
     let buffer: Buffer = (NAME, FileDtype::I64, vec![1], integers(FileDtype::I64, &[4]));
     std::fs::write(&folder.clients[0], client.bytes_with(&[buffer])).unwrap();
-    assert!(refused(&folder, None).contains("shape [1], and that in"));
+    assert!(refused(&folder, None).contains("found shape [1], expected [] as in"));
 }
 
-/// A counter that runs from 0 to a million is no distance of a million between numbers.
+/// A counter that goes from 0 to a million must not add a million to the norm.
 #[test]
-fn norms_are_those_of_real_numbers() {
+fn norms_ignore_integers() {
     let bytes = |value| integers(FileDtype::I64, &[value]);
     let folder = folder(FileDtype::I64, &[], &[bytes(0), bytes(1_000_000), bytes(0)]);
     let checked = check(&folder.inputs(None).unwrap(), &|_, _| true).unwrap();

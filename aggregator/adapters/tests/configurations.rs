@@ -1,11 +1,11 @@
-//! Configurations beside files: the same meaning or none, whatever version of PEFT has written them.
+//! PEFT configurations: values with the same meaning agree for all PEFT versions, others are refused or give a warning.
 
 use fedspan_adapters::files::{AdapterError, Config, Dtype, RoundKind, average, check};
 use serde_json::{Map, Value, json};
 
-use super::files::{Adapter, Folder};
+use crate::common::{Adapter, Folder};
 
-/// A configuration in the words of PEFT 0.21, with some keys changed; a key that is changed to a text `absent` goes.
+/// Configuration as PEFT 0.21 writes it, with some keys changed. The value "absent" removes a key.
 fn config(changes: &[(&str, Value)]) -> String {
     let plain = json!({
         "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
@@ -31,15 +31,15 @@ fn config(changes: &[(&str, Value)]) -> String {
 }
 
 fn folder(configs: &[&str]) -> Folder {
-    let base = Adapter::drawn(Dtype::F32, 1, 4, 9, 5);
+    let base = Adapter::random(Dtype::F32, 1, 4, 9, 5);
     let clients = (1..configs.len() as u64).map(|seed| base.trained(RoundKind::Up, seed));
     Folder::directories(&[base.clone()].into_iter().chain(clients).collect::<Vec<_>>(), configs)
 }
 
-/// Warnings of an average, or its error.
+/// Warnings of an average, or its error text.
 fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
     let folder = folder(configs);
-    let result = folder.open().and_then(|inputs| {
+    let result = folder.directory_inputs().and_then(|inputs| {
         average(&inputs, folder.job(RoundKind::Up, 1), &|_, _| true)?;
         Ok(inputs.warnings().to_vec())
     });
@@ -51,7 +51,7 @@ fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
     })
 }
 
-/// One key differs between the base and a client, then between two clients, whatever the order: both files, the key and both values.
+/// Asserts that two values of a key are refused between base and client and between clients, with the key and both files named.
 fn differs(key: &str, one: &Value, other: &Value) {
     let (with, without) = (config(&[(key, one.clone())]), config(&[(key, other.clone())]));
     for (configs, [first, second]) in [
@@ -67,7 +67,7 @@ fn differs(key: &str, one: &Value, other: &Value) {
     assert!(text.starts_with("1/adapter_config.json") && text.contains("0/adapter_config.json"), "{text}");
 }
 
-/// Texts of one key that mean the same.
+/// Asserts that all values of a key mean the same.
 fn agree(key: &str, values: &[Value]) {
     for one in values {
         for other in values {
@@ -79,7 +79,7 @@ fn agree(key: &str, values: &[Value]) {
 }
 
 #[test]
-fn keys_that_give_tensors_a_meaning_must_agree() {
+fn keys_with_meaning_must_agree() {
     let absent = json!("absent");
     for (key, one, other) in [
         ("lora_alpha", json!(8), json!(16)),
@@ -128,31 +128,31 @@ fn keys_that_give_tensors_a_meaning_must_agree() {
 }
 
 #[test]
-fn both_values_are_told() {
-    let said = |key: &str, one: Value, other: Value| {
+fn error_names_both_values() {
+    let error_of = |key: &str, one: Value, other: Value| {
         outcome(&[&config(&[(key, one)]), &config(&[(key, other)])]).unwrap_err()
     };
     assert_eq!(
-        said("trainable_token_indices", json!({"e": [100, 101]}), json!({"e": [777, 101]})),
-        r#"0/adapter_config.json: trainable_token_indices is {"e":[777,101]}, and {"e":[100,101]} in base/adapter_config.json"#
+        error_of("trainable_token_indices", json!({"e": [100, 101]}), json!({"e": [777, 101]})),
+        r#"0/adapter_config.json: trainable_token_indices is {"e":[777,101]}, but {"e":[100,101]} in base/adapter_config.json"#
     );
     assert_eq!(
-        said("r", json!(4), json!("absent")),
-        "0/adapter_config.json: r is 8 by default, and 4 in base/adapter_config.json"
+        error_of("r", json!(4), json!("absent")),
+        "0/adapter_config.json: r is 8 by default, but 4 in base/adapter_config.json"
     );
     assert_eq!(
-        said("lora_alpha", json!(16), json!("absent")),
-        "0/adapter_config.json: lora_alpha is 8 by default, and 16 in base/adapter_config.json"
+        error_of("lora_alpha", json!(16), json!("absent")),
+        "0/adapter_config.json: lora_alpha is 8 by default, but 16 in base/adapter_config.json"
     );
-    let text = said("use_lora_plus", json!("absent"), json!(true));
+    let text = error_of("use_lora_plus", json!("absent"), json!(true));
     assert!(
-        text.contains("use_lora_plus is true, and missing in base/adapter_config.json: the key is not known"),
+        text.contains("use_lora_plus is true, but missing in base/adapter_config.json; the meaning of this key is unknown"),
         "{text}"
     );
 }
 
 #[test]
-fn values_of_one_meaning_agree() {
+fn equivalent_values_agree() {
     let absent = || json!("absent");
     agree("r", &[json!(4), json!(4.0)]);
     agree("lora_alpha", &[json!(8), json!(8.0), absent(), json!(null)]);
@@ -190,13 +190,13 @@ fn values_of_one_meaning_agree() {
     agree("alpha_pattern", &[json!({"q_proj": 16}), json!({"q_proj": 16.0})]);
     agree("qalora_group_size", &[json!(16), absent()]);
     agree("trainable_token_indices", &[json!({"a": [1], "b": [2]}), json!({"b": [2], "a": [1.0]})]);
-    // A switch of another version that is off; the same value twice; maps in another order.
+    // Unknown keys: off in several spellings, then maps in another order.
     agree("some_future_key", &[absent(), json!(null), json!(false), json!([]), json!({})]);
     agree("some_future_key", &[json!({"a": 1, "b": [2]}), json!({"b": [2.0], "a": 1.0})]);
 }
 
 #[test]
-fn settings_of_training_may_differ() {
+fn training_settings_may_differ() {
     for (key, values) in [
         ("inference_mode", [json!(true), json!(false), json!("absent")]),
         ("lora_dropout", [json!(0.0), json!(0.1), json!("absent")]),
@@ -219,9 +219,9 @@ fn settings_of_training_may_differ() {
     }
 }
 
-/// A difference that may be meant: a line on standard error, and the mean is made.
+/// The average succeeds, with a warning.
 #[test]
-fn another_model_is_a_warning() {
+fn different_model_gives_a_warning() {
     for (key, one, other) in [
         ("base_model_name_or_path", "org/llama", "other/mistral"),
         ("revision", "main", "v2"),
@@ -232,7 +232,7 @@ fn another_model_is_a_warning() {
         let warnings = outcome(&[&first, &first, &second, &second, &first]).unwrap();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         for part in [
-            &format!("{key} is {other:?}, and {one:?} in"),
+            &format!("{key} is {other:?}, but {one:?} in"),
             "1/adapter_config.json",
             "base/adapter_config.json",
             "1 more file",
@@ -240,7 +240,7 @@ fn another_model_is_a_warning() {
             assert!(warnings[0].contains(part), "{warnings:?}: {part}");
         }
     }
-    // The base says nothing: the first client that does is what others are compared with.
+    // If the base does not name a model, the first client that does is compared with the others.
     let [silent, first, second] =
         ["", "a", "b"].map(|name| config(&[("base_model_name_or_path", json!(name))]));
     assert_eq!(outcome(&[&silent, &first, &first]), Ok(Vec::new()));
@@ -250,13 +250,13 @@ fn another_model_is_a_warning() {
     let warnings = outcome(&[&config(&[]), &changed]).unwrap();
     assert!(warnings[0].contains("it changes the weights that the adapter is added to"), "{warnings:?}");
     let folder = folder(&[&first, &second]);
-    let checked = check(&folder.open().unwrap(), &|_, _| true).unwrap();
+    let checked = check(&folder.directory_inputs().unwrap(), &|_, _| true).unwrap();
     assert_eq!(checked.warnings.len(), 1);
 }
 
-/// The first of two keys that match a module counts, so their order has a meaning there, and none elsewhere.
+/// The first matching key of a pattern counts, so the order matters only if two keys match the same module.
 #[test]
-fn the_order_of_patterns_counts_where_two_match() {
+fn pattern_order_matters_if_two_keys_match() {
     let with = |pattern: &str| {
         config(&[("alpha_pattern", json!({}))])
             .replace(r#""alpha_pattern":{}"#, &format!(r#""alpha_pattern":{pattern}"#))
@@ -272,28 +272,28 @@ fn the_order_of_patterns_counts_where_two_match() {
 }
 
 #[test]
-fn configurations_that_are_none_are_refused() {
-    for (text, says) in [
-        (config(&[("peft_type", json!("ADALORA"))]), "peft_type is \"ADALORA\", and only \"LORA\""),
+fn invalid_configurations_are_refused() {
+    for (text, expected) in [
+        (config(&[("peft_type", json!("ADALORA"))]), "peft_type is \"ADALORA\", allowed: \"LORA\""),
         (config(&[("peft_type", json!("absent"))]), "peft_type is missing"),
-        (config(&[("r", json!(0))]), "r is 0, and only a whole number from 1 on"),
+        (config(&[("r", json!(0))]), "r is 0, allowed: a whole number of at least 1"),
         (config(&[("r", json!(-4))]), "r is -4"),
         (config(&[("r", json!("4"))]), "r is \"4\""),
         (config(&[("r", json!(4.5))]), "r is 4.5"),
         (config(&[("lora_alpha", json!("8"))]), "lora_alpha is \"8\""),
-        (config(&[("use_rslora", json!("yes"))]), "use_rslora is \"yes\", and only true or false"),
-        (config(&[("use_dora", json!(true))]), "use_dora is true, and only false"),
-        (config(&[("rank_pattern", json!(["q"]))]), "rank_pattern is [\"q\"], and only a map"),
+        (config(&[("use_rslora", json!("yes"))]), "use_rslora is \"yes\", allowed: true or false"),
+        (config(&[("use_dora", json!(true))]), "use_dora is true, allowed: false"),
+        (config(&[("rank_pattern", json!(["q"]))]), "rank_pattern is [\"q\"], allowed: a map"),
         (config(&[("rank_pattern", json!({"q": 0}))]), "rank_pattern is {\"q\":0}"),
         (config(&[("rank_pattern", json!({"q": null}))]), "rank_pattern is"),
         (config(&[("alpha_pattern", json!({"q": "8"}))]), "alpha_pattern is {\"q\":\"8\"}"),
-        (config(&[("target_parameters", json!("a.b"))]), "target_parameters is \"a.b\", and only a list"),
+        (config(&[("target_parameters", json!("a.b"))]), "target_parameters is \"a.b\", allowed: a list"),
         (config(&[("target_parameters", json!([1]))]), "target_parameters is [1]"),
         (
             config(&[("rank_pattern", json!({"q_proj": 8}))]),
-            "rank 4, and adapter_config.json says r = 8 for this module",
+            "found rank 4, but adapter_config.json says r = 8 for this module",
         ),
-        ("[]".to_owned(), "all of it is [], and only a map"),
+        ("[]".to_owned(), "the configuration is [], allowed: a map"),
         ("{\"r\": 1, \"r\": 1}".to_owned(), "duplicate field `r`"),
         ("{\"peft_type\": \"LORA\", \"x\": {\"a\": 1, \"a\": 1}}".to_owned(), "duplicate field `a`"),
         ("{\"peft_type\": \"LORA\", \"r\": 1e999}".to_owned(), "number out of range"),
@@ -301,12 +301,12 @@ fn configurations_that_are_none_are_refused() {
         (String::new() + " ", "EOF"),
     ] {
         let found = outcome(&[&text, &config(&[])]).unwrap_err();
-        assert!(found.contains(says) && found.len() < 1000, "{found}: {says}");
+        assert!(found.contains(expected) && found.len() < 1000, "{found}: {expected}");
     }
 }
 
 #[test]
-fn a_configuration_agrees_with_itself() {
+fn configuration_agrees_with_itself() {
     let mut map = Map::new();
     for (index, value) in
         [json!(1e300), json!(-0.0), json!(u64::MAX), json!(i64::MIN), json!(0.1)].into_iter().enumerate()

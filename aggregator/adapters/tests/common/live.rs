@@ -1,12 +1,4 @@
-//! The live exchange: real sockets, real files.
-
-mod hostile;
-mod http;
-mod refusals;
-mod restart;
-mod round_state;
-mod rounds;
-mod weights;
+//! Adapter server for tests, with real sockets and files.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,20 +10,20 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::files::Adapter;
-use http::{Answer, ask};
+use super::Adapter;
+use super::http::{Response, request};
 
 pub const CLIENTS: [&str; 3] = ["anton", "beate", "carla"];
 
-/// A base and a configuration, in a directory of their own.
-pub struct Place {
+/// Temporary directory with a base, a configuration and the state directory of a server.
+pub struct ServerDirectory {
     pub directory: TempDir,
     pub base: Adapter,
 }
 
-impl Place {
+impl ServerDirectory {
     pub fn new() -> Self {
-        Self::with(Adapter::drawn(Dtype::F32, 1, 4, 30, 10))
+        Self::with(Adapter::random(Dtype::F32, 1, 4, 30, 10))
     }
 
     pub fn with(base: Adapter) -> Self {
@@ -44,73 +36,75 @@ impl Place {
         self.directory.path().join(name)
     }
 
-    pub fn text(&self) -> String {
+    /// Text of the configuration.
+    pub fn config(&self) -> String {
         let (state, base) = (self.at("state"), self.at("base.safetensors"));
         format!(
             "listen = \"127.0.0.1:0\"\nstate = {state:?}\nbase = {base:?}\nclients = {CLIENTS:?}\nrounds = 3\n"
         )
     }
 
-    pub fn serve(&self, changes: &[&str]) -> Live {
+    /// Starts a server with changed settings.
+    pub fn serve(&self, changes: &[&str]) -> RunningServer {
         self.try_serve(changes).unwrap()
     }
 
-    pub fn try_serve(&self, changes: &[&str]) -> Result<Live, ServerError> {
+    pub fn try_serve(&self, changes: &[&str]) -> Result<RunningServer, ServerError> {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
-        let settings = Settings::parse("exchange.toml", &self.text(), &changes).unwrap();
+        let settings = Settings::parse("exchange.toml", &self.config(), &changes).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let exchange = runtime.block_on(AdapterServer::open(settings))?;
-        let address = exchange.address().unwrap();
+        let server = runtime.block_on(AdapterServer::open(settings))?;
+        let address = server.address().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(exchange.run(async { drop(stopped.await) }, false, 2))
-        });
-        Ok(Live { address, running: Some((stop, thread)) })
+        let thread =
+            std::thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) }, false, 2)));
+        Ok(RunningServer { address, running: Some((stop, thread)) })
     }
 }
 
-type End = Result<ServeSummary, ServerError>;
+type RunResult = Result<ServeSummary, ServerError>;
 
-/// A server in this process.
-pub struct Live {
+/// Server in this process, or a client of a server in another process.
+pub struct RunningServer {
     pub address: SocketAddr,
-    running: Option<(oneshot::Sender<()>, JoinHandle<End>)>,
+    pub running: Option<(oneshot::Sender<()>, JoinHandle<RunResult>)>,
 }
 
-impl Live {
-    pub fn get(&self, client: &str, path: &str) -> Answer {
-        ask(self.address, "GET", client, path, &[])
+impl RunningServer {
+    pub fn get(&self, client: &str, path: &str) -> Response {
+        request(self.address, "GET", client, path, &[])
     }
 
-    pub fn put(&self, client: &str, round: u32, samples: u32, body: &[u8]) -> Answer {
+    pub fn put(&self, client: &str, round: u32, samples: u32, body: &[u8]) -> Response {
         let path = format!("/round/{round}/adapter_model.safetensors?samples={samples}");
-        ask(self.address, "PUT", client, &path, body)
+        request(self.address, "PUT", client, &path, body)
     }
 
-    /// What a client is told once a later round than `after` is open, or there is none any more.
+    /// Response of `GET /round` once a round above `after` is open or all rounds are committed.
     pub fn round_after(&self, client: &str, after: u32) -> Value {
         self.get(client, &format!("/round?after={after}&wait=60")).json(200)
     }
 
+    /// Bytes of the whole current adapter.
     pub fn model(&self) -> Vec<u8> {
-        self.get(CLIENTS[0], "/adapter/adapter_model.safetensors").ok(200)
+        self.get(CLIENTS[0], "/adapter/adapter_model.safetensors").expect(200)
     }
 
-    /// How often something has happened.
-    pub fn count(&self, what: &str) -> u64 {
+    /// Value of a counter of the status.
+    pub fn count(&self, name: &str) -> u64 {
         let status = self.get(CLIENTS[0], "/status").json(200);
-        status["counts"][what].as_u64().unwrap_or(0)
+        status["counts"][name].as_u64().unwrap_or(0)
     }
 
-    pub fn stop(mut self) -> End {
+    pub fn stop(mut self) -> RunResult {
         let (stop, thread) = self.running.take().unwrap();
         drop(stop);
         thread.join().unwrap()
     }
 }
 
-impl Drop for Live {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             drop(stop);
@@ -119,8 +113,8 @@ impl Drop for Live {
     }
 }
 
-/// What `adapter average` makes of these files.
-pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], round: RoundKind) -> Vec<u8> {
+/// Mean of clients with samples, as `adapter average` writes it.
+pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], kind: RoundKind) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     base.write(&at("base.safetensors"));
@@ -128,36 +122,37 @@ pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], round: RoundKind) -> Vec
     clients.iter().zip(&paths).for_each(|((_, client), path)| client.write(path));
     let samples: Vec<u64> = clients.iter().map(|(samples, _)| u64::from(*samples)).collect();
     let inputs = Inputs::open(&at("base.safetensors"), &paths, Some(&samples)).unwrap();
-    let job = AverageJob { round, output: Output::from_path(&at("next.safetensors")), threads: 1 };
+    let job = AverageJob { kind, output: Output::from_path(&at("next.safetensors")), threads: 1 };
     average(&inputs, job, &|_, _| true).unwrap();
     std::fs::read(at("next.safetensors")).unwrap()
 }
 
-/// Only what a round trains.
-pub fn part(adapter: &Adapter, round: RoundKind) -> Adapter {
-    let mut part = adapter.clone();
-    part.tensors.retain(|name, _| match round {
+/// Tensors that a round does not freeze.
+pub fn trained_part(adapter: &Adapter, kind: RoundKind) -> Adapter {
+    let mut trained = adapter.clone();
+    trained.tensors.retain(|name, _| match kind {
         RoundKind::Up => !name.contains("lora_A"),
         RoundKind::Down => !name.contains("lora_B"),
         RoundKind::Plain => true,
     });
-    part
+    trained
 }
 
-pub fn read(bytes: &[u8]) -> Adapter {
+/// Parses the bytes of an adapter file.
+pub fn parse(bytes: &[u8]) -> Adapter {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
     Adapter::read(file.path())
 }
 
-/// Files under a directory, with their places in it.
-pub fn files(directory: &Path) -> Vec<String> {
+/// Sorted paths of all files below a directory, relative to it.
+pub fn list_files(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            found.extend(files(&path).into_iter().map(|file| format!("{name}/{file}")));
+            found.extend(list_files(&path).into_iter().map(|file| format!("{name}/{file}")));
         } else {
             found.push(path.file_name().unwrap().to_string_lossy().into_owned());
         }
