@@ -47,7 +47,7 @@ pub enum FilesCommand {
         #[arg(long, value_enum, default_value_t = Format::Human)]
         format: Format,
     },
-    /// Print what each client changed, which round that fits, and what plain averaging would have lost.
+    /// Print the changes of each client, the rounds that accept its file, and the loss of plain averaging.
     #[command(after_help = "Example: fedspan-aggregator adapter check --base round-4 round-5/client-*")]
     Check {
         /// Base and client files.

@@ -70,9 +70,10 @@ pub fn average(
     writer.commit()?;
     let tensors = &inputs.layout.tensors;
     let averaged =
-        |slot: &&AdapterTensor| !kind.freezes(slot.role) && slot.tensor.dtype.rule() == MergeRule::Mean;
+        |entry: &&AdapterTensor| !kind.freezes(entry.role) && entry.tensor.dtype.rule() == MergeRule::Mean;
     let averaged = tensors.iter().filter(averaged).count();
-    let largest: Vec<String> = differing.into_iter().map(|slot| tensors[slot].tensor.name.clone()).collect();
+    let largest: Vec<String> =
+        differing.into_iter().map(|tensor_index| tensors[tensor_index].tensor.name.clone()).collect();
     Ok(AverageReport {
         clients: inputs.client_weights(),
         averaged,
@@ -92,11 +93,12 @@ struct Work<'a> {
     kind: RoundKind,
     writer: &'a OutputWriter,
     progress: &'a ProgressFn<'a>,
-    block: usize,
+    /// Length of a block of one client, in bytes.
+    block_len: usize,
     /// Bytes to read in all.
     bytes: u64,
-    /// Number of the first block of each tensor, and the number of blocks in all.
-    first_block: Vec<usize>,
+    /// Number of the first block of each tensor, then the number of blocks in all.
+    first_blocks: Vec<usize>,
     next_block: AtomicUsize,
     bytes_read: AtomicU64,
     stop: AtomicBool,
@@ -119,25 +121,26 @@ impl<'a> Work<'a> {
         inputs: &'a Inputs,
         kind: RoundKind,
         writer: &'a OutputWriter,
-        block: usize,
+        block_len: usize,
         progress: &'a ProgressFn<'a>,
     ) -> Self {
-        let (mut first, mut bytes) = (vec![0], 0_u64);
-        for slot in &inputs.layout.tensors {
-            let readers = inputs.clients() + usize::from(kind.freezes(slot.role));
-            bytes = bytes.saturating_add(slot.tensor.bytes().saturating_mul(readers as u64));
-            let blocks = slot.tensor.bytes().div_ceil(block as u64);
-            first
-                .push(first.last().copied().unwrap_or(0) + usize::try_from(blocks).unwrap_or(usize::MAX / 4));
+        let (mut first_blocks, mut bytes) = (vec![0], 0_u64);
+        for entry in &inputs.layout.tensors {
+            let readers = inputs.clients() + usize::from(kind.freezes(entry.role));
+            bytes = bytes.saturating_add(entry.tensor.bytes().saturating_mul(readers as u64));
+            let blocks = entry.tensor.bytes().div_ceil(block_len as u64);
+            first_blocks.push(
+                first_blocks.last().copied().unwrap_or(0) + usize::try_from(blocks).unwrap_or(usize::MAX / 4),
+            );
         }
         Self {
             inputs,
             kind,
             writer,
             progress,
-            block,
+            block_len,
             bytes,
-            first_block: first,
+            first_blocks,
             next_block: AtomicUsize::new(0),
             bytes_read: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -148,11 +151,15 @@ impl<'a> Work<'a> {
 
     /// Block with this number, `None` after the last.
     fn block(&self, number: usize) -> Option<Block> {
-        let slot = self.first_block.partition_point(|first| *first <= number).checked_sub(1)?;
-        let bytes = self.inputs.layout.tensors.get(slot)?.tensor.bytes();
-        let begin = (number - self.first_block[slot]) as u64 * self.block as u64;
+        let tensor_index = self.first_blocks.partition_point(|first| *first <= number).checked_sub(1)?;
+        let bytes = self.inputs.layout.tensors.get(tensor_index)?.tensor.bytes();
+        let begin = (number - self.first_blocks[tensor_index]) as u64 * self.block_len as u64;
         let length = bytes.checked_sub(begin).filter(|rest| *rest > 0)?;
-        Some((slot, begin, usize::try_from(length).map_or(self.block, |length| length.min(self.block))))
+        Some((
+            tensor_index,
+            begin,
+            usize::try_from(length).map_or(self.block_len, |length| length.min(self.block_len)),
+        ))
     }
 
     /// Processes blocks until none is left or a thread fails.
@@ -201,11 +208,15 @@ impl<'a> Work<'a> {
     }
 
     /// Writes a block of a frozen factor, which must be the base's in every client.
-    fn copy_frozen(&self, (slot, begin, length): Block, buffers: &mut Buffers) -> Result<(), AdapterError> {
+    fn copy_frozen(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
         let Inputs { base, clients, layout, .. } = self.inputs;
-        let AdapterTensor { tensor, role } = &layout.tensors[slot];
+        let AdapterTensor { tensor, role } = &layout.tensors[tensor_index];
         let Buffers { clients: client_buffers, output: original, means, .. } = buffers;
-        let offset = |source: &InputFile| source.offsets[slot] + begin;
+        let offset = |file: &InputFile| file.offsets[tensor_index] + begin;
         let size = tensor.dtype.size();
         original.resize(length, 0);
         base.read(original, offset(base))?;
@@ -229,14 +240,18 @@ impl<'a> Work<'a> {
     }
 
     /// Writes the weighted mean of a block.
-    fn write_mean(&self, (slot, begin, length): Block, buffers: &mut Buffers) -> Result<(), AdapterError> {
+    fn write_mean(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
         let Inputs { base, clients, layout, weights, total, .. } = self.inputs;
-        let AdapterTensor { tensor, .. } = &layout.tensors[slot];
+        let AdapterTensor { tensor, .. } = &layout.tensors[tensor_index];
         let Buffers { clients: client_buffers, means, output, exact } = buffers;
         let dtype = tensor.dtype;
         for (client, buffer) in clients.iter().zip(client_buffers.iter_mut()) {
             buffer.resize(length, 0);
-            client.read(buffer, client.offsets[slot] + begin)?;
+            client.read(buffer, client.offsets[tensor_index] + begin)?;
         }
         let blocks: Vec<(f64, &[u8])> =
             weights.iter().copied().zip(client_buffers.iter().map(Vec::as_slice)).collect();
@@ -248,7 +263,7 @@ impl<'a> Work<'a> {
         })?;
         output.clear();
         dtype.encode(means, output);
-        self.writer.write(output, base.offsets[slot] + begin)
+        self.writer.write(output, base.offsets[tensor_index] + begin)
     }
 
     /// Clients with a weight.
@@ -258,14 +273,18 @@ impl<'a> Work<'a> {
     }
 
     /// Writes the largest value of every element of an integer block.
-    fn write_largest(&self, (slot, begin, length): Block, buffers: &mut Buffers) -> Result<(), AdapterError> {
-        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[slot];
+    fn write_largest(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
+        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[tensor_index];
         let Buffers { clients: client_buffers, output, .. } = buffers;
         let (dtype, buffer) = (tensor.dtype, &mut client_buffers[0]);
         let mut differs = false;
         for (number, client) in self.weighted_clients().enumerate() {
             buffer.resize(length, 0);
-            client.read(buffer, client.offsets[slot] + begin)?;
+            client.read(buffer, client.offsets[tensor_index] + begin)?;
             if number == 0 {
                 output.clone_from(buffer);
                 continue;
@@ -279,20 +298,24 @@ impl<'a> Work<'a> {
             }
         }
         if differs {
-            self.differing_integers.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
+            self.differing_integers.lock().unwrap_or_else(PoisonError::into_inner).insert(tensor_index);
         }
-        self.writer.write(output, self.inputs.base.offsets[slot] + begin)
+        self.writer.write(output, self.inputs.base.offsets[tensor_index] + begin)
     }
 
     /// Writes a block that must be equal in all clients with a weight.
-    fn write_common(&self, (slot, begin, length): Block, buffers: &mut Buffers) -> Result<(), AdapterError> {
-        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[slot];
+    fn write_common(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
+        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[tensor_index];
         let Buffers { clients: client_buffers, output, .. } = buffers;
         let (dtype, buffer) = (tensor.dtype, &mut client_buffers[0]);
         let mut first: Option<&InputFile> = None;
         for client in self.weighted_clients() {
             buffer.resize(length, 0);
-            client.read(buffer, client.offsets[slot] + begin)?;
+            client.read(buffer, client.offsets[tensor_index] + begin)?;
             let Some(first) = first else {
                 first = Some(client);
                 output.clone_from(buffer);
@@ -304,6 +327,6 @@ impl<'a> Work<'a> {
                 return Err(AdapterError::tensor(&client.path, &tensor.name, fault));
             }
         }
-        self.writer.write(output, self.inputs.base.offsets[slot] + begin)
+        self.writer.write(output, self.inputs.base.offsets[tensor_index] + begin)
     }
 }

@@ -125,8 +125,8 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
     let mut progress = Progress { report: progress, read: 0, of: inputs.bytes().saturating_mul(2) };
     let mut clients: Vec<Vec<ChangeNorms>> = vec![Vec::new(); inputs.clients()];
     let mut shared = Vec::with_capacity(inputs.layout.tensors.len());
-    for slot in 0..inputs.layout.tensors.len() {
-        let (changed, is_shared) = tensor_changes(inputs, slot, &mut progress)?;
+    for index in 0..inputs.layout.tensors.len() {
+        let (changed, is_shared) = tensor_changes(inputs, index, &mut progress)?;
         clients.iter_mut().zip(changed).for_each(|(client, changed)| client.push(changed));
         shared.push(is_shared);
     }
@@ -141,13 +141,13 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
             Err(_) if shared[0] || shared[1] => {
                 ModuleScaling { rank: pair.rank, experts: 1, scale: 1.0 / rank_of(pair) }
             }
-            Err(why) => {
-                unknown.push((pair, why.clone()));
+            Err(reason) => {
+                unknown.push((pair, reason.clone()));
                 continue;
             }
         };
-        if let (Some(why), false) = (inputs.other_product, shared[0] || shared[1]) {
-            unknown.push((pair, why.to_owned()));
+        if let (Some(reason), false) = (inputs.other_product, shared[0] || shared[1]) {
+            unknown.push((pair, reason.to_owned()));
             continue;
         }
         let Some(norms) = module_norms(inputs, pair, scaling, shared, &mut progress)? else {
@@ -171,10 +171,10 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
         });
     }
     inputs.ensure_unchanged()?;
-    if let Some((pair, why)) = unknown.first() {
+    if let Some((pair, reason)) = unknown.first() {
         let module = pair.module.escape_debug();
         warnings.push(format!(
-            "the interference of {} of {} modules is not computed, the first of them {module}: {why}",
+            "the interference of {} of {} modules is not computed, the first of them {module}: {reason}",
             unknown.len(),
             inputs.layout.pairs.len()
         ));
@@ -228,9 +228,9 @@ impl Progress<'_> {
 
 fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>) -> ClientReport {
     let change_of = |role: Role| {
-        let changed = inputs.layout.tensors.iter().zip(&tensors).filter(|(slot, _)| slot.role == role);
+        let changed = inputs.layout.tensors.iter().zip(&tensors).filter(|(entry, _)| entry.role == role);
         // Differences of counters are no distances, so they do not enter the norms.
-        let norms = changed.map(|(slot, changed)| match slot.tensor.dtype.rule() {
+        let norms = changed.map(|(entry, changed)| match entry.tensor.dtype.rule() {
             MergeRule::Mean => *changed,
             _ => ChangeNorms { change: 0.0, base: 0.0, ..*changed },
         });
@@ -243,8 +243,8 @@ fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>)
         (true, true) => ChangedFactors::Both,
         (false, false) => ChangedFactors::Nothing,
     };
-    let has_saved = inputs.layout.tensors.iter().any(|slot| slot.role == Role::Saved);
-    let names = inputs.layout.tensors.iter().map(|slot| slot.tensor.name.clone());
+    let has_saved = inputs.layout.tensors.iter().any(|entry| entry.role == Role::Saved);
+    let names = inputs.layout.tensors.iter().map(|entry| entry.tensor.name.clone());
     ClientReport {
         file: source.path.display().to_string(),
         down,
@@ -258,10 +258,10 @@ fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>)
 /// Change of one tensor in every client, and true if all clients have the same tensor.
 fn tensor_changes(
     inputs: &Inputs,
-    slot: usize,
+    tensor_index: usize,
     progress: &mut Progress<'_>,
 ) -> Result<(Vec<ChangeNorms>, bool), AdapterError> {
-    let AdapterTensor { tensor, .. } = &inputs.layout.tensors[slot];
+    let AdapterTensor { tensor, .. } = &inputs.layout.tensors[tensor_index];
     let (dtype, size) = (tensor.dtype, tensor.dtype.size());
     let mut squares = vec![(0.0, false); inputs.clients()];
     let (mut base_square, mut shared) = (0.0, true);
@@ -276,13 +276,13 @@ fn tensor_changes(
             Err(AdapterError::tensor(&source.path, &tensor.name, fault))
         };
         bytes.resize(length, 0);
-        inputs.base.read(&mut bytes, inputs.base.offsets[slot] + begin)?;
+        inputs.base.read(&mut bytes, inputs.base.offsets[tensor_index] + begin)?;
         check_finite(&inputs.base, &bytes)?;
         decode_block(dtype, &bytes, &mut before);
         base_square += before.iter().fold(0.0, |sum, value| sum + value.powi(2));
         for (client, (source, (square, differs))) in inputs.clients.iter().zip(&mut squares).enumerate() {
             other.resize(length, 0);
-            source.read(&mut other, source.offsets[slot] + begin)?;
+            source.read(&mut other, source.offsets[tensor_index] + begin)?;
             if client == 0 {
                 first.clone_from(&other);
             }
@@ -335,13 +335,13 @@ fn module_norms(
     if is_too_large(parts, rank, experts) {
         return Ok(None);
     }
-    let [down, up] = [pair.down, pair.up].map(|slot| {
-        let AdapterTensor { tensor, role } = &inputs.layout.tensors[slot];
+    let [down, up] = [pair.down, pair.up].map(|tensor_index| {
+        let AdapterTensor { tensor, role } = &inputs.layout.tensors[tensor_index];
         let length = usize::try_from(tensor.bytes()).unwrap_or(usize::MAX);
         let mut buffers = Vec::with_capacity(inputs.clients());
         for source in &inputs.clients {
             let mut buffer = vec![0; length];
-            source.read(&mut buffer, source.offsets[slot])?;
+            source.read(&mut buffer, source.offsets[tensor_index])?;
             buffers.push(buffer);
         }
         let clients: Vec<(f64, &[u8])> =
@@ -356,7 +356,7 @@ fn module_norms(
         })
     });
     let (down, up) = (down?, up?);
-    let bytes = [pair.down, pair.up].map(|slot| inputs.layout.tensors[slot].tensor.bytes());
+    let bytes = [pair.down, pair.up].map(|index| inputs.layout.tensors[index].tensor.bytes());
     progress.add((bytes[0] + bytes[1]).saturating_mul(inputs.clients() as u64))?;
     let weights = if centred { inputs.weights.as_slice() } else { &[] };
     Ok(Some(expert_norms(&down, &up, weights, inputs.total)))

@@ -265,7 +265,7 @@ fn half_to_f32(bits: u16) -> f32 {
 }
 
 /// Nearest f32, ties to even.
-#[allow(clippy::cast_possible_truncation, reason = "rounded, which is what it is for")]
+#[allow(clippy::cast_possible_truncation, reason = "rounding is intended")]
 fn nearest(value: f64) -> f32 {
     value as f32
 }

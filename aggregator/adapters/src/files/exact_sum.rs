@@ -219,7 +219,7 @@ mod tests {
     fn sums_match_exact_integer_sums() {
         let random = &mut stream(5, Purpose::Start, 2);
         let mut below = |bound: f64| {
-            #[allow(clippy::cast_possible_truncation, reason = "rounded down, which is meant")]
+            #[allow(clippy::cast_possible_truncation, reason = "rounding down is intended")]
             let drawn = (random.normal().abs() * 1e6 % 1.0 * bound) as i64;
             drawn
         };

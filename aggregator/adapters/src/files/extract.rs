@@ -99,10 +99,10 @@ pub fn extract_trained(adapter: &Path, kind: RoundKind, to: &Path) -> Result<(),
 }
 
 /// Header of a file with these tensors.
-fn header_of<'a>(slots: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
+fn header_of<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
     let mut text = r#"{"__metadata__":{"format":"pt"}"#.to_owned();
     let mut begin = 0;
-    for AdapterTensor { tensor, .. } in slots {
+    for AdapterTensor { tensor, .. } in entries {
         let end = begin + tensor.bytes();
         let name = serde_json::Value::from(tensor.name.as_str());
         let about = serde_json::json!({

@@ -89,20 +89,20 @@ impl Layout {
     /// Length of the longest tensor, in bytes.
     #[must_use]
     pub fn longest_tensor(&self) -> u64 {
-        self.tensors.iter().map(|slot| slot.tensor.bytes()).max().unwrap_or(0)
+        self.tensors.iter().map(|entry| entry.tensor.bytes()).max().unwrap_or(0)
     }
 
     /// Length of all tensors together, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.tensors.iter().map(|slot| slot.tensor.bytes()).sum()
+        self.tensors.iter().map(|entry| entry.tensor.bytes()).sum()
     }
 }
 
 /// Rank of a factor: the first dimension of a down factor, the second of an up factor. Factors of convolutions have more
 /// dimensions; those of an up factor are 1.
-pub(super) fn rank(slot: &AdapterTensor) -> Result<u64, LocatedFault> {
-    let AdapterTensor { tensor, role } = slot;
+pub(super) fn rank(entry: &AdapterTensor) -> Result<u64, LocatedFault> {
+    let AdapterTensor { tensor, role } = entry;
     let rank = match (role, tensor.shape.as_slice()) {
         (Role::Down, [rank, _, ..]) => Some(*rank),
         (Role::Up, [_, rank, rest @ ..]) if rest.iter().all(|size| *size == 1) => Some(*rank),

@@ -50,8 +50,13 @@ impl Plain {
 
     fn matches(&self, name: &str) -> bool {
         let mut rest = name.chars().rev();
-        let fits = |own: &Option<char>, letter: char| own.map_or(letter != '\n', |own| own == letter);
-        self.letters.iter().rev().all(|own| rest.next().is_some_and(|letter| fits(own, letter)))
+        let matches_letter = |expected: &Option<char>, letter: char| {
+            expected.map_or(letter != '\n', |expected| expected == letter)
+        };
+        self.letters
+            .iter()
+            .rev()
+            .all(|expected| rest.next().is_some_and(|letter| matches_letter(expected, letter)))
             && rest.next().is_none_or(|before| before == '.' && !self.is_whole)
     }
 }

@@ -4,7 +4,7 @@
 //! and an alpha of their own. A parameter that PEFT wraps itself (`target_parameters`) may be a stack of E experts: `lora_A` is
 //! (E r) x d_in and `lora_B` d_out x (r E), and expert e has the rows e r to e r + r - 1 of A and the columns e, e + E, e + 2 E, ...
 //! of B. The files do not contain E, but the rank of the factors is r E. Two parameters of one module are wrapped one around
-//! the other, `MODULE.lora_A` and `MODULE.base_layer.lora_A`; only their ranks may tell which parameter is which.
+//! the other, `MODULE.lora_A` and `MODULE.base_layer.lora_A`; only their ranks can distinguish the two.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub struct ModuleScaling {
     pub scale: f64,
 }
 
-/// Scaling of every factor pair in the order of the layout, or the reason why it is unknown.
+/// Scaling of every factor pair in the order of the layout, or the reason reason it is unknown.
 pub(super) type ModuleScalings = Vec<Result<ModuleScaling, String>>;
 
 /// Determines the scalings of all modules. Without a configuration every module is plain and has alpha 1.
@@ -66,7 +66,7 @@ pub(super) fn module_scalings(
                 scalings[member] = match plain(config, pair, &name) {
                     Ok(Ok(scaling)) => Ok(scaling),
                     Ok(Err(expected)) => return Err(mismatch(member, expected, false)),
-                    Err(why) => Err(why),
+                    Err(reason) => Err(reason),
                 };
             }
             continue;
@@ -85,8 +85,8 @@ pub(super) fn module_scalings(
         match known {
             Err(key) => candidates.iter().for_each(|member| scalings[*member] = Err(unsupported(&key))),
             Ok(known) => {
-                let found = parameter_scalings(config, &ranks, &known).map_err(|place| {
-                    mismatch(candidates[place], known.first().map_or(config.r, |known| known.0), true)
+                let found = parameter_scalings(config, &ranks, &known).map_err(|index| {
+                    mismatch(candidates[index], known.first().map_or(config.r, |known| known.0), true)
                 })?;
                 candidates.iter().zip(found).for_each(|(member, scaling)| scalings[*member] = scaling);
             }
@@ -95,7 +95,7 @@ pub(super) fn module_scalings(
     Ok(scalings)
 }
 
-/// Scaling of a module that is wrapped as a whole. `Ok(Err(rank))` is the rank that it should have, `Err` the reason why its
+/// Scaling of a module that is wrapped as a whole. `Ok(Err(rank))` is the rank that it should have, `Err` the reason reason its
 /// scaling is unknown.
 fn plain(config: &Config, pair: &FactorPair, name: &str) -> Result<Result<ModuleScaling, u64>, String> {
     let (rank, alpha) = config.rank_and_alpha(name).map_err(|key| unsupported(&key))?;
@@ -117,21 +117,21 @@ fn plain(config: &Config, pair: &FactorPair, name: &str) -> Result<Result<Module
 /// `known` parameters (rank and alpha). The error is the index of the first rank that fits none of them.
 fn parameter_scalings(config: &Config, ranks: &[u64], known: &[(u64, f64)]) -> Result<ModuleScalings, usize> {
     let fits = |rank: u64, (own, _): (u64, f64)| rank.is_multiple_of(own);
-    if let Some(place) = ranks.iter().position(|rank| !known.iter().any(|known| fits(*rank, *known))) {
-        return Err(place);
+    if let Some(index) = ranks.iter().position(|rank| !known.iter().any(|known| fits(*rank, *known))) {
+        return Err(index);
     }
-    let of = |rank: u64, (own, alpha): (u64, f64)| scaling(config, own, alpha, rank / own);
+    let scaling_of = |rank: u64, (own, alpha): (u64, f64)| scaling(config, own, alpha, rank / own);
     if known.windows(2).all(|pair| pair[0] == pair[1]) {
-        return Ok(ranks.iter().map(|rank| Ok(of(*rank, known[0]))).collect());
+        return Ok(ranks.iter().map(|rank| Ok(scaling_of(*rank, known[0]))).collect());
     }
-    let why = || "its rank fits several of target_parameters".to_owned();
+    let reason = || "its rank fits several of target_parameters".to_owned();
     if known.len() > PARAMETERS_MAX || ranks.len() > known.len() {
-        return Ok(ranks.iter().map(|_| Err(why())).collect());
+        return Ok(ranks.iter().map(|_| Err(reason())).collect());
     }
     let mut assignments = Vec::new();
     enumerate_assignments(&mut Vec::new(), ranks, known, &mut assignments);
     let experts = |assignment: &[usize]| -> Vec<u64> {
-        ranks.iter().zip(assignment).map(|(rank, place)| rank / known[*place].0).collect()
+        ranks.iter().zip(assignment).map(|(rank, index)| rank / known[*index].0).collect()
     };
     // All parameters of a module have the same number of experts.
     let same_experts =
@@ -139,10 +139,10 @@ fn parameter_scalings(config: &Config, ranks: &[u64], known: &[(u64, f64)]) -> R
     if assignments.iter().any(same_experts) {
         assignments.retain(same_experts);
     }
-    let found = |(place, rank): (usize, &u64)| {
-        let mut all = assignments.iter().map(|assignment| of(*rank, known[assignment[place]]));
-        let first = all.next().ok_or_else(why)?;
-        if all.all(|other| other == first) { Ok(first) } else { Err(why()) }
+    let found = |(index, rank): (usize, &u64)| {
+        let mut all = assignments.iter().map(|assignment| scaling_of(*rank, known[assignment[index]]));
+        let first = all.next().ok_or_else(reason)?;
+        if all.all(|other| other == first) { Ok(first) } else { Err(reason()) }
     };
     Ok(ranks.iter().enumerate().map(found).collect())
 }
@@ -158,9 +158,9 @@ fn enumerate_assignments(
         assignments.push(chosen.clone());
         return;
     };
-    for (place, (own, _)) in known.iter().enumerate() {
-        if rank.is_multiple_of(*own) && !chosen.contains(&place) {
-            chosen.push(place);
+    for (index, (own, _)) in known.iter().enumerate() {
+        if rank.is_multiple_of(*own) && !chosen.contains(&index) {
+            chosen.push(index);
             enumerate_assignments(chosen, ranks, known, assignments);
             chosen.pop();
         }

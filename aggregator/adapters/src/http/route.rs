@@ -98,7 +98,7 @@ fn samples(query: &str) -> Result<u32, HttpError> {
             let number = digits(value).filter(|samples| *samples <= SAMPLES_MAX);
             number.ok_or_else(|| error(format!("samples: found {}, allowed: {allowed}", quoted(value))))
         }
-        more => Err(error(format!("samples: found {} of them, allowed: one, {allowed}", more.len()))),
+        more => Err(error(format!("samples: found {} values, allowed: one, {allowed}", more.len()))),
     }
 }
 
@@ -111,7 +111,7 @@ fn number(query: &str, name: &str) -> Result<Option<u32>, HttpError> {
     match values(query, name).as_slice() {
         [] => Ok(None),
         [value] => digits(value).map(Some).ok_or_else(|| error(quoted(value))),
-        more => Err(error(format!("{} of them", more.len()))),
+        more => Err(error(format!("{} values", more.len()))),
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
             (Some("samples=NaN"), "found \"NaN\""),
             (Some("samples="), "found \"\""),
             (Some("samples"), "found \"\""),
-            (Some("samples=1&samples=1"), "found 2 of them"),
+            (Some("samples=1&samples=1"), "found 2 values"),
         ] {
             let path = "/round/1/adapter_model.safetensors";
             let error = Route::parse(&Method::PUT, path, query).unwrap_err();
