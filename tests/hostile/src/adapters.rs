@@ -1,12 +1,13 @@
-//! Files of adapters: a header that is accepted says what the format's own library reads in it, a configuration agrees with
-//! itself, and a mean depends on nothing but the numbers.
+//! Adapter files: an accepted header agrees with the format's own library, an accepted configuration agrees
+//! with itself, and a mean depends only on the numbers.
 
 use fedspan_adapters::files::{Config, Dtype, Fault, Header, Layout, MeanBuffers, weighted_mean};
 use safetensors::SafeTensors;
 
 use crate::{Random, Work};
 
-/// The first byte chooses: a file, a header with as many bytes behind it as the second says, a configuration, numbers.
+/// Runs an input: the first byte chooses a file, a header followed by as many bytes as the second byte says,
+/// a configuration, or numbers.
 pub fn adapter_files(bytes: &[u8]) -> Work {
     let Some(([which, count], rest)) = bytes.split_first_chunk() else {
         return Work { frames: 1, refused: 1, steps: 1 };
@@ -23,8 +24,8 @@ pub fn adapter_files(bytes: &[u8]) -> Work {
     Work { frames: 1, refused: u64::from(!taken), steps: 1 }
 }
 
-/// Messages are one line, however long what they quote.
-fn said(tensor: Option<&str>, fault: &Fault, length: usize) {
+/// Checks that an error message is not much longer than the input it quotes.
+fn check_message(tensor: Option<&str>, fault: &Fault, length: usize) {
     let text = fault.to_string();
     assert!(!text.is_empty() && text.len() <= 4 * length + 1000, "a message of {} bytes", text.len());
     assert!(tensor.is_none_or(|name| name.len() <= 4 * length), "a name that was not there");
@@ -34,7 +35,7 @@ fn file(bytes: &[u8]) -> bool {
     let header = match Header::read(bytes, bytes.len() as u64) {
         Ok(header) => header,
         Err((tensor, fault)) => {
-            said(tensor.as_deref(), &fault, bytes.len());
+            check_message(tensor.as_deref(), &fault, bytes.len());
             return false;
         }
     };
@@ -60,7 +61,7 @@ fn file(bytes: &[u8]) -> bool {
             true
         }
         Err((tensor, fault)) => {
-            said(tensor.as_deref(), &fault, bytes.len());
+            check_message(tensor.as_deref(), &fault, bytes.len());
             false
         }
     }
@@ -74,16 +75,17 @@ fn config(bytes: &[u8]) -> bool {
             true
         }
         Err(fault) => {
-            said(None, &fault, bytes.len());
+            check_message(None, &fault, bytes.len());
             false
         }
     }
 }
 
-/// Up to four clients of the same length: in any order, and whole or in pieces, the same bits; what is not finite is found.
+/// Averages one to four clients of equal length. The result has the same bits in any order, whole or element
+/// by element; values that are not finite are found.
 fn numbers(count: u8, bytes: &[u8]) -> bool {
-    let kind = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(count / 4) % 3];
-    let (clients, size) = (usize::from(count % 4) + 1, kind.size());
+    let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(count / 4) % 3];
+    let (clients, size) = (usize::from(count % 4) + 1, dtype.size());
     let elements = bytes.len() / (clients * size);
     let mut blocks: Vec<(f64, &[u8])> = bytes
         .chunks_exact((elements * size).max(1))
@@ -95,13 +97,13 @@ fn numbers(count: u8, bytes: &[u8]) -> bool {
         return false;
     }
     let total = blocks.iter().map(|(weight, _)| weight).sum();
-    let (mut room, mut means) = (MeanBuffers::default(), vec![0.0; elements]);
+    let (mut buffers, mut means) = (MeanBuffers::default(), vec![0.0; elements]);
     let mut value = [0.0];
     let mut finite = |block: &[u8], element: usize| {
-        kind.decode(&block[element * size..], &mut value);
+        dtype.decode(&block[element * size..], &mut value);
         value[0].is_finite()
     };
-    let done = weighted_mean(&blocks, kind, total, &mut means, &mut room);
+    let done = weighted_mean(&blocks, dtype, total, &mut means, &mut buffers);
     let sound = (0..elements).all(|element| blocks.iter().all(|(_, block)| finite(block, element)));
     assert_eq!(done.is_ok(), sound);
     if let Err((client, element)) = done {
@@ -117,7 +119,7 @@ fn numbers(count: u8, bytes: &[u8]) -> bool {
             let one: Vec<(f64, &[u8])> =
                 blocks.iter().map(|(weight, block)| (*weight, &block[element * size..][..size])).collect();
             let mut found = [0.0];
-            weighted_mean(&one, kind, total, &mut found, &mut room).expect("finite, as before");
+            weighted_mean(&one, dtype, total, &mut found, &mut buffers).expect("finite, as before");
             assert_eq!(found[0].to_bits(), *bits);
         }
     }
@@ -151,7 +153,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.push([&[2, 0], config.as_bytes()].concat());
     }
     for count in 0..12 {
-        // Exponents in the middle, and bits as they come.
+        // Random values with exponents of medium size, and equal values.
         let drawn: Vec<u8> = (0..48).map(|_| random.byte() & 0xBF).collect();
         seeds.push([&[3, count], &drawn[..]].concat());
         seeds.push([&[3, count], &[0x3C; 40][..]].concat());

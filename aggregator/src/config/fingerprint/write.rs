@@ -2,7 +2,7 @@
 //!
 //! Sections are taken apart field by field: one that is new must be written here, or left out with a reason.
 
-use fedspan_protocol::limits::UNTIL_SETTLED;
+use fedspan_protocol::limits::UNTIL_PLATEAU;
 use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
@@ -203,7 +203,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
             }
             match final_head {
                 HeadSolve::LeastSquares { ridge } => set("final_ridge", ridge.into()),
-                HeadSolve::LeaveOneOut { otherwise } => {
+                HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
                     set("final_ridge", "auto".into());
                     set("fallback_ridge", otherwise.into());
                 }
@@ -256,7 +256,7 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
     set(
         "tuning_epochs",
         match tuning_epochs {
-            UNTIL_SETTLED => "auto".into(),
+            UNTIL_PLATEAU => "auto".into(),
             epochs => epochs.into(),
         },
     );
