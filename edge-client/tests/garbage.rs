@@ -141,7 +141,7 @@ proptest! {
             if bench.last.close {
                 bench.all(Event::LinkDown);
             }
-            // Whatever came: no answer, or a finite one.
+            // Whatever arrived: no answer, or a finite one.
             let mut out = [0.0];
             if bench.session.task_mut().predict(&samples().x[..D], &mut out).is_ok() {
                 prop_assert!(out[0].is_finite());

@@ -1,5 +1,5 @@
-//! `cargo bench`: kernels against nalgebra, the codec against a copy of the same bytes, one simulated round
-//! against the arithmetic inside it. Every group has its baseline in the same run.
+//! Benchmarks: kernels compared with nalgebra, the codec compared with a copy of the same bytes, and a
+//! simulated round compared with the arithmetic in it. Every group has its baseline in the same run.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use divan::counter::{BytesCount, ItemsCount};
@@ -21,7 +21,7 @@ fn main() {
     divan::main();
 }
 
-/// Values that are nothing special.
+/// Pseudo-random values.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -45,7 +45,7 @@ fn opening(d: usize, k: usize) -> RoundOpen {
     RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors: Descriptors::from_iter([tensor]) }
 }
 
-/// One FedRep update on the device's own code: head, then gradient factors.
+/// One FedRep update by the device's own code: head, then gradient factors.
 fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
     let (x, y, b) = (numbers(m * D, 1), numbers(m, 2), basis(D, K));
     let mut client = Linear::new(Workspace::<D, K>::new());
@@ -58,7 +58,7 @@ fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
         .bench_local(|| client.run(black_box(RoundId { round: 1, stage: 0 }), &mut source).expect("runs"));
 }
 
-/// The same with nalgebra in f32: normal equations, rank-one gradient.
+/// The same update with nalgebra in f32: normal equations, rank-one gradient.
 fn update_nalgebra(bencher: Bencher, d: usize, k: usize, m: usize) {
     let x = DMatrix::from_row_slice(m, d, &numbers(m * d, 1));
     let y = DVector::from_row_slice(&numbers(m, 2));
@@ -100,7 +100,7 @@ mod update_128_8_32 {
     }
 }
 
-/// One power iteration `X^T (X Z)` on a device's samples, the shape of the scenario `fedpower-mnist`.
+/// One power iteration `X^T (X Z)` on a device's samples, in the shape of the scenario `fedpower-mnist`.
 #[divan::bench_group]
 mod power_784_10_100 {
     use fedspan_client::memory::PowerWorkspace;
@@ -135,7 +135,8 @@ mod power_784_10_100 {
         client(bencher, Linear::new(PowerWorkspace::new()));
     }
 
-    /// Integers, and noise on each of D R numbers: once an iteration, whatever the number of samples.
+    /// Integer arithmetic with noise on each of the D R numbers, once per iteration and independent of the number
+    /// of samples.
     #[divan::bench]
     fn with_noise(bencher: Bencher) {
         struct Counter(u64);
@@ -212,7 +213,7 @@ mod simulation {
     const ROUNDS: usize = 20;
     const CLIENTS: usize = 500;
 
-    /// Whole rounds of 500 clients, protocol included; compare an item with `update_20_2_20`.
+    /// Whole rounds of 500 clients, protocol included; compare the time per item with `update_20_2_20`.
     #[divan::bench]
     fn twenty_rounds(bencher: Bencher) {
         let text = format!(
@@ -226,7 +227,7 @@ mod simulation {
     }
 }
 
-/// What a round of `n` updates of 64 x 4 takes at its close under a rule, beside the mean's whole round.
+/// Absorbs `n` updates of 64 x 4 and closes the round, under each rule.
 #[divan::bench(
     args = [
         (Rule::Mean, 40),
