@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod cycles;
 pub mod disasters;
 pub mod epochs;
 pub mod exponential;

@@ -1,11 +1,13 @@
-//! Checks and chores of the repository, started by `cargo xtask`.
+//! Command line of `cargo xtask`.
 
-mod prose;
-
+use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use fedspan_xtask::{
+    Context, Failure, bare_metal, cycles, emulation, firmware, nightly, prose, setup, suite,
+};
 
 /// Checks and chores of the FedSpan repository.
 #[derive(Parser, Debug)]
@@ -17,46 +19,62 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Run the tests: the workspace's, the bare-metal builds, fleets of emulated boards.
+    Run(suite::Suite),
+    /// Find, or fetch, what bare-metal builds and emulated boards need.
+    Setup(setup::Setup),
+    /// Build the device's crate for bare-metal targets in target/boards.
+    BareMetal,
+    /// Build the firmware of real boards; measure flash and static RAM.
+    Firmware(firmware::Firmware),
+    /// Run the firmware of emulated boards; measure what an update costs.
+    Boards(emulation::Emulation),
+    /// Estimate cycles from a log of `qemu -d in_asm,exec,nochain` on standard input.
+    Cycles {
+        /// Core, one of m0, m3, m4, rv32imc.
+        core: String,
+    },
+    /// Run the checks that take hours.
+    Nightly(nightly::Nightly),
     /// Count comments, log lines, error texts and names of tests that break the rules for words.
     Prose(prose::Prose),
 }
 
-/// A command has failed: the message for standard error, and the exit code.
-#[derive(Debug)]
-pub struct Failure {
-    message: String,
-    code: u8,
-}
-
-impl Failure {
-    /// Failure with exit code 1.
-    #[must_use]
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: 1 }
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::new(error.to_string())
-    }
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = match &arguments.command {
-        Command::Prose(prose) => prose::run(&root(), prose),
-    };
-    match done {
+    match Context::new(root()).map_err(Failure::from).and_then(|context| run(&context, &arguments.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{}", failure.message);
+            if !failure.message.is_empty() {
+                eprintln!("{}", failure.message);
+            }
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// Root of the repository: two folders above this package, as cargo says when it runs it.
+fn run(context: &Context, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Run(arguments) => suite::run(context, arguments),
+        Command::Setup(arguments) => setup::run(context, *arguments).map(|_| ()),
+        Command::BareMetal => bare_metal::run(context),
+        Command::Firmware(arguments) => firmware::run(context, arguments),
+        Command::Boards(arguments) => emulation::run(context, arguments),
+        Command::Cycles { core } => estimate(core, std::io::stdin().lock()),
+        Command::Nightly(arguments) => nightly::run(context, arguments),
+        Command::Prose(arguments) => prose::run(&context.root, arguments),
+    }
+}
+
+fn estimate(core: &str, log: impl BufRead) -> Result<(), Failure> {
+    let core = cycles::Core::named(core).ok_or_else(|| {
+        Failure::with_code(2, format!("cycles: found core {core:?}, allowed: m0, m3, m4, rv32imc"))
+    })?;
+    println!("{}", cycles::estimate(core, log).map_err(|fault| Failure::new(format!("cycles: {fault}")))?);
+    Ok(())
+}
+
+/// Root of the repository: two folders above this package, whose folder `cargo run` passes on.
 fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

@@ -1,0 +1,17 @@
+//! Checks and chores of the FedSpan repository: the library behind `cargo xtask`.
+//!
+//! [`boards`] is the table of boards, which tests read, too. Each other module is one command, or what commands share.
+
+pub mod bare_metal;
+pub mod boards;
+pub mod cycles;
+mod elf;
+pub mod emulation;
+pub mod firmware;
+pub mod nightly;
+pub mod process;
+pub mod prose;
+pub mod setup;
+pub mod suite;
+
+pub use process::{Context, Failure};
