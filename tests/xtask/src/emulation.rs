@@ -19,21 +19,24 @@ use run::Runner;
 /// Arguments of `cargo xtask boards`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Builds null, client, update, update_i16 and seal for every emulated core (or those named), runs null, \
-client without settings and without a key, both updates and seal in QEMU, and writes what the updates print, a line for \
-each problem, to target/boards/measured.jsonl, and what seal prints to target/boards/sealed.jsonl. Some cores run power and \
-network as well (target/boards/powered.jsonl, trained.jsonl). Each line says how it was built:
+    after_help = "Builds null, client, update, update_i16 and seal for every emulated core (or those named), runs
+null, client without settings and without a key, both updates and seal in QEMU, and writes what the
+updates print, a line for each problem, to target/boards/measured.jsonl, and what seal prints to
+target/boards/sealed.jsonl. Some cores run power and network as well (target/boards/powered.jsonl,
+trained.jsonl). Each line says how it was built:
 
   \"3\"    everything at opt-level 3
   \"3+s\"  the firmware at 3, client and protocol crates at \"s\" (m4 only)
   \"s\"    everything at \"s\" (as the boards' Cargo.toml has it); here cycles are estimated as well
 
-Cores, levels and networks are those of edge-client/boards/boards.toml. Runs on the host the tests of what the boards share. \
-Fails if a firmware does not build, run or exit as it should, if two cores, or a core and the host, disagree on a bit, or if \
-a figure has grown by more than 2 % over tests/budgets.toml (all cores only). FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets \
-and the READMEs' tables.
+Cores, levels and networks are those of edge-client/boards/boards.toml. Runs on the host the tests
+of what the boards share. Fails if a firmware does not build, run or exit as it should, if two
+cores, or a core and the host, disagree on a bit, or if a figure has grown by more than 2 % over
+tests/budgets.toml (all cores only). FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets and the
+READMEs' tables.
 
-exit: 0 all well · 1 something failed · 2 wrong arguments · 3 something is missing (tests/setup says what)"
+exit: 0 all well · 1 something failed · 2 wrong arguments · 3 something is missing (tests/setup says
+what)"
 )]
 pub struct Emulation {
     /// Cores, by their names in the table.
@@ -309,7 +312,7 @@ impl Measurement<'_> {
         self.complain(message, &output);
     }
 
-    /// One problem, one answer: whatever the core, however it was built, and on the host.
+    /// Checks that every core, every way to build and the host give the same bits for the same problem.
     fn compare_bits(&mut self, host: &[String]) {
         let lines = [&self.lines.measured, &self.lines.powered, &self.lines.trained];
         let mut answers: BTreeSet<String> =

@@ -13,19 +13,21 @@ use crate::setup::{self, FOLDER, Setup, Toolchain};
 /// Arguments of `cargo xtask firmware`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Builds null and client for every board of real hardware (or those named), runs on the host the tests \
-of what they share, and prints flash and static RAM in bytes. Then links the whole client without any board, which works \
-only if no panic can be reached:
+    after_help = "Builds null and client for every board of real hardware (or those named), runs on the host the tests
+of what they share, and prints flash and static RAM in bytes. Then links the whole client without
+any board, which works only if no panic can be reached:
 
   \"s\"    everything at \"s\" (as the boards' Cargo.toml has it), for three shapes (d, k)
   \"3\"    everything at opt-level 3, for the same shapes
   \"3+s\"  the firmware at 3, client and protocol crates at \"s\"
 
-Boards and variants are those of edge-client/boards/boards.toml. All figures go to target/boards/sizes.jsonl. Fails if a \
-firmware does not build, or if a figure has grown by more than 2 % over tests/budgets.toml (all boards only). \
-FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets and the README's table. Nothing is flashed.
+Boards and variants are those of edge-client/boards/boards.toml. All figures go to
+target/boards/sizes.jsonl. Fails if a firmware does not build, or if a figure has grown by more than
+2 % over tests/budgets.toml (all boards only). FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets and
+the README's table. Nothing is flashed.
 
-exit: 0 all well · 1 something failed · 2 wrong arguments · 3 something is missing (tests/setup says what)"
+exit: 0 all well · 1 something failed · 2 wrong arguments · 3 something is missing (tests/setup says
+what)"
 )]
 pub struct Firmware {
     /// Boards, by their names in the table.

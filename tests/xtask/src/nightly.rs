@@ -11,8 +11,9 @@ use crate::process::{Context, Failure, NOT_RUN};
 /// Arguments of `cargo xtask nightly`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Runs the parts (or those that are named), one after the other, each with its output in \
-target/nightly/PART.log, and prints a table of results. Goes on after a failure; Ctrl-C ends it and shows what was done.
+    after_help = "Runs the parts (or those that are named), one after the other, each with its output in
+target/nightly/PART.log, and prints a table of results. Goes on after a failure; Ctrl-C ends it and
+shows what was done.
 
 exit: 0 all parts are well · 1 one failed, or Ctrl-C ended it · 2 wrong arguments"
 )]

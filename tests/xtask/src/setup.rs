@@ -164,7 +164,7 @@ impl Toolchain {
     /// File of an emulator's program.
     ///
     /// # Errors
-    /// It was not found.
+    /// The emulator was not found (exit code 3).
     pub fn emulator(&self, program: &str) -> Result<&Path, Failure> {
         let known = EMULATORS.iter().position(|name| *name == program);
         let found = known.and_then(|index| self.emulators[index].as_deref());
@@ -245,7 +245,7 @@ fn add_compiler(context: &Context, targets: &[String]) -> Result<Option<Compiler
         let mut rustup = context.command("rustup");
         rustup.args(["target", "add"]).args(targets);
         let log = context.root.join(FOLDER).join("rustup.log");
-        // Whatever it says: the sysroot shows the result.
+        // The sysroot shows the result; the exit code of rustup is of no use.
         let _ = context.run_into(&mut rustup, &log, Duration::from_secs(120));
         let found = find_compiler(context, targets)?;
         if found.is_some() {

@@ -22,9 +22,10 @@ const BASELINE: &str = "tests/xtask/prose.toml";
 /// Arguments of `cargo xtask prose`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "An item is one doc comment (or one section of it), help text, log message, error text or name of \
-a test. It breaks the rules if it begins with a word of the list 'first', or contains a word of the list 'anywhere'; a \
-log message also if it has a placeholder. Plain comments are counted, but no part of the per cent.
+    after_help = "An item is one doc comment (or one section of it), help text, log message, error text or name of a
+test. It breaks the rules if it begins with a word of the list 'first', or contains a word of the
+list 'anywhere'; a log message also if it has a placeholder. Plain comments are counted, but no part
+of the per cent.
 
 exit: 0 all well · 1 a count is above its baseline (with CI=true: or below) · 2 wrong arguments"
 )]
