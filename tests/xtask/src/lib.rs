@@ -5,6 +5,7 @@
 pub mod bare_metal;
 pub mod boards;
 pub mod cycles;
+pub mod dependencies;
 mod elf;
 pub mod emulation;
 pub mod firmware;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use fedspan_xtask::dependencies::{advisories, licences, msrv, package};
 use fedspan_xtask::{
     Context, Failure, bare_metal, cycles, emulation, firmware, nightly, prose, setup, suite,
 };
@@ -36,6 +37,14 @@ enum Command {
     },
     /// Run the checks that take hours.
     Nightly(nightly::Nightly),
+    /// Check the licences and sources of all dependencies against deny.toml.
+    Licences,
+    /// Check all dependencies against a copy of the RustSec database.
+    Advisories(advisories::Advisories),
+    /// Check the oldest version of Rust that the manifests promise.
+    Msrv(msrv::Msrv),
+    /// Pack every crate that is meant to be published.
+    Package(package::Pack),
     /// Count comments, log lines, error texts and names of tests that break the rules for words.
     Prose(prose::Prose),
 }
@@ -62,6 +71,10 @@ fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::Boards(arguments) => emulation::run(context, arguments),
         Command::Cycles { core } => estimate(core, std::io::stdin().lock()),
         Command::Nightly(arguments) => nightly::run(context, arguments),
+        Command::Licences => licences::run(context),
+        Command::Advisories(arguments) => advisories::run(context, arguments),
+        Command::Msrv(arguments) => msrv::run(context, *arguments),
+        Command::Package(arguments) => package::run(context, *arguments),
         Command::Prose(arguments) => prose::run(&context.root, arguments),
     }
 }
