@@ -242,6 +242,13 @@ pub fn test_profile() -> String {
     variable("FEDSPAN_TEST_PROFILE").unwrap_or_else(|| "release".to_owned())
 }
 
+/// Prints lines to standard output. A reader that has closed it, as `head` does, is no fault.
+pub fn print_lines(text: &str) {
+    use std::io::Write;
+    let mut output = io::stdout().lock();
+    let _ = writeln!(output, "{text}").and_then(|()| output.flush());
+}
+
 /// Writes a file in one step, so that no other process reads half of it.
 ///
 /// # Errors

@@ -38,8 +38,7 @@ const FIELDS: [&str; 6] = ["description", "license", "repository", "readme", "ke
 pub fn run(context: &Context, arguments: Pack) -> Result<(), Failure> {
     let document = metadata(context, Path::new(""), &["--no-deps"])?;
     let document = document.ok_or_else(|| Failure::new("package: cargo metadata failed"))?;
-    let mut cargo =
-        context.cargo(&["package", "--locked", "--quiet", "--target-dir", "target/package-check"]);
+    let mut cargo = context.cargo(&["package", "--locked", "--quiet"]);
     let mut failed = false;
     for package in
         document["packages"].as_array().into_iter().flatten().filter(|package| is_published(package))

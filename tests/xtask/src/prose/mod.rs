@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::process::{Failure, is_ci};
+use crate::process::{Failure, is_ci, print_lines};
 use baseline::{Area, Baseline, Counts};
 use items::items;
 use words::Words;
@@ -85,7 +85,7 @@ pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
     if arguments.list {
         print(&offences);
     } else {
-        println!("{}", table(&baseline.areas, &counted));
+        print_lines(&table(&baseline.areas, &counted));
     }
     if arguments.update {
         let new = baseline.updated(&text, &counted).map_err(Failure::new)?;
@@ -126,7 +126,7 @@ fn paths(paths: &[PathBuf], words: &Words, list: bool) -> Result<(), Failure> {
         print(&offences);
     }
     let area = Area { folder: "these paths".to_owned(), limit: None, baseline: Default::default() };
-    println!("{}", table(&[area], &[counts]));
+    print_lines(&table(&[area], &[counts]));
     Ok(())
 }
 
@@ -149,7 +149,7 @@ fn count(file: &Path, shown: &Path, words: &Words, counts: &mut Counts) -> Resul
 fn print(offences: &[Offence]) {
     for Offence { file, line, class, reason, text } in offences {
         let shown: String = text.chars().take(90).collect();
-        println!("{}:{line}: {class} {reason}: {shown}", file.display());
+        print_lines(&format!("{}:{line}: {class} {reason}: {shown}", file.display()));
     }
 }
 
