@@ -17,7 +17,7 @@ use figures::{problem_and_bits, problem_only, with_figure, with_level};
 use run::Runner;
 
 /// Arguments of `cargo xtask boards`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(
     after_help = "Builds null, client, update, update_i16 and seal for every emulated core (or those named), runs
 null, client without settings and without a key, both updates and seal in QEMU, and writes what the

@@ -11,7 +11,7 @@ use crate::process::{Context, Failure, test_profile};
 use crate::setup::{self, FOLDER, Setup, Toolchain};
 
 /// Arguments of `cargo xtask firmware`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(
     after_help = "Builds null and client for every board of real hardware (or those named), runs on the host the tests
 of what they share, and prints flash and static RAM in bytes. Then links the whole client without

@@ -4,6 +4,7 @@
 
 pub mod bare_metal;
 pub mod boards;
+pub mod ci;
 pub mod cycles;
 pub mod dependencies;
 mod elf;

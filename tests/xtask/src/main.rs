@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use fedspan_xtask::dependencies::{advisories, licences, msrv, package};
 use fedspan_xtask::{
-    Context, Failure, bare_metal, cycles, emulation, firmware, nightly, prose, setup, suite,
+    Context, Failure, bare_metal, ci, cycles, emulation, firmware, nightly, prose, setup, suite,
 };
 
 /// Checks and chores of the FedSpan repository.
@@ -22,6 +22,10 @@ struct Arguments {
 enum Command {
     /// Run the tests: the workspace's, the bare-metal builds, fleets of emulated boards.
     Run(suite::Suite),
+    /// Run the stages of continuous integration.
+    Ci(ci::Ci),
+    /// Run tests of protocol and client under Miri, where it is installed.
+    Miri,
     /// Find, or fetch, what bare-metal builds and emulated boards need.
     Setup(setup::Setup),
     /// Build the device's crate for bare-metal targets in target/boards.
@@ -65,6 +69,8 @@ fn main() -> ExitCode {
 fn run(context: &Context, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Run(arguments) => suite::run(context, arguments),
+        Command::Ci(arguments) => ci::run(context, arguments),
+        Command::Miri => ci::miri(context),
         Command::Setup(arguments) => setup::run(context, *arguments).map(|_| ()),
         Command::BareMetal => bare_metal::run(context),
         Command::Firmware(arguments) => firmware::run(context, arguments),

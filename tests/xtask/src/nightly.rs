@@ -140,9 +140,8 @@ pub fn run(context: &Context, arguments: &Nightly) -> Result<(), Failure> {
         let start = Instant::now();
         let file = folder.join(format!("{name}.log"));
         let log = File::create(&file)?;
-        let mut words = command.split_whitespace();
-        let mut program = context.command(program_of(context, words.next().unwrap_or_default()));
-        program.args(words).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut program = context.words(command);
+        program.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let code = match context.status(&mut program) {
             Ok(status) => status.code(),
             Err(failure) => {
@@ -163,11 +162,6 @@ pub fn run(context: &Context, arguments: &Nightly) -> Result<(), Failure> {
         println!("{row}");
     }
     if failed || context.is_interrupted() { Err(Failure::printed()) } else { Ok(()) }
-}
-
-/// A script of the repository, by its path from the root; another program by its name.
-fn program_of(context: &Context, word: &str) -> std::path::PathBuf {
-    if word.contains('/') { context.root.join(word) } else { word.into() }
 }
 
 fn result(code: Option<i32>, interrupted: bool) -> &'static str {

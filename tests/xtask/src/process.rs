@@ -109,6 +109,17 @@ impl Context {
         command
     }
 
+    /// A program and its arguments, separated by spaces. A program with a slash is a script of the repository.
+    #[must_use]
+    pub fn words(&self, words: &str) -> Command {
+        let mut words = words.split_whitespace();
+        let program = words.next().unwrap_or_default();
+        let program = if program.contains('/') { self.root.join(program) } else { PathBuf::from(program) };
+        let mut command = self.command(program);
+        command.args(words);
+        command
+    }
+
     /// Folders of libraries that `cargo run` adds for build output and its own tool chain.
     fn is_of_build(&self, folder: &Path) -> bool {
         let toolchain = std::env::var_os("CARGO").map(PathBuf::from);

@@ -31,6 +31,14 @@ pub struct Suite {
     pub quick: bool,
 }
 
+impl Suite {
+    /// Everything, with what is missing fetched first.
+    #[must_use]
+    pub fn of_ci() -> Self {
+        Self { install: true, quick: false }
+    }
+}
+
 /// Tests of the workspace that take long: filters of names, and what they cover.
 const LONG: [(&str, &str); 0] = [];
 
@@ -95,7 +103,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
                 cargo.args(arguments);
                 Some(cargo)
             }
-            Action::Script(script) => Some(context.command(context.root.join(script))),
+            Action::Script(script) => Some(context.words(script)),
         };
         let succeeds = match &mut program {
             None => bare_metal::build(context, &toolchain).is_ok(),

@@ -11,7 +11,7 @@ use super::{RULES, manifests, report};
 use crate::process::{Context, Failure, NOT_RUN, variable};
 
 /// Arguments of `cargo xtask advisories`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(
     after_help = "The database is a copy of https://github.com/RustSec/advisory-db: --database, FEDSPAN_ADVISORY_DB, or
 where cargo-audit and cargo-deny keep theirs. Without one nothing is checked (exit code 77). All crates

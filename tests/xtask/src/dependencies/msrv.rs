@@ -10,7 +10,7 @@ use super::{Manifest, Package, manifests, metadata, not_run, packages, report};
 use crate::process::{Context, Failure, NOT_RUN, is_ci, is_on_path};
 
 /// Arguments of `cargo xtask msrv`.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug, Default)]
 #[command(
     after_help = "Checks that no dependency asks for a later Rust than the rust-version of the manifest that it belongs
 to, then builds the workspace's crates with that version of Rust, if rustup has it or (in CI, or with

@@ -9,7 +9,7 @@ use super::metadata;
 use crate::process::{Context, Failure};
 
 /// Arguments of `cargo xtask package`.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug, Default)]
 #[command(
     after_help = "Packs each crate of the workspace without `publish = false`, and builds it from its package alone.
 Prints which of description, license, repository, readme, keywords and categories a crate lacks.

@@ -20,7 +20,7 @@ use words::Words;
 const BASELINE: &str = "tests/xtask/prose.toml";
 
 /// Arguments of `cargo xtask prose`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(
     after_help = "An item is one doc comment (or one section of it), help text, log message, error text or name of a
 test. It breaks the rules if it begins with a word of the list 'first', or contains a word of the
@@ -42,6 +42,14 @@ pub struct Prose {
     /// Files or folders to look at (with --list, or for one count); default: every area.
     #[arg(conflicts_with_all = ["check", "update"])]
     paths: Vec<PathBuf>,
+}
+
+impl Prose {
+    /// Comparison with the baseline.
+    #[must_use]
+    pub fn check() -> Self {
+        Self { check: true, ..Self::default() }
+    }
 }
 
 /// One item that breaks the rules.
