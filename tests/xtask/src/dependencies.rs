@@ -75,7 +75,7 @@ fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
 }
 
 /// Target of the machine that builds.
-fn host(context: &Context) -> Result<String, Failure> {
+pub(crate) fn host(context: &Context) -> Result<String, Failure> {
     let output = context.command("rustc").arg("-vV").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));

@@ -10,6 +10,7 @@ pub mod dependencies;
 mod elf;
 pub mod emulation;
 pub mod firmware;
+pub mod fuzz;
 pub mod nightly;
 pub mod process;
 pub mod prose;

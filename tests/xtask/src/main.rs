@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use fedspan_xtask::dependencies::{advisories, licences, msrv, package};
 use fedspan_xtask::{
-    Context, Failure, bare_metal, ci, cycles, emulation, firmware, nightly, prose, setup, suite,
+    Context, Failure, bare_metal, ci, cycles, emulation, firmware, fuzz, nightly, prose, setup, suite,
 };
 
 /// Checks and chores of the FedSpan repository.
@@ -39,6 +39,8 @@ enum Command {
         /// Core, one of m0, m3, m4, rv32imc.
         core: String,
     },
+    /// Fuzz every target for some seconds.
+    Fuzz(fuzz::Fuzz),
     /// Run the checks that take hours.
     Nightly(nightly::Nightly),
     /// Check the licences and sources of all dependencies against deny.toml.
@@ -76,6 +78,7 @@ fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::Firmware(arguments) => firmware::run(context, arguments),
         Command::Boards(arguments) => emulation::run(context, arguments),
         Command::Cycles { core } => estimate(core, std::io::stdin().lock()),
+        Command::Fuzz(arguments) => fuzz::run(context, arguments),
         Command::Nightly(arguments) => nightly::run(context, arguments),
         Command::Licences => licences::run(context),
         Command::Advisories(arguments) => advisories::run(context, arguments),
