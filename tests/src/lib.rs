@@ -10,7 +10,6 @@ pub mod keys;
 pub mod kills;
 pub mod lists;
 pub mod load;
-pub mod mutants;
 pub mod observed_acks;
 pub mod recovery;
 pub mod replay;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::budget::{
-    BOARDS, Key, List, GeneratedTable, Rows, builds, core_name, is_estimated, lines, regenerating, tables, word,
-    write_list,
+    BOARDS, GeneratedTable, Key, List, Rows, builds, core_name, is_estimated, lines, regenerating, tables,
+    word, write_list,
 };
 use serde_json::Value;
 

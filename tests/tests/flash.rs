@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use fedspan_xtask::boards::Linked;
 
-use crate::budget::{BOARDS, List, GeneratedTable, Rows, lines, regenerating};
+use crate::budget::{BOARDS, GeneratedTable, List, Rows, lines, regenerating};
 
 const LIST: List = List {
     name: "flash",

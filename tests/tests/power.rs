@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::budget::{BOARDS, Key, List, GeneratedTable, Rows, core_name, lines, regenerating};
+use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
 
 const LIST: List = List {
     name: "power",

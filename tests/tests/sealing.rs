@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::budget::{BOARDS, List, GeneratedTable, Rows, builds, is_estimated, lines, regenerating, tables};
+use crate::budget::{BOARDS, GeneratedTable, List, Rows, builds, is_estimated, lines, regenerating, tables};
 
 const LIST: List =
     List { name: "sealing", keys: &["core", "opt_level", "limit"], figures: &FIGURES, numbers: &[] };

@@ -13,17 +13,17 @@ use crate::process::{Context, Failure};
 /// Arguments of `cargo xtask fuzz`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Builds the fuzz targets and runs each for SECONDS (default 30), from the seeds in the code, the corpus in
-tests/fuzz/corpus and the inputs that earlier runs have found (target/fuzz/found). Prints the executions
-of each and its slowest input.
+    after_help = "Builds the fuzz targets and runs each for SECONDS (default 30) on the seeds in the code, the corpus in
+tests/fuzz/corpus and the inputs that earlier runs found (target/fuzz/found). Prints the executions of
+each target and its slowest input.
 
-exit: 0 all ran, and nothing broke · 1 a target broke (the input is printed, as a file and as hex) ·
-2 wrong arguments
+exit: 0 all invariants held · 1 a target failed (its input is printed, as a file and as hex) · 2 wrong
+arguments
 With cargo-fuzz: cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET"
 )]
 pub struct Fuzz {
-    /// Afterwards add to tests/fuzz/corpus the inputs that reach code that no input there reaches, shortest first, at
-    /// most 64 inputs of at most 512 bytes a target.
+    /// Afterwards add inputs that reach new code to tests/fuzz/corpus, shortest first, up to 64 inputs of at most 512
+    /// bytes for each target.
     #[arg(long)]
     minimise: bool,
     /// Seconds for each target, or names of targets.
@@ -141,7 +141,7 @@ impl<'a> Fuzzer<'a> {
             .words("cargo build --manifest-path tests/fuzz/Cargo.toml --locked --release --quiet --bins");
         // Naming the target keeps the flags off build scripts.
         cargo.args(["--target", &host, "--target-dir"]).arg(&folder);
-        // The flags are the compiler's own, but not stable: this lets a stable compiler take them.
+        // The flags are unstable: this makes a stable compiler accept them.
         cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" "));
         if !context.status(&mut cargo)?.success() {
             return Err(Failure::printed());
@@ -219,7 +219,7 @@ impl<'a> Fuzzer<'a> {
             println!("input: {file}");
             let bytes = std::fs::read(file)?;
             println!("{}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-            println!("again: {} {file}", self.programs.join(target).display());
+            println!("repeat with: {} {file}", self.programs.join(target).display());
         }
         Ok(false)
     }

@@ -11,9 +11,11 @@ mod elf;
 pub mod emulation;
 pub mod firmware;
 pub mod fuzz;
+pub mod mutants;
 pub mod nightly;
 pub mod process;
 pub mod prose;
+pub mod seeded;
 pub mod setup;
 pub mod suite;
 

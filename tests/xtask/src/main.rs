@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use fedspan_xtask::dependencies::{advisories, licences, msrv, package};
 use fedspan_xtask::{
-    Context, Failure, bare_metal, ci, cycles, emulation, firmware, fuzz, nightly, prose, setup, suite,
+    Context, Failure, bare_metal, ci, cycles, emulation, firmware, fuzz, nightly, prose, seeded, setup, suite,
 };
 
 /// Checks and chores of the FedSpan repository.
@@ -39,6 +39,10 @@ enum Command {
         /// Core, one of m0, m3, m4, rv32imc.
         core: String,
     },
+    /// Put seeded bugs into a copy of the sources; count the simulated disasters that detect each.
+    Mutants(seeded::Mutants),
+    /// Run the checks of the data that threads share, in every order of their steps.
+    Threads(seeded::Threads),
     /// Fuzz every target for some seconds.
     Fuzz(fuzz::Fuzz),
     /// Run the checks that take hours.
@@ -78,6 +82,8 @@ fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::Firmware(arguments) => firmware::run(context, arguments),
         Command::Boards(arguments) => emulation::run(context, arguments),
         Command::Cycles { core } => estimate(core, std::io::stdin().lock()),
+        Command::Mutants(arguments) => seeded::mutants(context, arguments),
+        Command::Threads(arguments) => seeded::threads(context, *arguments),
         Command::Fuzz(arguments) => fuzz::run(context, arguments),
         Command::Nightly(arguments) => nightly::run(context, arguments),
         Command::Licences => licences::run(context),
