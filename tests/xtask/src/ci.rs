@@ -31,7 +31,7 @@ pub struct Ci {
 #[derive(Clone, Copy)]
 struct Stage {
     name: &'static str,
-    /// Its share of CI's time.
+    /// Share of CI's time.
     minutes: u64,
     steps: &'static [Step],
 }
