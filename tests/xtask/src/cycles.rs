@@ -24,7 +24,7 @@ pub enum Core {
 }
 
 impl Core {
-    /// Looks up a core by its name in `tests/boards`.
+    /// Looks up a core by its name in the table of boards.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {

@@ -1,4 +1,4 @@
-//! Seeded bugs ("mutants") for the copies of the sources that `tests/mutants/run` and `tests/threads/run --bugs` build.
+//! Seeded bugs ("mutants") for the copies of the sources that `cargo xtask mutants` and `cargo xtask threads --bugs` build.
 //!
 //! A mutant is a text file: lines that say what the bug is, then one or more replacements.
 //!
@@ -160,6 +160,8 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::Mutant;
 
     const MUTANT: &str = "A bug.\n<<<<<<<\na( b )\n=======\nc()\n>>>>>>>\n";
