@@ -1,6 +1,6 @@
 //! The privacy account: against tables, against an integral of the densities, and against what must hold of any account.
 
-use fedspan_engine::privacy::calibration::{most_releases, noise_multiplier};
+use fedspan_engine::privacy::calibration::{max_releases, noise_multiplier};
 use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};
 use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases, renyi,
@@ -220,7 +220,7 @@ fn calibrated_noise_is_enough_and_hardly_too_much() {
         let exact = oracle::epsilon(f64::from(count.get()).sqrt() / z.get(), at);
         assert!(exact <= budget, "{exact} over {budget}");
         // The releases of that noise are those it was made for.
-        assert_eq!(most_releases(z, epsilon(budget), delta(at)), count.get());
+        assert_eq!(max_releases(z, epsilon(budget), delta(at)), count.get());
         // Theorem 6 asks for more.
         assert!(paper_multiplier(epsilon(budget), delta(at), count) > z.get());
     }
@@ -230,12 +230,12 @@ fn calibrated_noise_is_enough_and_hardly_too_much() {
 #[test]
 fn the_most_releases_are_within_and_one_more_is_not() {
     for (z, budget) in [(4.0, 1.0), (20.0, 1.0), (100.0, 0.5), (3.0, 10.0), (1000.0, 8.0)] {
-        let most = most_releases(multiplier(z), epsilon(budget), delta(1e-5));
+        let most = max_releases(multiplier(z), epsilon(budget), delta(1e-5));
         assert!(most > 0 && repeated(z, most).epsilon(delta(1e-5)) <= budget);
         assert!(repeated(z, most + 1).epsilon(delta(1e-5)) > budget);
     }
-    assert_eq!(most_releases(multiplier(1.0), epsilon(0.5), delta(1e-5)), 0);
-    assert_eq!(most_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
+    assert_eq!(max_releases(multiplier(1.0), epsilon(0.5), delta(1e-5)), 0);
+    assert_eq!(max_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
 }
 
 /// The setting of the paper's Model I: n = 2 000 000 records on m = 20 machines, rank 5, T = 10, delta = 1e-4.
@@ -261,7 +261,7 @@ fn the_paper_adds_six_to_nine_times_the_noise() {
             noise(paper) / noise(tight)
         );
     }
-    assert_eq!(Calibration::default().word(), "tight");
+    assert_eq!(Calibration::default().as_str(), "tight");
     assert_eq!(Products::new(0, 1.0), Err(ParameterError::Rank(0)));
     assert_eq!(Products::new(5, 0.0), Err(ParameterError::Weight(0.0)));
 }
@@ -357,11 +357,11 @@ proptest! {
         parts in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40), turn in 0usize..40
     ) {
         let parts: Vec<_> = parts.into_iter().map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n))).collect();
-        let whole = Composition::of(&parts);
+        let whole = Composition::new(&parts);
         let mut turned = parts.clone();
         turned.rotate_left(turn % parts.len());
         turned.reverse();
-        prop_assert_eq!(Composition::of(&turned), whole);
+        prop_assert_eq!(Composition::new(&turned), whole);
         let sum: f64 = parts.iter().map(|(z, n)| f64::from(n.get()) / z.get() / z.get()).sum();
         prop_assert!(whole.mu() >= sum.sqrt() && whole.mu() < sum.sqrt() * (1.0 + 1e-13));
         let single = of_mu(sum.sqrt());
@@ -369,7 +369,7 @@ proptest! {
         prop_assert!((got - exact).abs() <= 1e-11 * exact, "{got} {exact}");
         // A release more is never free.
         let more: Vec<_> = parts.iter().copied().chain([parts[0]]).collect();
-        prop_assert!(Composition::of(&more).mu() > whole.mu());
+        prop_assert!(Composition::new(&more).mu() > whole.mu());
     }
 }
 
@@ -377,7 +377,7 @@ proptest! {
 fn at_the_ends_of_the_floats() {
     let at = delta(1e-5);
     // Nothing released costs nothing.
-    let nothing = Composition::of(&[]);
+    let nothing = Composition::new(&[]);
     assert_eq!(
         (nothing.mu(), nothing.epsilon(at), nothing.delta(epsilon(1.0))),
         (0.0, 0.0, f64::from_bits(1))
@@ -394,8 +394,8 @@ fn at_the_ends_of_the_floats() {
         let account = repeated(z, 3);
         assert_eq!((account.epsilon(at), account.delta(epsilon(1e3))), (f64::INFINITY, 1.0), "z = {z}");
         assert!(renyi::epsilon(account, at).epsilon > 1e19);
-        assert_eq!(most_releases(multiplier(z), epsilon(1e3), at), 0);
-        let mixed = Composition::of(&[(multiplier(z), releases(1)), (multiplier(1.0), releases(2))]);
+        assert_eq!(max_releases(multiplier(z), epsilon(1e3), at), 0);
+        let mixed = Composition::new(&[(multiplier(z), releases(1)), (multiplier(1.0), releases(2))]);
         assert_eq!(mixed.epsilon(at), f64::INFINITY);
     }
     let huge = repeated(1e-8, 1);

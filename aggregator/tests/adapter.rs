@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use crate::common::*;
 use fedspan_engine::aggregate::{Rule, SampleCap};
-use fedspan_engine::algorithm::network::{self, Averaging, Front, Method, NetworkParameters, NetworkShape};
+use fedspan_engine::algorithm::network::{
+    self, Averaging, Front, NetworkMethod, NetworkParameters, NetworkShape,
+};
 use fedspan_engine::linalg::{Matrix, from_f32, product};
 use fedspan_engine::participation::Full;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase, RoundRecord, Settings};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast, RoundRecord, Settings};
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{Decline, DeclineReason, Descent, HeadSolve, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -23,7 +25,7 @@ fn parameters(averaging: Averaging) -> NetworkParameters {
     let front = Front::Adapter { rank: R as u16, width: H as u16, frozen: 7 };
     NetworkParameters {
         shape: NetworkShape { features: D as u16, front, hidden: [0; 3], outputs: 3 },
-        method: Method::LowRank(averaging),
+        method: NetworkMethod::LowRank(averaging),
         descent: DESCENT,
         head_epochs: 0,
         epochs: 2,
@@ -39,7 +41,7 @@ fn parameters(averaging: Averaging) -> NetworkParameters {
 /// An engine, and what each device was told to open last.
 struct World {
     engine: Engine,
-    opened: BTreeMap<DeviceId, Arc<Opening>>,
+    opened: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
     commits: Vec<RoundRecord>,
     now: u64,
 }
@@ -53,7 +55,7 @@ impl World {
             deadline: Some(1000),
             min_count: 1,
             norm_bound: 1e6,
-            samples: SampleCap { most: 1000, relative: false },
+            samples: SampleCap { max_samples: 1000, relative: false },
             absence: 1_000_000,
             patience: Some(10),
             stop_change: None,
@@ -85,7 +87,7 @@ impl World {
     }
 
     fn id(&self) -> RoundId {
-        self.engine.open_round().unwrap().opening.id
+        self.engine.open_round().unwrap().broadcast.id
     }
 
     /// A drawn answer of a device.

@@ -4,7 +4,7 @@
 use crate::common::gaussian;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
-use fedspan_engine::participation::{Answer, By, Closed, Doubling, Schedule};
+use fedspan_engine::participation::{ClosedRound, DoubleBy, Doubling, Schedule, UpdateArrival};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_engine::{DeviceId, Participation};
 use fedspan_protocol::tensor::Role;
@@ -15,7 +15,7 @@ const K: usize = 2;
 const N: usize = 64;
 const STEP: f64 = 0.125;
 
-fn doubling(by: By) -> Doubling {
+fn doubling(by: DoubleBy) -> Doubling {
     Doubling::new(4, None, Schedule::Adaptive, by, 1)
 }
 
@@ -54,7 +54,7 @@ impl World {
         let fleet: Vec<DeviceId> = (0..self.times.len() as u64).collect();
         let cohort = policy.cohort(number, &fleet);
         let n = cohort
-            .enough
+            .sample_target
             .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
         let mut sum = Matrix::zeros(D, K);
         for (place, (head, after)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
@@ -64,14 +64,15 @@ impl World {
             let gradient = (missed * head * -1.0 + noise) * head.transpose();
             let values = to_f32(&gradient);
             let tensors = [Tensor { role: Role::Gradient, rows: D as u16, cols: K as u16, values }];
-            let answer = Answer { after: *after, samples: 10 * place, tensors: &tensors, model: &self.model };
+            let answer =
+                UpdateArrival { elapsed: *after, samples: 10 * place, tensors: &tensors, model: &self.model };
             policy.counted(&answer);
             sum += from_f32(D, K, &tensors[0].values);
         }
         let before = self.model.clone();
         self.model = orthonormal(&(&before - sum * (STEP / n as f64))).unwrap();
         let after = self.times[n - 1];
-        policy.closed(&Closed { after, short_of: None, before: &before, model: &self.model });
+        policy.closed(&ClosedRound { elapsed: after, short_of: None, before: &before, model: &self.model });
         (n, after)
     }
 
@@ -83,7 +84,7 @@ impl World {
 #[test]
 fn it_begins_with_all_for_the_clock_then_with_few_and_ends_with_all() {
     for seed in 1..=10 {
-        let n = World::exponential(0, seed).rounds(&mut doubling(By::Devices), 150);
+        let n = World::exponential(0, seed).rounds(&mut doubling(DoubleBy::Devices), 150);
         assert_eq!((n[0], n[149]), (N, N), "{n:?}");
         assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
         assert!(n.iter().all(|n| [4, 8, 16, 32, 64].contains(n)));
@@ -93,7 +94,7 @@ fn it_begins_with_all_for_the_clock_then_with_few_and_ends_with_all() {
 #[test]
 fn where_waiting_for_all_costs_nothing_it_does() {
     for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
-        let n = World::new(times, 3).rounds(&mut doubling(By::Devices), 40);
+        let n = World::new(times, 3).rounds(&mut doubling(DoubleBy::Devices), 40);
         assert_eq!(n, [N; 40]);
     }
 }
@@ -104,7 +105,7 @@ fn the_unit_of_time_does_not_matter() {
     let world = |factor: u64| {
         let mut world = World::exponential(500, 5);
         world.times.iter_mut().for_each(|time| *time *= factor);
-        world.rounds(&mut doubling(By::Devices), 100)
+        world.rounds(&mut doubling(DoubleBy::Devices), 100)
     };
     assert_eq!(world(1), world(64));
 }
@@ -113,7 +114,7 @@ fn the_unit_of_time_does_not_matter() {
 #[test]
 fn an_outage_does_not_end_it() {
     let mut world = World::exponential(0, 2);
-    let mut policy = doubling(By::Devices);
+    let mut policy = doubling(DoubleBy::Devices);
     let before = world.rounds(&mut policy, 6);
     let (times, heads) = (world.times.clone(), world.heads.clone());
     world.times.truncate(3);
@@ -130,7 +131,7 @@ fn an_outage_does_not_end_it() {
 fn models_that_are_no_representation_do_as_well() {
     for seed in 1..=5 {
         let mut world = World::exponential(0, seed);
-        let mut policy = doubling(By::Devices);
+        let mut policy = doubling(DoubleBy::Devices);
         let fleet: Vec<DeviceId> = (0..N as u64).collect();
         let mut n = Vec::new();
         for number in 1..=150 {
@@ -143,12 +144,22 @@ fn models_that_are_no_representation_do_as_well() {
                 let values = to_f32(&own);
                 let tensors = [Tensor { role: Role::SharedHead, rows: D as u16, cols: K as u16, values }];
                 let samples = 10 * place;
-                policy.counted(&Answer { after: *after, samples, tensors: &tensors, model: &before });
+                policy.counted(&UpdateArrival {
+                    elapsed: *after,
+                    samples,
+                    tensors: &tensors,
+                    model: &before,
+                });
                 sum += own;
             }
             world.model = sum / target as f64;
             let after = world.times[target - 1];
-            policy.closed(&Closed { after, short_of: None, before: &before, model: &world.model });
+            policy.closed(&ClosedRound {
+                elapsed: after,
+                short_of: None,
+                before: &before,
+                model: &world.model,
+            });
             n.push(target);
         }
         assert_eq!((n[0], n[149]), (N, N), "{n:?}");
@@ -159,7 +170,7 @@ fn models_that_are_no_representation_do_as_well() {
 #[test]
 fn by_samples_of_equal_devices_is_by_devices() {
     let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
-    assert_eq!(run(By::Samples), run(By::Devices));
+    assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
     // Also where it matters what the first stage covers, in which the round for the clock does not count.
     let run = |by| {
         let mut world = World::exponential(0, 7);
@@ -169,7 +180,7 @@ fn by_samples_of_equal_devices_is_by_devices() {
         }
         world.rounds(&mut doubling(by), 120)
     };
-    assert_eq!(run(By::Samples), run(By::Devices));
+    assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
 }
 
 /// The fastest sixteen know one direction only: waiting for them alone would never teach the other. A stage has one
@@ -182,7 +193,7 @@ fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
         for head in world.heads.iter_mut().take(16) {
             head[(1, 0)] = 0.0;
         }
-        let n = world.rounds(&mut doubling(By::Devices), 40);
+        let n = world.rounds(&mut doubling(DoubleBy::Devices), 40);
         assert_eq!(n[..4], [64, 4, 8, 16]);
         assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
     }
@@ -193,7 +204,7 @@ fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
 fn a_device_that_joins_later_does_not_end_the_schedule() {
     for seed in 1..=10 {
         let mut world = World::exponential(0, seed);
-        let mut policy = doubling(By::Devices);
+        let mut policy = doubling(DoubleBy::Devices);
         let before = world.rounds(&mut policy, 5);
         world.times.push(world.times[N - 1] + 1);
         world.heads.push(gaussian(K, 1, &mut world.random));
@@ -207,12 +218,12 @@ fn a_device_that_joins_later_does_not_end_the_schedule() {
 fn one_answer_a_round_leaves_a_state_to_go_on_from() {
     for seed in 0..20 {
         let mut world = World::new(vec![10], seed);
-        let mut policy = Doubling::new(1, None, Schedule::Adaptive, By::Devices, 1);
+        let mut policy = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
         for round in 1..=60 {
             world.round(&mut policy, round);
             let state = policy.state();
             assert!(state.iter().all(|value| value.is_finite()), "round {round}: {state:?}");
-            let mut resumed = Doubling::new(1, None, Schedule::Adaptive, By::Devices, 1);
+            let mut resumed = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
             assert!(resumed.restore(&state));
         }
     }
@@ -224,7 +235,7 @@ proptest! {
     /// What a restart keeps is enough for the next decision to be the same, and the schedule still ends with all.
     #[test]
     fn a_restart_decides_as_if_nothing_had_happened(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
-        let by = if samples { By::Samples } else { By::Devices };
+        let by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
         let mut world = World::exponential(200, seed);
         let mut policy = doubling(by);
         world.rounds(&mut policy, stop);
@@ -240,7 +251,7 @@ proptest! {
     /// A state that is cut, or has a number that is none, is refused, and changes nothing.
     #[test]
     fn a_damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
-        let mut policy = doubling(By::Devices);
+        let mut policy = doubling(DoubleBy::Devices);
         World::exponential(0, 1).rounds(&mut policy, rounds);
         let mut state = policy.state();
         let place = place.index(state.len());
@@ -249,7 +260,7 @@ proptest! {
         } else {
             state[place] = f64::NAN;
         }
-        let mut fresh = doubling(By::Devices);
+        let mut fresh = doubling(DoubleBy::Devices);
         let before = fresh.state();
         prop_assert!(!fresh.restore(&state));
         prop_assert_eq!(fresh.state(), before);

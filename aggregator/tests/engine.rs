@@ -8,8 +8,8 @@ use crate::common::model::{Kind, Op, World, op};
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::Request;
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
-use fedspan_engine::participation::By;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase};
+use fedspan_engine::participation::DoubleBy;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast};
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
 
@@ -209,7 +209,7 @@ fn without_patience_too_few_updates_fail_after_three_tries_in_vain_and_say_how_m
     for device in 0..3 {
         engine.handle(0, Event::Joined(device), &mut actions);
     }
-    let opening = Arc::clone(&engine.open_round().unwrap().opening);
+    let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
     let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
     let mut says = |event| {
         let mut actions = Vec::new();
@@ -269,7 +269,7 @@ fn a_straggler_past_the_deadline_never_counts() {
         }
         for round in 0..3u64 {
             let began = 100 * round;
-            let opening = Arc::clone(&engine.open_round().unwrap().opening);
+            let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
             for device in 0..2 {
                 engine.handle(began + 99, Event::Update(device, honest(device, &opening)), &mut actions);
             }
@@ -301,7 +301,7 @@ fn doubling() -> Setup {
         fleet_size: 6,
         rounds: 3,
         deadline: None,
-        doubling: Some((3, 1, By::Devices)),
+        doubling: Some((3, 1, DoubleBy::Devices)),
         patience: Some(5),
         ..plain()
     }
@@ -419,7 +419,7 @@ fn a_start_that_ends_with_nobody_there_can_be_resumed() {
         handle(&mut engine, 0, Event::Joined(device));
     }
     for device in [0, 1, 0] {
-        let opening = Arc::clone(&engine.open_round().unwrap().opening);
+        let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
         handle(&mut engine, 1, Event::Update(device, honest(device, &opening)));
     }
     for device in [0, 1] {
@@ -525,24 +525,24 @@ fn training_that_is_stopped_early_closes_and_fits_heads() {
     engine.finish_training(0, &mut actions);
     assert_eq!((engine.phase(), actions.len()), (Phase::Waiting, 0));
     engine.handle(0, Event::Joined(1), &mut actions);
-    let first = engine.open_round().unwrap().opening.id;
+    let first = engine.open_round().unwrap().broadcast.id;
     let mut actions = Vec::new();
     engine.finish_training(1, &mut actions);
     let closed: Vec<_> =
         actions.iter().filter(|a| matches!(a, Action::Close(_, id) if *id == first)).collect();
     assert_eq!(closed.len(), 2);
     assert_eq!(engine.phase(), Phase::FitHead);
-    assert!(engine.open_round().unwrap().opening.id > first);
+    assert!(engine.open_round().unwrap().broadcast.id > first);
 }
 
 /// A value that the encoding cannot hold is not sent as something else.
 #[test]
 fn what_cannot_be_encoded_is_not_sent() {
     let (_, request) = request_of_f16(65_000.0);
-    assert!(Opening::new(RoundId { round: 1, stage: 0 }, request).is_ok());
+    assert!(RoundBroadcast::new(RoundId { round: 1, stage: 0 }, request).is_ok());
     for value in [1e5, f32::NAN, f32::INFINITY] {
         let (index, request) = request_of_f16(value);
-        let error = Opening::new(RoundId { round: 1, stage: 0 }, request).unwrap_err();
+        let error = RoundBroadcast::new(RoundId { round: 1, stage: 0 }, request).unwrap_err();
         assert_eq!(error, fedspan_protocol::Error::NonFinite { index });
     }
 }
@@ -564,7 +564,7 @@ fn a_round_that_leaves_no_representation_is_asked_again() {
         let mut engine = setup.engine();
         let mut actions = Vec::new();
         engine.handle(0, Event::Joined(0), &mut actions);
-        let opening = Arc::clone(&engine.open_round().unwrap().opening);
+        let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
         let mut update = honest(0, &opening);
         for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
             let sent = opening.request.tensors[0].values[index];
@@ -583,7 +583,7 @@ fn a_round_that_leaves_no_representation_is_asked_again() {
     let mut actions = Vec::new();
     engine.handle(6, Event::Tick, &mut actions);
     let [Action::Open(0, again)] = actions.as_slice() else { panic!("{actions:?}") };
-    assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().opening.request);
+    assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().broadcast.request);
     let update = honest(0, again);
     engine.handle(7, Event::Update(0, update), &mut actions);
     assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
@@ -617,7 +617,7 @@ fn a_round_that_was_widened_is_taken_up_again() {
     let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
-    let (checkpoint, opening) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().opening));
+    let (checkpoint, opening) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
     engine.handle(1, Event::Update(0, honest(0, &opening)), &mut actions);
     for device in [1, 2] {
         let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
@@ -626,13 +626,13 @@ fn a_round_that_was_widened_is_taken_up_again() {
     [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(device), &mut actions));
     engine.handle(3, Event::Update(7, honest(7, &opening)), &mut actions);
     let round = engine.open_round().unwrap();
-    assert_eq!((round.opening.id, round.participants.as_slice()), (opening.id, &[0, 7][..]));
+    assert_eq!((round.broadcast.id, round.participants.as_slice()), (opening.id, &[0, 7][..]));
 
     let mut again = setup.engine();
     assert!(again.resume(3, &checkpoint));
-    [1, 2].into_iter().for_each(|device| again.leave_out(device));
+    [1, 2].into_iter().for_each(|device| again.mark_excluded(device));
     for (at, device) in [(1, 0), (3, 7)] {
-        assert!(again.recount(at, device, &honest(device, &opening)), "{device}");
+        assert!(again.replay_update(at, device, &honest(device, &opening)), "{device}");
     }
     let mut actions = Vec::new();
     again.handle(3, Event::Resumed, &mut actions);
@@ -646,7 +646,7 @@ fn after_a_restart_nobody_is_waited_for_for_ever() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
-    let opening = Arc::clone(&engine.open_round().unwrap().opening);
+    let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
     // Two are gone before the third answers, which closes the round.
     for device in [1, 2] {
         engine.handle(1, Event::Update(device, honest(device, &opening)), &mut actions);

@@ -1,7 +1,7 @@
 //! FedPower on the server: against Algorithms 1 to 3 written down a second time in f64, and by the laws of alignment.
 
 use crate::common::{bits, gaussian, random};
-use fedspan_engine::aggregate::{Rule, Share, procrustes};
+use fedspan_engine::aggregate::{Rule, UpdateWeight, procrustes};
 use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, synchronisations};
 use fedspan_engine::linalg::{
     Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32, top_eigenspace,
@@ -71,7 +71,7 @@ fn exchange(server: &mut FedPower, all: &[Matrix]) {
         let tensors = answer(a, &request);
         assert_eq!(tensors.len(), request.expects.len());
         assert!(server.admits(1, &tensors));
-        server.absorb(device as DeviceId, Share::of(1), &tensors);
+        server.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
     }
     server.finish().unwrap();
 }
@@ -196,13 +196,13 @@ proptest! {
         let request = one.request();
         for (device, a) in all.iter().enumerate() {
             let tensors = answer(a, &request);
-            one.absorb(device as DeviceId, Share::of(1), &tensors);
+            one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
             let turn = random_basis(3, 3, random);
             // The reference says what the basis is.
             let turn = if device == 0 { Matrix::identity(3, 3) } else { turn };
             let turned: Vec<Tensor> =
                 tensors.iter().map(|t| tensor(&(from_f32(9, 3, &t.values) * &turn))).collect();
-            other.absorb(device as DeviceId, Share::of(1), &turned);
+            other.absorb(device as DeviceId, UpdateWeight::from_samples(1), &turned);
         }
         one.finish().unwrap();
         other.finish().unwrap();
@@ -225,8 +225,8 @@ proptest! {
             let answers: Vec<_> = all.iter().map(|a| answer(a, &request)).collect();
             for device in 0..5 {
                 let reversed = (4 - device + round as usize) % 5;
-                one.absorb(device as DeviceId, Share::of(1), &answers[device]);
-                other.absorb(reversed as DeviceId, Share::of(1), &answers[reversed]);
+                one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &answers[device]);
+                other.absorb(reversed as DeviceId, UpdateWeight::from_samples(1), &answers[reversed]);
             }
             one.finish().unwrap();
             other.finish().unwrap();
@@ -302,7 +302,11 @@ fn lost_references_are_replaced_and_the_span_is_unharmed() {
             assert_eq!(server.reference(&present), Some(reference));
             let request = server.request();
             for device in present {
-                server.absorb(device, Share::of(1), &answer(&all[device as usize], &request));
+                server.absorb(
+                    device,
+                    UpdateWeight::from_samples(1),
+                    &answer(&all[device as usize], &request),
+                );
             }
             server.finish().unwrap();
             if round >= 3 {
@@ -336,7 +340,7 @@ fn draws_are_weights() {
     let mut repeated = FedPower::new(start, FedPowerParameters { reference: Some(10), ..parameters });
     let request = drawn.request();
     let mut share = |device: usize, draws: u32| {
-        drawn.absorb(device as DeviceId, Share { samples: 1, draws }, &answer(&all[device], &request));
+        drawn.absorb(device as DeviceId, UpdateWeight { samples: 1, draws }, &answer(&all[device], &request));
     };
     // Device 0 is there for the others.
     share(0, 0);
@@ -350,7 +354,7 @@ fn draws_are_weights() {
         vec![tensor(&(matrix(&own[0]) * turn)), of[1].clone()]
     };
     for (place, device) in [1, 3, 3, 3].into_iter().enumerate() {
-        repeated.absorb(10 + place as DeviceId, Share::of(1), &turned(device));
+        repeated.absorb(10 + place as DeviceId, UpdateWeight::from_samples(1), &turned(device));
     }
     drawn.finish().unwrap();
     repeated.finish().unwrap();
@@ -358,7 +362,7 @@ fn draws_are_weights() {
     // Nobody but the reference has answered: better than nothing.
     let before = drawn.representation().clone();
     let request = drawn.request();
-    drawn.absorb(2, Share { samples: 1, draws: 0 }, &answer(&all[2], &request));
+    drawn.absorb(2, UpdateWeight { samples: 1, draws: 0 }, &answer(&all[2], &request));
     drawn.finish().unwrap();
     assert_ne!(bits(&before), bits(drawn.representation()));
     // Nobody at all: nothing is lost, and the exchange is due again.
@@ -410,7 +414,7 @@ fn bases_that_nobody_can_be_aligned_by_are_not_admitted() {
     let mut one = FedPower::new(start, ALGORITHM_2);
     assert!(one.admits(1, std::slice::from_ref(&zero)));
     let state = one.state();
-    one.absorb(0, Share::of(1), &[zero]);
+    one.absorb(0, UpdateWeight::from_samples(1), &[zero]);
     assert!(one.finish().is_err());
     assert_eq!(one.state(), state);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::participation::{
-    Answer, By, Closed, Doubling, Draw, FirstArrivals, Fraction, Full, Schedule,
+    ClosedRound, DoubleBy, Doubling, DrawPer, FirstArrivals, Fraction, Full, Schedule, UpdateArrival,
 };
 use fedspan_engine::{DeviceId, Participation};
 use proptest::prelude::*;
@@ -83,7 +83,7 @@ fn nobody_there_is_nobody_asked() {
 
 fn close(policy: &mut dyn Participation) {
     let still = Matrix::identity(3, 1);
-    policy.closed(&Closed { after: 10, short_of: None, before: &still, model: &still });
+    policy.closed(&ClosedRound { elapsed: 10, short_of: None, before: &still, model: &still });
 }
 
 /// One closed round.
@@ -96,14 +96,17 @@ fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16)
 #[test]
 fn stages_double_until_all_count() {
     let fleet: Vec<DeviceId> = (0..30).collect();
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
     // More at first than there are: all from the start.
-    assert_eq!(round(&mut Doubling::new(64, None, Schedule::Fixed(2), By::Devices, 1), 1, &fleet), (30, 0));
+    assert_eq!(
+        round(&mut Doubling::new(64, None, Schedule::Fixed(2), DoubleBy::Devices, 1), 1, &fleet),
+        (30, 0)
+    );
     // A fleet that shrinks takes the stage with it.
     assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 3));
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let fleets = [30, 30, 30, 7, 5, 3, 30];
     let rounds: Vec<_> =
         (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
@@ -120,7 +123,7 @@ proptest! {
         fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
     ) {
         let fresh = || {
-            Doubling::new(first, Some(cohort), Schedule::Fixed(length), By::Devices, seed).drawing(Draw::Stage)
+            Doubling::new(first, Some(cohort), Schedule::Fixed(length), DoubleBy::Devices, seed).drawn_per(DrawPer::Stage)
         };
         let mut policy = fresh();
         let mut resumed = fresh();
@@ -153,7 +156,7 @@ fn a_fleet_that_is_small_for_a_while_ends_no_schedule() {
     let fleet: Vec<DeviceId> = (0..64).collect();
     let fleets = [64, 64, 3, 1, 64, 64];
     let run = |schedule| {
-        let mut policy = Doubling::new(4, None, schedule, By::Devices, 1);
+        let mut policy = Doubling::new(4, None, schedule, DoubleBy::Devices, 1);
         let rounds = (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n]).0);
         rounds.collect::<Vec<_>>()
     };
@@ -165,9 +168,9 @@ fn a_fleet_that_is_small_for_a_while_ends_no_schedule() {
 #[test]
 fn a_device_that_boasts_of_its_samples_completes_no_round_alone() {
     let fleet: Vec<DeviceId> = (0..10).collect();
-    let mut policy = Doubling::new(3, None, Schedule::Fixed(2), By::Samples, 1);
+    let mut policy = Doubling::new(3, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
     by_size(&mut policy, &[10; 10], 3);
-    let enough = policy.cohort(4, &fleet).enough.unwrap();
+    let enough = policy.cohort(4, &fleet).sample_target.unwrap();
     assert_eq!((enough.samples, enough.answers), (60, 3));
 }
 
@@ -176,7 +179,7 @@ fn a_device_that_boasts_of_its_samples_completes_no_round_alone() {
 #[test]
 fn cohorts_are_drawn_for_every_round() {
     let fleet: Vec<DeviceId> = (0..40).collect();
-    let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), By::Devices, 5);
+    let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), DoubleBy::Devices, 5);
     let mut seen = BTreeSet::new();
     for number in 1..=60 {
         let cohort = policy.cohort(number, &fleet);
@@ -190,7 +193,7 @@ fn cohorts_are_drawn_for_every_round() {
 
 #[test]
 fn a_state_that_is_none_is_refused() {
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     for state in [
         vec![],
         vec![1.0, 4.0],
@@ -214,14 +217,15 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
         assert_eq!(cohort.devices, fleet);
         let (mut answers, mut samples) = (0, 0);
         for (after, size) in sizes.iter().enumerate() {
-            let enough = cohort.enough.is_some_and(|e| samples >= e.samples && answers >= e.answers);
+            let enough = cohort.sample_target.is_some_and(|e| samples >= e.samples && answers >= e.answers);
             if answers == cohort.target || enough {
                 break;
             }
             answers += 1;
             samples += u64::from(*size);
             let b = Matrix::identity(3, 1);
-            let answer = Answer { after: after as u64, samples, tensors: &[] as &[Tensor], model: &b };
+            let answer =
+                UpdateArrival { elapsed: after as u64, samples, tensors: &[] as &[Tensor], model: &b };
             policy.counted(&answer);
         }
         close(policy);
@@ -234,14 +238,14 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
 #[test]
 fn by_samples_a_stage_has_twice_the_samples_of_the_one_before() {
     let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
-    let mut policy = Doubling::new(2, None, Schedule::Fixed(2), By::Samples, 1);
+    let mut policy = Doubling::new(2, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
     let counted = by_size(&mut policy, &sizes, 11);
     let expected = [2, 2, 3, 3, 7, 7, 9, 9, 10, 10, 10];
     let stages: Vec<u16> = vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     assert_eq!(counted, expected.into_iter().zip(stages).collect::<Vec<_>>());
     // Equal sizes: as many devices as by devices.
-    let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), By::Samples, 1);
-    let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), By::Devices, 1);
+    let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
+    let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Devices, 1);
     assert_eq!(by_size(&mut by_samples, &[6; 30], 8), by_size(&mut by_devices, &[6; 30], 8));
 }
 
@@ -254,7 +258,7 @@ proptest! {
     fn by_samples_all_count_in_the_end(
         sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20
     ) {
-        let fresh = || Doubling::new(first, None, Schedule::Fixed(1), By::Samples, 1);
+        let fresh = || Doubling::new(first, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
         let mut policy = fresh();
         let before = by_size(&mut policy, &sizes, stop);
         let mut resumed = fresh();

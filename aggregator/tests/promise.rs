@@ -2,7 +2,7 @@
 
 use fedspan_engine::config::PrivacySection;
 use fedspan_engine::privacy::fedpower::Calibration;
-use fedspan_engine::privacy::ledger_units::{epsilon_of, most_units, provisioned};
+use fedspan_engine::privacy::ledger_units::{epsilon_of, max_units, provisioned};
 use fedspan_engine::privacy::{Delta, Epsilon, Releases, shown};
 use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ proptest! {
         releases in 1u32..10_000,
     ) {
         let (epsilon, delta) = (Epsilon::new(asked).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
-        let budget = most_units(epsilon, delta);
+        let budget = max_units(epsilon, delta);
         let some = (budget as f64 * part) as u64;
         for spent in [budget, budget.saturating_sub(1), some.min(budget)] {
             prop_assert!(epsilon_of(spent, delta) <= asked, "{spent} of {budget}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::common::campaign::{honest, plain};
 use fedspan_engine::Tensor;
 use fedspan_engine::{
-    Action, Checkpoint, DeviceId, Engine, Event, GRID, Millis, Opening, Phase, RidgeScores, Update,
+    Action, Checkpoint, DeviceId, Engine, Event, GRID, Millis, Phase, RidgeScores, RoundBroadcast, Update,
 };
 use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, Task};
@@ -25,11 +25,11 @@ fn engine(deadline: Option<Millis>) -> Engine {
     let mut engine = common::campaign::Setup { fleet_size: 3, rounds: 1, deadline, ..plain() }.engine();
     let head = HeadSolve::LeaveOneOut { otherwise: OTHERWISE };
     engine = engine.with_final_head(head);
-    engine.scoring_ridges(Some(2))
+    engine.with_ridge_scores(Some(2))
 }
 
 /// What a device says that tried `samples` and got so many right.
-fn scores(opening: &Opening, samples: u32, right: impl Fn(usize) -> f32) -> Update {
+fn scores(opening: &RoundBroadcast, samples: u32, right: impl Fn(usize) -> f32) -> Update {
     let expects = &opening.request.expects;
     let values = (0..COUNT).map(right).collect();
     let tensor = Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values };
@@ -44,7 +44,7 @@ fn peak(at: usize, samples: u32) -> impl Fn(usize) -> f32 {
 /// An engine, its openings that were not answered, and the last commit.
 struct Life {
     engine: Engine,
-    open: Vec<(DeviceId, Arc<Opening>)>,
+    open: Vec<(DeviceId, Arc<RoundBroadcast>)>,
     commits: Vec<(Phase, Checkpoint)>,
     outcomes: Vec<AckOutcome>,
     finished: bool,
@@ -84,8 +84,8 @@ impl Life {
         life
     }
 
-    fn opening(&self) -> Arc<Opening> {
-        Arc::clone(&self.engine.open_round().unwrap().opening)
+    fn opening(&self) -> Arc<RoundBroadcast> {
+        Arc::clone(&self.engine.open_round().unwrap().broadcast)
     }
 
     fn answers(&mut self, device: DeviceId, samples: u32, right: impl Fn(usize) -> f32) -> AckOutcome {
@@ -229,7 +229,7 @@ fn restarts_change_nothing() {
             None => {
                 assert!(again.resume(5, &checkpoint));
                 for device in 0..answered {
-                    assert!(again.recount(2, device, &answer(device)));
+                    assert!(again.replay_update(2, device, &answer(device)));
                 }
             }
         }
@@ -262,11 +262,11 @@ fn campaigns_go_on_where_scores_are_hidden_from_now_on() {
         (0..answered).for_each(|device| assert_eq!(answer(&mut life, device), AckOutcome::Counted));
         let checkpoint = life.engine.checkpoint();
         let last = checkpoint.id;
-        let mut hiding = engine(Some(100)).hiding_scores();
+        let mut hiding = engine(Some(100)).without_ridge_scores();
         assert!(hiding.resume(5, &checkpoint), "{answered}");
         let is_over = answered == 3;
         assert_eq!(hiding.open_round().is_some(), is_over);
-        assert!(is_over || hiding.drop_as(last));
+        assert!(is_over || hiding.restore_dropped_id(last));
         let mut hiding = Life::new(hiding);
         hiding.handle(5, Event::Resumed);
         (0..3).for_each(|device| hiding.handle(6, Event::Joined(device)));
@@ -277,7 +277,7 @@ fn campaigns_go_on_where_scores_are_hidden_from_now_on() {
         // Restarts of that, with [privacy] and without it again: the heads stay what is open.
         let later = hiding.engine.checkpoint();
         assert_eq!((later.done == Phase::RidgeScores, later.ends_training()), (is_over, true));
-        for again in [engine(Some(100)).hiding_scores(), engine(Some(100))] {
+        for again in [engine(Some(100)).without_ridge_scores(), engine(Some(100))] {
             let mut again = Life::new(again);
             assert!(again.engine.resume(9, &later));
             assert_eq!((again.engine.phase(), again.opening().id), (Phase::FitHead, later.id));
@@ -288,7 +288,7 @@ fn campaigns_go_on_where_scores_are_hidden_from_now_on() {
     // Before any are scored: they are not.
     let mut life = Life::new(engine(Some(100)));
     (0..3).for_each(|device| life.handle(0, Event::Joined(device)));
-    let mut hiding = engine(Some(100)).hiding_scores();
+    let mut hiding = engine(Some(100)).without_ridge_scores();
     assert!(hiding.resume(1, &life.engine.checkpoint()));
     let mut hiding = Life::new(hiding);
     hiding.handle(1, Event::Resumed);

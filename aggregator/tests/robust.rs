@@ -2,8 +2,8 @@
 
 use crate::common::{gaussian, random};
 use fedspan_engine::aggregate::{
-    RoundAggregate, Rule, SampleCap, Share, TRIM, Weighted, geometric_median, projector_geometric_median,
-    projector_mean, trimmed_mean,
+    RoundAggregate, Rule, SampleCap, TRIM, UpdateWeight, Weighted, geometric_median,
+    projector_geometric_median, projector_mean, trimmed_mean,
 };
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance, random_basis, to_f32};
 use fedspan_engine::{Tensor, Weighting};
@@ -101,15 +101,15 @@ proptest! {
             let mut round = RoundAggregate::new(rule, weighting, d * k);
             for &index in order {
                 let (device, samples, update) = &updates[index];
-                round.absorb(*device, Share::of(*samples), std::slice::from_ref(update));
+                round.absorb(*device, UpdateWeight::from_samples(*samples), std::slice::from_ref(update));
             }
             let values: Vec<f64> = if rule.is_for_subspaces() {
-                round.subspace(&reference).unwrap().unwrap().iter().copied().collect()
+                round.take_subspace(&reference).unwrap().unwrap().iter().copied().collect()
             } else {
-                round.numbers(&[]).unwrap()
+                round.take_vector(&[]).unwrap()
             };
             // Nothing is left of the round.
-            assert!(round.numbers(&[]).is_none() && round.subspace(&reference).unwrap().is_none());
+            assert!(round.take_vector(&[]).is_none() && round.take_subspace(&reference).unwrap().is_none());
             values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
         };
         let straight: Vec<usize> = (0..n).collect();
@@ -219,9 +219,9 @@ proptest! {
         values[..liars].iter_mut().for_each(|values| values.fill(lie));
         let mut round = RoundAggregate::new(Rule::TrimmedMean { trim: TRIM }, Weighting::Samples, 3);
         for (device, (values, samples)) in (0..).zip(values.iter().zip(&samples)) {
-            round.absorb(device, Share::of(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
+            round.absorb(device, UpdateWeight::from_samples(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
         }
-        for (index, found) in round.numbers(&[]).unwrap().iter().enumerate() {
+        for (index, found) in round.take_vector(&[]).unwrap().iter().enumerate() {
             let honest = || values[liars..].iter().map(|values| f64::from(values[index]));
             let (least, most) = (honest().fold(f64::MAX, f64::min), honest().fold(f64::MIN, f64::max));
             prop_assert!((least - 1e-9..=most + 1e-9).contains(found), "{found} of {least} to {most}");
@@ -234,7 +234,7 @@ proptest! {
         declared.iter_mut().for_each(|count| *count = (*count >> shift).max(1));
         declared.sort_unstable();
         let n = declared.len();
-        let cap = SampleCap { most: u32::MAX, relative: true };
+        let cap = SampleCap { max_samples: u32::MAX, relative: true };
         let quarter = |bound: u32| {
             let sum = |counts: &[u32]| counts.iter().map(|count| u64::from((*count).min(bound))).sum::<u64>();
             4 * sum(&declared[n - n / 5..]) <= sum(&declared)
@@ -373,7 +373,7 @@ fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
 
 #[test]
 fn declared_samples_are_bounded_by_what_others_declare() {
-    let relative = SampleCap { most: 100, relative: true };
+    let relative = SampleCap { max_samples: 100, relative: true };
     assert_eq!(relative.bound(&[]), 100);
     assert_eq!(relative.bound(&[7]), 7);
     // A fifth of liars among equals, in either direction, changes nobody's weight.
@@ -384,7 +384,7 @@ fn declared_samples_are_bounded_by_what_others_declare() {
     // The median is 10; two that lie would have 20 of 64.
     let unequal = [1, 1, 1, 1, 10, 10, 10, 10, 1_000_000_000, 1_000_000_000];
     assert_eq!((relative.bound(&unequal), relative.total(&unequal)), (2, 16));
-    let absolute = SampleCap { most: 100, relative: false };
+    let absolute = SampleCap { max_samples: 100, relative: false };
     assert_eq!((absolute.bound(&[7]), absolute.total(&[7, 90, 100])), (100, 197));
 }
 
@@ -396,10 +396,10 @@ fn who_declares_a_billion_samples_counts_as_one() {
         let value = |lie: u32| {
             let mut round = RoundAggregate::new(rule, Weighting::Samples, 1);
             for device in 0..4 {
-                round.absorb(device, Share::of(40), &update(1.0));
+                round.absorb(device, UpdateWeight::from_samples(40), &update(1.0));
             }
-            round.absorb(4, Share::of(lie), &update(-1.0));
-            round.numbers(&[]).unwrap()[0]
+            round.absorb(4, UpdateWeight::from_samples(lie), &update(-1.0));
+            round.take_vector(&[]).unwrap()[0]
         };
         assert_eq!(value(1_000_000_000), value(40));
         assert!(value(40) > 0.5, "{}", value(40));

@@ -140,7 +140,7 @@ fn every_method_trains_filters_and_cells() {
     let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
     let model = scenario_with(&[filters]).unwrap().model;
     for (model, (name, _)) in
-        AlgorithmName::of_model(&model).flat_map(|name| [(filters, name), (cells, name)])
+        AlgorithmName::for_model(&model).flat_map(|name| [(filters, name), (cells, name)])
     {
         let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut Unwatched).unwrap();
         assert!(

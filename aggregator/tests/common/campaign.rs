@@ -7,9 +7,10 @@ use fedspan_engine::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, random_start,
 };
 use fedspan_engine::linalg::{Matrix, from_f32, to_f32};
-use fedspan_engine::participation::{By, Doubling, Fraction, Full, Schedule};
+use fedspan_engine::participation::{DoubleBy, Doubling, Fraction, Full, Schedule};
 use fedspan_engine::{
-    Action, Checkpoint, DeviceId, Engine, Event, Opening, Participation, Phase, RoundRecord, Settings, Update,
+    Action, Checkpoint, DeviceId, Engine, Event, Participation, Phase, RoundBroadcast, RoundRecord, Settings,
+    Update,
 };
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
@@ -36,7 +37,7 @@ pub struct Setup {
     /// Rate and over-selection; everyone where there is none.
     pub fraction: Option<(f64, f64)>,
     /// The first number of devices, rounds of a stage, and what doubles; in place of a fraction.
-    pub doubling: Option<(usize, u32, By)>,
+    pub doubling: Option<(usize, u32, DoubleBy)>,
     pub power: bool,
     pub fedavg: bool,
     pub by_samples: bool,
@@ -47,7 +48,7 @@ pub struct Setup {
 pub fn setup() -> impl Strategy<Value = Setup> {
     let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
     let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=5);
-    let by = prop::sample::select(vec![By::Devices, By::Samples]);
+    let by = prop::sample::select(vec![DoubleBy::Devices, DoubleBy::Samples]);
     let doubling = proptest::option::of((1usize..=3, 1u32..=2, by));
     let ways = (proptest::option::of(rates), doubling, any::<bool>(), any::<bool>(), any::<bool>());
     let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150));
@@ -106,7 +107,7 @@ impl Setup {
             deadline: self.deadline,
             min_count: self.min_count,
             norm_bound: BOUND,
-            samples: SampleCap { most: MOST, relative: self.rule.keeps_updates() },
+            samples: SampleCap { max_samples: MOST, relative: self.rule.needs_all_updates() },
             absence: self.absence,
             patience: self.patience,
             stop_change: self.stop_change,
@@ -165,7 +166,7 @@ pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[
 }
 
 /// What an honest device answers to an opening.
-pub fn honest(device: DeviceId, opening: &Opening) -> Update {
+pub fn honest(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let sent: Vec<Vec<f32>> = opening.request.tensors.iter().map(|t| t.values.clone()).collect();
     let (d, k) =
         opening.request.tensors.first().map_or((0, 0), |t| (usize::from(t.rows), usize::from(t.cols)));

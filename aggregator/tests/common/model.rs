@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
-use fedspan_engine::participation::{Answer, Closed, Enough};
+use fedspan_engine::participation::{ClosedRound, SampleTarget, UpdateArrival};
 use fedspan_engine::{
-    Action, Counters, DeviceId, Engine, Event, Failure, Opening, Participation, Phase, RoundRecord, Update,
+    Action, Counters, DeviceId, Engine, Event, Failure, Participation, Phase, RoundBroadcast, RoundRecord,
+    Update,
 };
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
@@ -92,14 +93,14 @@ pub struct ModelRound {
     pub cohort: BTreeSet<DeviceId>,
     pub target: usize,
     /// It has asked beyond its cohort: whoever joins is asked.
-    pub wanting: bool,
+    pub asking_everyone: bool,
     pub counted: BTreeMap<DeviceId, Update>,
     pub order: Vec<DeviceId>,
-    pub out: BTreeSet<DeviceId>,
+    pub excluded: BTreeSet<DeviceId>,
     /// Gone for too long to be waited for.
     pub absent: BTreeSet<DeviceId>,
     /// Fewer answers complete it with as many samples.
-    pub enough: Option<Enough>,
+    pub sample_target: Option<SampleTarget>,
     pub rejected: u32,
     pub opened_at: u64,
     pub deadline: Option<u64>,
@@ -109,7 +110,7 @@ impl ModelRound {
     pub fn awaits(&self, device: DeviceId) -> bool {
         self.cohort.contains(&device)
             && !self.counted.contains_key(&device)
-            && !self.out.contains(&device)
+            && !self.excluded.contains(&device)
             && !self.absent.contains(&device)
     }
 
@@ -121,8 +122,9 @@ impl ModelRound {
         let samples: u64 = self.counted.values().map(|update| u64::from(update.samples)).sum();
         let counted = self.counted.len();
         counted >= self.target
-            || self.enough.is_some_and(|enough| {
-                samples >= enough.samples && counted >= min_count.min(self.target).max(enough.answers)
+            || self.sample_target.is_some_and(|sample_target| {
+                samples >= sample_target.samples
+                    && counted >= min_count.min(self.target).max(sample_target.answers)
             })
     }
 
@@ -191,11 +193,12 @@ impl Model {
             }
             // Who has answered is asked again, too: its acknowledgement may have been lost.
             (Some(round), _)
-                if round.wanting || round.cohort.contains(&device) && !round.out.contains(&device) =>
+                if round.asking_everyone
+                    || round.cohort.contains(&device) && !round.excluded.contains(&device) =>
             {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
-                if round.out.remove(&device) {
+                if round.excluded.remove(&device) {
                     self.counters.asked_again += 1;
                     round.names.remove(&device);
                 }
@@ -231,12 +234,12 @@ impl Model {
             _ => Phase::FitHead,
         };
         let mut cohort = present.clone();
-        let (mut target, mut enough, mut stage) = (present.len(), None, 0);
+        let (mut target, mut sample_target, mut stage) = (present.len(), None, 0);
         if let Phase::Train(number) = self.phase {
             let devices: Vec<DeviceId> = present.into_iter().collect();
             let drawn = self.policy.cohort(number, &devices);
             cohort = drawn.devices.into_iter().collect();
-            (target, enough, stage) = (drawn.target, drawn.enough, drawn.stage);
+            (target, sample_target, stage) = (drawn.target, drawn.sample_target, drawn.stage);
         }
         if self.phase == Phase::FitHead {
             stage = self.last.stage;
@@ -252,12 +255,12 @@ impl Model {
             phase: self.phase,
             cohort,
             target,
-            wanting: false,
+            asking_everyone: false,
             counted: BTreeMap::new(),
             order: Vec::new(),
-            out: BTreeSet::new(),
+            excluded: BTreeSet::new(),
             absent: BTreeSet::new(),
-            enough,
+            sample_target,
             rejected: 0,
             opened_at: self.now,
             deadline: self.setup.deadline.map(|limit| self.now + limit),
@@ -271,23 +274,23 @@ impl Model {
         let Some(round) = &mut self.round else { return BTreeSet::new() };
         let more: BTreeSet<DeviceId> = present.difference(&round.cohort).copied().collect();
         round.cohort.extend(&more);
-        round.wanting = true;
+        round.asking_everyone = true;
         more
     }
 
     /// Those who are connected and would not answer, and are asked again now.
     pub fn ask_again(&mut self) -> BTreeSet<DeviceId> {
         self.retry = None;
-        let again = self.round.as_ref().map(|round| self.connected(&round.out)).unwrap_or_default();
+        let again = self.round.as_ref().map(|round| self.connected(&round.excluded)).unwrap_or_default();
         if let Some(round) = self.round.as_mut().filter(|round| round.spent && !again.is_empty()) {
-            let keep = round.cohort.difference(&round.out);
+            let keep = round.cohort.difference(&round.excluded);
             round.names = keep.map(|device| (*device, round.name(*device))).collect();
             self.last.round += 1;
             (round.id, round.spent) = (self.last, false);
             self.counters.renamed += 1;
         }
         if let Some(round) = &mut self.round {
-            round.out.retain(|device| !again.contains(device));
+            round.excluded.retain(|device| !again.contains(device));
             round.names.retain(|device, _| !again.contains(device));
         }
         self.counters.asked_again += again.len() as u64;
@@ -317,15 +320,15 @@ impl Model {
                     if same { AckOutcome::Duplicate } else { AckOutcome::Rejected(Rejection::ContentChanged) }
                 } else if let Some(rejection) = wrong {
                     round.absent.remove(&device);
-                    round.out.insert(device);
+                    round.excluded.insert(device);
                     AckOutcome::Rejected(rejection)
                 } else {
-                    round.out.remove(&device);
+                    round.excluded.remove(&device);
                     round.absent.remove(&device);
                     round.order.push(device);
                     if training {
-                        self.policy.counted(&Answer {
-                            after: self.now - round.opened_at,
+                        self.policy.counted(&UpdateArrival {
+                            elapsed: self.now - round.opened_at,
                             samples: round
                                 .counted
                                 .values()
@@ -378,7 +381,7 @@ impl Model {
         self.counters.declined += 1;
         let asked = |round: &&mut ModelRound| round.name(device) == id && round.awaits(device);
         if let Some(round) = self.round.as_mut().filter(asked) {
-            round.out.insert(device);
+            round.excluded.insert(device);
             round.spent |= spent;
         }
         self.settle()
@@ -483,7 +486,7 @@ impl Model {
         round.absent.extend(absent);
         let complete = round.nobody_left() && round.counted.len() >= least;
         if nobody && !complete {
-            round.wanting = true;
+            round.asking_everyone = true;
             return Vec::new();
         }
         self.settle()
@@ -558,7 +561,12 @@ impl Model {
         if matches!(round.phase, Phase::Train(_)) {
             let after = self.now - round.opened_at;
             let short_of = short.then_some(target);
-            self.policy.closed(&Closed { after, short_of, before: &before, model: &self.basis });
+            self.policy.closed(&ClosedRound {
+                elapsed: after,
+                short_of,
+                before: &before,
+                model: &self.basis,
+            });
         }
         self.commits.push(round.id.round);
         let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();
@@ -594,8 +602,8 @@ pub struct World {
     pub engine: Engine,
     pub model: Model,
     /// What each connected device was last told to open.
-    pub pending: BTreeMap<DeviceId, Arc<Opening>>,
-    pub openings: BTreeMap<u32, Arc<Opening>>,
+    pub pending: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
+    pub openings: BTreeMap<u32, Arc<RoundBroadcast>>,
     /// Every update that counted, by device.
     pub counted: BTreeMap<DeviceId, Update>,
     pub finished: usize,
@@ -651,7 +659,7 @@ impl World {
     }
 
     /// A good answer to the open round, or to any round that was.
-    pub fn good(&mut self, opening: &Opening) -> Update {
+    pub fn good(&mut self, opening: &RoundBroadcast) -> Update {
         self.draws += 1;
         let stream = &mut random(self.draws);
         let samples = 1 + (self.draws % 7) as u32;
@@ -795,7 +803,7 @@ impl World {
         self.same();
     }
 
-    pub fn opened(&mut self, opening: &Arc<Opening>) {
+    pub fn opened(&mut self, opening: &Arc<RoundBroadcast>) {
         let known = self.openings.entry(opening.id.round).or_insert_with(|| Arc::clone(opening));
         assert!(Arc::ptr_eq(known, opening), "one opening for all devices");
         // What is sent is the representation as it is now.
@@ -828,8 +836,8 @@ impl World {
         }
         match (engine.open_round(), &model.round) {
             (Some(open), Some(round)) => {
-                assert_eq!((open.opening.id, &open.participants), (round.id, &round.order));
-                assert_eq!((&open.cohort, &open.out), (&round.cohort, &round.out));
+                assert_eq!((open.broadcast.id, &open.participants), (round.id, &round.order));
+                assert_eq!((&open.cohort, &open.excluded), (&round.cohort, &round.excluded));
                 assert_eq!(open.absent, round.absent);
                 assert!(round.cohort.iter().all(|device| open.id_for(*device) == round.name(*device)));
                 let outstanding = round.cohort.iter().filter(|device| round.awaits(**device)).count();
@@ -846,12 +854,12 @@ impl World {
     pub fn finish_honestly(&mut self) {
         // Without a deadline a round waits for all it asked, so all must come back; with one, enough must:
         // who declined is asked again.
-        let enough = self.setup().fleet_size.max(self.setup().min_count);
+        let sample_target = self.setup().fleet_size.max(self.setup().min_count);
         for device in 0..UNIVERSE {
             let here = self.model.fleet.values().filter(|left| left.is_none()).count();
             let known = self.model.fleet.contains_key(&device);
             let gone = self.model.fleet.get(&device) != Some(&None);
-            let needed = here < enough || self.setup().deadline.is_none() && known;
+            let needed = here < sample_target || self.setup().deadline.is_none() && known;
             if gone && needed {
                 self.apply(Op::Join(device));
             }

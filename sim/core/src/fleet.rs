@@ -270,7 +270,7 @@ impl Build {
     fn travelling(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
-            Some(network) => network.shape.parameters() * network.parameters.method.tensors_a_layer(),
+            Some(network) => network.shape.parameters() * network.parameters.method.tensors_per_layer(),
             None => features * width + width * outputs,
         };
         // A scale beside it; before that the sums of half of the features.

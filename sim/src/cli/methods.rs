@@ -120,13 +120,13 @@ fn methods(name: &str, changes: &[String], algorithms: &[String]) -> Result<Meth
     }
     let targeted = data.targeted();
     let targets = targeted != Targeted::Nothing;
-    let own = AlgorithmName::of_model(&model)
+    let own = AlgorithmName::for_model(&model)
         .filter(|(_, name)| !linear || targets && *name != AlgorithmName::FedPower);
     methods.all.extend(own.map(|(word, _)| (word.to_owned(), None)));
     if !linear || targeted != Targeted::Classes {
         return Ok(methods);
     }
-    for word in AlgorithmName::of_networks_alone() {
+    for word in AlgorithmName::network_only_names() {
         let network = network(word);
         let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
         match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use fedspan_aggregator::coordinator::Coordinator;
 use fedspan_aggregator::journal::{self, Committed, Line, Outcome, Part};
-use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 
@@ -58,7 +58,7 @@ pub struct History {
 
 impl History {
     /// A device is asked.
-    pub fn opened(&mut self, opening: &Opening) -> Result<(), Violation> {
+    pub fn opened(&mut self, opening: &RoundBroadcast) -> Result<(), Violation> {
         let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let this = (opening.id, crc32c(&bytes));

@@ -9,7 +9,7 @@ use fedspan_aggregator::connection::{Gate, Inbound};
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::config::ParticipationSection;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Update};
+use fedspan_engine::{Action, DeviceId, Engine, Event, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
 use fedspan_sim_core::fleet::{SimDevice, foreseeable};
@@ -32,7 +32,12 @@ pub struct Round {
 /// Where the updates come from.
 pub trait Updates {
     /// That of a device for a round, of which the server's name is `number`.
-    fn of(&mut self, device: DeviceId, number: u32, opening: &Arc<Opening>) -> Result<Update, Violation>;
+    fn of(
+        &mut self,
+        device: DeviceId,
+        number: u32,
+        opening: &Arc<RoundBroadcast>,
+    ) -> Result<Update, Violation>;
 
     /// The engine has taken it.
     fn acknowledged(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack);
@@ -98,7 +103,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
     Ok(())
 }
 
-fn declined(device: DeviceId, opening: &Opening) -> Event {
+fn declined(device: DeviceId, opening: &RoundBroadcast) -> Event {
     Event::Declined(device, Decline { id: opening.id, reason: DeclineReason::Device })
 }
 
@@ -148,7 +153,7 @@ impl Calm {
 }
 
 impl Updates for Calm {
-    fn of(&mut self, device: DeviceId, _: u32, opening: &Arc<Opening>) -> Result<Update, Violation> {
+    fn of(&mut self, device: DeviceId, _: u32, opening: &Arc<RoundBroadcast>) -> Result<Update, Violation> {
         let own = self.device(device)?;
         own.connection.open(opening);
         own.pump();
@@ -169,7 +174,7 @@ impl Updates for Calm {
 }
 
 impl Updates for BTreeMap<(DeviceId, u32), Update> {
-    fn of(&mut self, device: DeviceId, number: u32, _: &Arc<Opening>) -> Result<Update, Violation> {
+    fn of(&mut self, device: DeviceId, number: u32, _: &Arc<RoundBroadcast>) -> Result<Update, Violation> {
         let update = self.get(&(device, number)).cloned();
         update.ok_or_else(|| Violation::new(format!("device {device} has sent nothing for round {number}")))
     }

@@ -9,7 +9,7 @@ use fedspan_aggregator::host::{
     Command, Conversation, Gone, Host, HostError, Message, Next, Origin, Patience, Receiver, What,
 };
 use fedspan_aggregator::journal::Committed;
-use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 use fedspan_protocol::message::Ack;
 
 use super::Millis;
@@ -30,7 +30,7 @@ pub enum Out {
     /// The host has told a conversation something, which is heard after a while.
     Commands(LinkKey),
     /// A device is asked.
-    Opened(Arc<Opening>),
+    Opened(Arc<RoundBroadcast>),
     /// A device's update has come.
     Heard(DeviceId, Box<Update>),
     /// A device is told what became of its update.

@@ -18,7 +18,7 @@ impl Gram {
     /// Of bases that are all d x k. Elements of `U_i^T U_j` are summed in the order of rows, their squares column by
     /// column: the bits do not depend on how many are summed together.
     #[must_use]
-    pub fn of(bases: &[(f64, Matrix)]) -> Self {
+    pub fn new(bases: &[(f64, Matrix)]) -> Self {
         let size = bases.len();
         let (d, k) = bases.first().map_or((0, 0), |(_, basis)| basis.shape());
         let mut gram = Self { size, values: vec![0.0; size * (size + 1) / 2] };
@@ -120,7 +120,7 @@ mod tests {
         for (n, d, k) in [(1, 1, 1), (3, 7, 2), (9, 20, 3), (13, 64, 4), (8, 30, 5), (6, 33, 9)] {
             let random = &mut stream(1, Purpose::Start, (n * d * k) as u64);
             let bases: Vec<(f64, Matrix)> = (0..n).map(|_| (1.0, random_basis(d, k, random))).collect();
-            let gram = Gram::of(&bases);
+            let gram = Gram::new(&bases);
             let pair = |i: usize, j: usize| {
                 let product = product_transposed(&bases[i.max(j)].1, &bases[i.min(j)].1);
                 product.iter().fold(0.0, |sum, value| sum + value * value)
@@ -137,6 +137,6 @@ mod tests {
                 assert_eq!(found.to_bits(), sum.to_bits(), "({n}, {d}, {k}) row {i}");
             }
         }
-        assert!(Gram::of(&[]).times(&[]).is_empty());
+        assert!(Gram::new(&[]).times(&[]).is_empty());
     }
 }

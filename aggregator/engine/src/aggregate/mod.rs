@@ -23,7 +23,7 @@ pub use rule::{Rule, TRIM};
 pub use sample_cap::SampleCap;
 pub use subspaces::{projector_geometric_median, projector_mean};
 pub use trimmed_mean::trimmed_mean;
-pub use update_weight::Share;
+pub use update_weight::UpdateWeight;
 
 /// One device's vector and what it counts.
 #[derive(Clone, Copy, Debug, PartialEq)]

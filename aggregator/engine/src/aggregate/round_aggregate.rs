@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fedspan_protocol::tensor::Role;
 
 use super::{
-    FixedPointMean, Rule, SampleCap, Share, Weighted, geometric_median, projector_geometric_median,
+    FixedPointMean, Rule, SampleCap, UpdateWeight, Weighted, geometric_median, projector_geometric_median,
     projector_mean, trimmed_mean,
 };
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal};
@@ -17,25 +17,25 @@ use crate::types::{DeviceId, Tensor, Weighting};
 pub struct RoundAggregate {
     rule: Rule,
     weighting: Weighting,
-    kept: Kept,
+    buffer: Buffer,
 }
 
 #[derive(Clone, Debug)]
-enum Kept {
+enum Buffer {
     Sum(FixedPointMean),
     /// Shares and values, in order of devices.
-    All(BTreeMap<DeviceId, (Share, Vec<f32>)>),
+    All(BTreeMap<DeviceId, (UpdateWeight, Vec<f32>)>),
 }
 
 impl RoundAggregate {
     /// Nothing yet, for updates of `length` values in all their tensors.
     #[must_use]
     pub fn new(rule: Rule, weighting: Weighting, length: usize) -> Self {
-        let kept = match rule {
-            Rule::Mean => Kept::Sum(FixedPointMean::new(length)),
-            _ => Kept::All(BTreeMap::new()),
+        let buffer = match rule {
+            Rule::Mean => Buffer::Sum(FixedPointMean::new(length)),
+            _ => Buffer::All(BTreeMap::new()),
         };
-        Self { rule, weighting, kept }
+        Self { rule, weighting, buffer }
     }
 
     /// The rule.
@@ -46,12 +46,12 @@ impl RoundAggregate {
 
     /// Adds a device's update, its tensors one after the other. Its samples are bounded already by what any
     /// device may declare.
-    pub fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    pub fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         let parts = tensors.iter().map(|tensor| tensor.values.as_slice());
-        match &mut self.kept {
-            Kept::Sum(mean) => mean.absorb(share.weight(self.weighting), parts),
-            Kept::All(all) => {
-                all.insert(device, (share, parts.collect::<Vec<_>>().concat()));
+        match &mut self.buffer {
+            Buffer::Sum(mean) => mean.absorb(weight.weight(self.weighting), parts),
+            Buffer::All(all) => {
+                all.insert(device, (weight, parts.collect::<Vec<_>>().concat()));
             }
         }
     }
@@ -69,14 +69,14 @@ impl RoundAggregate {
 
     /// What the rule makes of the numbers absorbed, and forgets them; `None` if there were none. `center` is the
     /// point that updates are steps from (zero where it is shorter): a model that was sent, or nothing for gradients.
-    pub fn numbers(&mut self, center: &[f64]) -> Option<Vec<f64>> {
-        match &mut self.kept {
-            Kept::Sum(mean) => {
+    pub fn take_vector(&mut self, center: &[f64]) -> Option<Vec<f64>> {
+        match &mut self.buffer {
+            Buffer::Sum(mean) => {
                 let value = mean.value();
                 mean.reset();
                 value
             }
-            Kept::All(all) => {
+            Buffer::All(all) => {
                 let all = std::mem::take(all);
                 let weights = weights(self.weighting, &all);
                 let heaviest = |part| heaviest(weights.clone(), part);
@@ -100,8 +100,8 @@ impl RoundAggregate {
     ///
     /// # Errors
     /// [`RankDeficient`] if they span fewer than k directions.
-    pub fn subspace(&mut self, reference: &Matrix) -> Result<Option<Matrix>, RankDeficient> {
-        let Kept::All(all) = &mut self.kept else { return Ok(None) };
+    pub fn take_subspace(&mut self, reference: &Matrix) -> Result<Option<Matrix>, RankDeficient> {
+        let Buffer::All(all) = &mut self.buffer else { return Ok(None) };
         let all = std::mem::take(all);
         let weights = weights(self.weighting, &all);
         let (d, k) = reference.shape();
@@ -136,10 +136,10 @@ fn heaviest(mut weights: Vec<f64>, part: f64) -> f64 {
 }
 
 /// Weights in order of devices, each bounded by what the others declare.
-fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (Share, Vec<f32>)>) -> Vec<f64> {
-    let mut declared: Vec<u32> = all.values().map(|(share, _)| share.samples).collect();
+fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (UpdateWeight, Vec<f32>)>) -> Vec<f64> {
+    let mut declared: Vec<u32> = all.values().map(|(weight, _)| weight.samples).collect();
     declared.sort_unstable();
-    let bound = SampleCap { most: u32::MAX, relative: true }.bound(&declared);
-    let capped = |share: &Share| Share { samples: share.samples.min(bound), ..*share };
-    all.values().map(|(share, _)| f64::from(capped(share).weight(weighting))).collect()
+    let bound = SampleCap { max_samples: u32::MAX, relative: true }.bound(&declared);
+    let capped = |weight: &UpdateWeight| UpdateWeight { samples: weight.samples.min(bound), ..*weight };
+    all.values().map(|(weight, _)| f64::from(capped(weight).weight(weighting))).collect()
 }

@@ -26,7 +26,7 @@ pub enum Rule {
 impl Rule {
     /// The name as it stands in files.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Mean => "mean",
             Self::GeometricMedian => "geometric-median",
@@ -45,13 +45,13 @@ impl Rule {
     /// The rule for what is no subspace in a campaign under this one: the numbers of a start. A start that is
     /// a plain mean would be the way around the rule.
     #[must_use]
-    pub fn for_numbers(self) -> Self {
+    pub fn for_vectors(self) -> Self {
         if self.is_for_subspaces() { Self::GeometricMedian } else { self }
     }
 
     /// Whether it needs all updates of a round at once.
     #[must_use]
-    pub fn keeps_updates(self) -> bool {
+    pub fn needs_all_updates(self) -> bool {
         self != Self::Mean
     }
 }

@@ -9,20 +9,20 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleCap {
     /// The most that any device's count may be.
-    pub most: u32,
+    pub max_samples: u32,
     /// Whether a count is also bounded by what the other devices of the round declare.
     pub relative: bool,
 }
 
 impl SampleCap {
     /// Bounds nothing.
-    pub const NONE: Self = Self { most: u32::MAX, relative: false };
+    pub const NONE: Self = Self { max_samples: u32::MAX, relative: false };
 
     /// The most that a count of a round may be in which these (none of them 0) were declared, in ascending order. The
     /// median is the lower one: as long as under half of them lie it is at most the largest honest count.
     #[must_use]
     pub fn bound(&self, declared: &[u32]) -> u32 {
-        if self.relative { self.most.min(relative(declared)) } else { self.most }
+        if self.relative { self.max_samples.min(relative(declared)) } else { self.max_samples }
     }
 
     /// The sum of the counts of a round, ascending, each as far as it counts.

@@ -56,7 +56,7 @@ pub fn projector_geometric_median(
     bases: &[(f64, Matrix)],
     reference: &Matrix,
 ) -> Result<Matrix, RankDeficient> {
-    let gram = Gram::of(bases);
+    let gram = Gram::new(bases);
     let total: f64 = bases.iter().map(|(weight, _)| weight).sum();
     let mut shares: Vec<f64> = bases.iter().map(|(weight, _)| weight / total).collect();
     let least = (SMOOTHING * spread(&gram, bases)).max(SMOOTHING_LEAST);
@@ -202,7 +202,7 @@ mod tests {
             let n = 1 + random.below(12);
             let bases: Vec<(f64, Matrix)> =
                 (0..n).map(|_| (0.1 * (1 + random.below(9)) as f64, random_basis(5, 2, random))).collect();
-            let gram = Gram::of(&bases);
+            let gram = Gram::new(&bases);
             let between = |i, j| f64::sqrt((gram.at(i, i) - 2.0 * gram.at(i, j) + gram.at(j, j)).max(0.0));
             let median = |i| weighted_median((0..n).map(|j| (between(i, j), bases[j].0)).collect());
             let expected = (0..n).map(median).fold(f64::INFINITY, f64::min);

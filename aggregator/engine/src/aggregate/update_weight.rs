@@ -4,7 +4,7 @@ use crate::types::Weighting;
 
 /// What an update was computed from, and how often its device was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct UpdateWeight {
     /// Samples, as the device says and as far as that counts.
     pub samples: u32,
     /// How often the device is in the round's sample: once, unless devices are drawn with replacement; never, if it is
@@ -12,10 +12,10 @@ pub struct Share {
     pub draws: u32,
 }
 
-impl Share {
+impl UpdateWeight {
     /// Of a device that is in the round once.
     #[must_use]
-    pub const fn of(samples: u32) -> Self {
+    pub const fn from_samples(samples: u32) -> Self {
         Self { samples, draws: 1 }
     }
 

@@ -6,8 +6,8 @@ use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::Algorithm;
-use super::fedrep::{decoded, tensor, wide};
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use super::fedrep::{as_decoded, tensor, to_f64};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
@@ -59,20 +59,20 @@ impl Algorithm for FedAvg {
         Request { task, tensors, encoding, expects }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_, _] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let ((d, k), c) = (self.representation.shape(), self.head.ncols());
-        let held = || {
+        let on_devices = || {
             let Request { tensors, encoding, .. } = self.request();
-            tensors.into_iter().flat_map(move |tensor| wide(&decoded(tensor.values, encoding)))
+            tensors.into_iter().flat_map(move |tensor| to_f64(&as_decoded(tensor.values, encoding)))
         };
-        let center = if self.round.rule().keeps_updates() { held().collect() } else { Vec::new() };
-        if let Some(model) = self.round.numbers(&center)
+        let center = if self.round.rule().needs_all_updates() { on_devices().collect() } else { Vec::new() };
+        if let Some(model) = self.round.take_vector(&center)
             && let Some((b, w)) = model.split_at_checked(d * k)
         {
             self.representation = Matrix::from_row_slice(d, k, b);

@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::Algorithm;
 use super::fedrep::tensor;
-use crate::aggregate::{RoundAggregate, Rule, Share, procrustes};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight, procrustes};
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, product, product_transposed, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
@@ -99,7 +99,7 @@ pub struct FedPower {
     done: usize,
     round: RoundAggregate,
     /// Updates that are to be aligned, in order of devices.
-    kept: BTreeMap<DeviceId, (Share, Vec<Tensor>)>,
+    pending: BTreeMap<DeviceId, (UpdateWeight, Vec<Tensor>)>,
 }
 
 impl FedPower {
@@ -108,7 +108,14 @@ impl FedPower {
     pub fn new(basis: Matrix, parameters: FedPowerParameters) -> Self {
         let FedPowerParameters { rule, weighting, .. } = parameters;
         let round = RoundAggregate::new(rule, weighting, basis.len());
-        Self { exchanges: parameters.exchanges(), basis, parameters, done: 0, round, kept: BTreeMap::new() }
+        Self {
+            exchanges: parameters.exchanges(),
+            basis,
+            parameters,
+            done: 0,
+            round,
+            pending: BTreeMap::new(),
+        }
     }
 
     /// The next exchange; after the last one, the last again.
@@ -133,20 +140,20 @@ impl FedPower {
 
     /// Hands the updates that were kept to the rule, each turned towards the reference.
     fn align(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        let named = self.parameters.reference.and_then(|device| kept.get(&device));
-        let reference = named.or(kept.values().next()).and_then(|(_, tensors)| tensors.last());
+        let pending = std::mem::take(&mut self.pending);
+        let named = self.parameters.reference.and_then(|device| pending.get(&device));
+        let reference = named.or(pending.values().next()).and_then(|(_, tensors)| tensors.last());
         let Some(reference) = reference.map(|tensor| self.matrix(&tensor.values)) else { return };
         // Those who were only asked for others to be aligned with are better than nobody.
-        let nobody = kept.values().all(|(share, _)| share.draws == 0);
-        for (device, (share, tensors)) in kept {
-            let share = if nobody { Share::of(share.samples) } else { share };
-            let (Some(sent), Some(own), 1..) = (tensors.first(), tensors.last(), share.draws) else {
+        let only_references = pending.values().all(|(weight, _)| weight.draws == 0);
+        for (device, (weight, tensors)) in pending {
+            let weight = if only_references { UpdateWeight::from_samples(weight.samples) } else { weight };
+            let (Some(sent), Some(own), 1..) = (tensors.first(), tensors.last(), weight.draws) else {
                 continue;
             };
             let turn = procrustes(&self.matrix(&own.values), &reference);
             let turned = product(&self.matrix(&sent.values), &turn);
-            self.round.absorb(device, share, &[tensor(Role::Subspace, &turned, to_f32(&turned))]);
+            self.round.absorb(device, weight, &[tensor(Role::Subspace, &turned, to_f32(&turned))]);
         }
     }
 }
@@ -176,14 +183,14 @@ impl Algorithm for FedPower {
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if tensors.len() != usize::from(self.exchange().1.tensors()) {
             return;
         }
         if self.aligns() {
-            self.kept.insert(device, (share, tensors.to_vec()));
+            self.pending.insert(device, (weight, tensors.to_vec()));
         } else {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
@@ -191,9 +198,9 @@ impl Algorithm for FedPower {
         self.align();
         let next = if self.round.rule().is_for_subspaces() {
             let basis = self.basis.clone();
-            self.round.subspace(&basis)?
+            self.round.take_subspace(&basis)?
         } else {
-            let numbers = self.round.numbers(&[]);
+            let numbers = self.round.take_vector(&[]);
             let (d, r) = self.basis.shape();
             numbers.map(|mean| orthonormal(&Matrix::from_row_iterator(d, r, mean))).transpose()?
         };
@@ -227,7 +234,7 @@ impl Algorithm for FedPower {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
         let done = *done as usize;
         self.done = done.min(self.exchanges.len());
-        self.kept.clear();
+        self.pending.clear();
         true
     }
 

@@ -10,7 +10,7 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::Algorithm;
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
@@ -52,8 +52,8 @@ impl FedRep {
 }
 
 /// The representation as every device will have it after decoding, with its tensor.
-pub(super) fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
-    let mut values = decoded(to_f32(representation), encoding);
+pub(super) fn decoded_representation(representation: &Matrix, encoding: Encoding) -> Tensor {
+    let mut values = as_decoded(to_f32(representation), encoding);
     if encoding == Encoding::I8 {
         let _ = orthonormalise(&mut values, representation.ncols());
     }
@@ -61,7 +61,7 @@ pub(super) fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
 }
 
 /// Values as every device has them after decoding.
-pub(super) fn decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
+pub(super) fn as_decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
     if encoding != Encoding::F32 {
         let mut bytes = vec![0; encoding.byte_len(values.len())];
         // The lengths agree, and where a value is not finite no device takes the round: neither call matters if it
@@ -72,7 +72,7 @@ pub(super) fn decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
     values
 }
 
-pub(super) fn wide(values: &[f32]) -> Vec<f64> {
+pub(super) fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|value| f64::from(*value)).collect()
 }
 
@@ -100,31 +100,36 @@ impl Algorithm for FedRep {
         self.round.admits(tensors)
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let (d, k) = self.representation.shape();
-        let held = || broadcast(&self.representation, self.parameters.download_encoding).values;
+        let on_devices =
+            || decoded_representation(&self.representation, self.parameters.download_encoding).values;
         if self.round.rule().is_for_subspaces() {
-            let held = from_f32(d, k, &held());
-            if let Some(space) = self.round.subspace(&held)? {
+            let on_devices = from_f32(d, k, &on_devices());
+            if let Some(space) = self.round.take_subspace(&on_devices)? {
                 self.representation = space;
             }
             return Ok(());
         }
         let is_model = self.parameters.upload == Upload::Representation;
         // The mean does not mind where steps begin.
-        let center = if is_model && self.round.rule().keeps_updates() { wide(&held()) } else { Vec::new() };
-        let Some(value) = self.round.numbers(&center) else { return Ok(()) };
+        let center = if is_model && self.round.rule().needs_all_updates() {
+            to_f64(&on_devices())
+        } else {
+            Vec::new()
+        };
+        let Some(value) = self.round.take_vector(&center) else { return Ok(()) };
         let value = Matrix::from_row_iterator(d, k, value);
         let next = if is_model {
             value
         } else {
-            from_f32(d, k, &held()) - value * f64::from(self.parameters.step_size)
+            from_f32(d, k, &on_devices()) - value * f64::from(self.parameters.step_size)
         };
         self.representation = orthonormal(&next)?;
         Ok(())

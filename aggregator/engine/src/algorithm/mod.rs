@@ -17,9 +17,9 @@ pub use fedpower::{FedPower, FedPowerParameters, synchronisations};
 pub use fedrep::{FedRep, FedRepParameters};
 pub use rolora::{LinearAdapter, LinearAdapterParameters};
 pub use scale::{Scale, ScaleSource};
-pub use start::{Moments, PowerStart, random_start};
+pub use start::{MomentsStart, PowerStart, random_start};
 
-use crate::aggregate::Share;
+use crate::aggregate::UpdateWeight;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
@@ -51,7 +51,7 @@ pub trait Algorithm: Send {
     }
 
     /// Adds a device's update that has been checked against [`Request::expects`] and is admitted.
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]);
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]);
 
     /// Makes the next model of what was absorbed.
     ///

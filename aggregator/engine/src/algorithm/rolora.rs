@@ -8,8 +8,8 @@ use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::Algorithm;
-use super::fedrep::{broadcast, decoded, tensor, wide};
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use super::fedrep::{as_decoded, decoded_representation, tensor, to_f64};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, product, product_transposed, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
@@ -49,19 +49,19 @@ impl LinearAdapter {
     pub fn new(down: Matrix, up: Matrix, parameters: LinearAdapterParameters) -> Self {
         let round = RoundAggregate::new(parameters.rule, parameters.weighting, 0);
         let mut adapter = Self { down, up, rounds: 0, parameters, round };
-        adapter.begin();
+        adapter.start_round();
         adapter
     }
 
     /// The step of round `number`, counted from 0, on A; `None` if it is a round of B.
-    fn step_of(&self, number: u32) -> Option<f32> {
+    fn step_size_of(&self, number: u32) -> Option<f32> {
         self.parameters.step_size.filter(|_| number % 2 == 1)
     }
 
     /// Makes ready for a round.
-    fn begin(&mut self) {
+    fn start_round(&mut self) {
         let LinearAdapterParameters { rule, weighting, .. } = self.parameters;
-        let trained = if self.step_of(self.rounds).is_some() { &self.down } else { &self.up };
+        let trained = if self.step_size_of(self.rounds).is_some() { &self.down } else { &self.up };
         self.round = RoundAggregate::new(rule, weighting, trained.len());
     }
 
@@ -71,12 +71,12 @@ impl LinearAdapter {
         tensor(role, matrix, to_f32(matrix))
     }
 
-    fn request_of(&self, number: u32) -> Request {
+    fn request_for(&self, number: u32) -> Request {
         let LinearAdapterParameters { head, download_encoding, upload_encoding: encoding, .. } =
             self.parameters;
         let (down, up) = (self.factor(Role::AdapterDown), self.factor(Role::AdapterUp));
         let of = |tensor: &Tensor| vec![tensor.descriptor(encoding)];
-        let (task, expects, tensors) = match self.step_of(number) {
+        let (task, expects, tensors) = match self.step_size_of(number) {
             Some(step_size) => (Task::AdapterDown { step_size, encoding }, of(&down), vec![down, up]),
             None => (Task::AdapterUp { head, encoding }, of(&up), vec![down]),
         };
@@ -84,41 +84,41 @@ impl LinearAdapter {
     }
 
     /// The factor that the round trains, as every device has it.
-    fn held(&self) -> Vec<f64> {
+    fn on_devices(&self) -> Vec<f64> {
         let encoding = self.parameters.download_encoding;
-        match self.step_of(self.rounds) {
-            Some(_) => wide(&broadcast(&self.down, encoding).values),
-            None => wide(&decoded(to_f32(&self.up), encoding)),
+        match self.step_size_of(self.rounds) {
+            Some(_) => to_f64(&decoded_representation(&self.down, encoding).values),
+            None => to_f64(&as_decoded(to_f32(&self.up), encoding)),
         }
     }
 }
 
 impl Algorithm for LinearAdapter {
     fn request(&self) -> Request {
-        self.request_of(self.rounds)
+        self.request_for(self.rounds)
     }
 
     fn requests(&self) -> Vec<Request> {
-        (0..2).map(|number| self.request_of(number)).collect()
+        (0..2).map(|number| self.request_for(number)).collect()
     }
 
     /// A came with the round of B before; where it is never trained, with the first.
     fn unchanged(&self) -> &[Role] {
-        let stays = self.parameters.step_size.is_none() || self.step_of(self.rounds).is_some();
+        let stays = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
         if stays { &[Role::AdapterDown] } else { &[] }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let center = if self.round.rule().keeps_updates() { self.held() } else { Vec::new() };
-        let Some(values) = self.round.numbers(&center) else { return Ok(()) };
+        let center = if self.round.rule().needs_all_updates() { self.on_devices() } else { Vec::new() };
+        let Some(values) = self.round.take_vector(&center) else { return Ok(()) };
         let ((d, k), c) = (self.down.shape(), self.up.ncols());
-        if self.step_of(self.rounds).is_some() {
+        if self.step_size_of(self.rounds).is_some() {
             let moved = Matrix::from_row_iterator(d, k, values);
             let basis = orthonormal(&moved)?;
             // `A = Q R`, and `Q (R B)` is the same product.
@@ -128,7 +128,7 @@ impl Algorithm for LinearAdapter {
             self.up = Matrix::from_row_iterator(k, c, values);
         }
         self.rounds = self.rounds.saturating_add(1);
-        self.begin();
+        self.start_round();
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl Algorithm for LinearAdapter {
             {
                 self.rounds = *rounds as u32;
             }
-            self.begin();
+            self.start_round();
         }
         fits
     }

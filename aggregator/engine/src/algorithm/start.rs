@@ -9,7 +9,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::Algorithm;
 use super::fedrep::tensor;
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, random_basis, to_f32, top_eigenspace};
 use crate::random::{Purpose, stream};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
@@ -35,7 +35,7 @@ impl PowerStart {
     /// `iterations` rounds from `basis` (d x k, orthonormal columns).
     #[must_use]
     pub fn new(basis: Matrix, iterations: u32, weighting: Weighting, rule: Rule) -> Self {
-        let round = RoundAggregate::new(rule.for_numbers(), weighting, basis.len());
+        let round = RoundAggregate::new(rule.for_vectors(), weighting, basis.len());
         Self { basis, iterations, task: Task::PowerStart, round }
     }
 
@@ -55,14 +55,14 @@ impl Algorithm for PowerStart {
         Request { task: self.task, tensors: vec![sent], encoding: Encoding::F32, expects }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
+        let Some(mean) = self.round.take_vector(&[]) else { return Ok(()) };
         self.basis = orthonormal(&Matrix::from_row_iterator(self.basis.nrows(), self.basis.ncols(), mean))?;
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Algorithm for PowerStart {
 /// Method of moments: the top-k eigenspace of the mean of the devices' `(1/m) sum y^2 x x^T`, fetched in
 /// blocks of rows of its upper half. A device's own matrix can equal one of its records: for simulation.
 #[derive(Clone, Debug)]
-pub struct Moments {
+pub struct MomentsStart {
     matrix: Matrix,
     basis: Matrix,
     /// First row of each block, and the end.
@@ -106,12 +106,12 @@ pub struct Moments {
     round: RoundAggregate,
 }
 
-impl Moments {
+impl MomentsStart {
     /// For d features and width k. Blocks are as large as a device's d x k buffer, and as a descriptor of
     /// one row can count.
     #[must_use]
     pub fn new(d: usize, k: usize, weighting: Weighting, rule: Rule) -> Self {
-        let rule = rule.for_numbers();
+        let rule = rule.for_vectors();
         let most = (d * k).min(usize::from(u16::MAX));
         let mut blocks = vec![0];
         let mut room = most;
@@ -150,7 +150,7 @@ impl Moments {
     }
 }
 
-impl Algorithm for Moments {
+impl Algorithm for MomentsStart {
     fn request(&self) -> Request {
         let rows = self.rows();
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -162,14 +162,14 @@ impl Algorithm for Moments {
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
+        let Some(mean) = self.round.take_vector(&[]) else { return Ok(()) };
         let d = self.matrix.nrows();
         let places = self.rows().flat_map(|row| (row..d).map(move |column| (row, column)));
         for ((row, column), value) in places.zip(mean) {

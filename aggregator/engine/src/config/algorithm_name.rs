@@ -47,7 +47,7 @@ pub enum AlgorithmName {
     /// Each client alone; no communication.
     LocalOnly,
     /// The same on a network, by rounds of epochs.
-    LocalSgd,
+    LocalOnlyNetwork,
     /// One model of all data in one place.
     Pooled,
 }
@@ -94,27 +94,27 @@ pub const TUNED: &str = "+ft";
 impl AlgorithmName {
     /// The name as it stands in files.
     #[must_use]
-    pub fn word(self) -> &'static str {
-        let listed = if self == Self::LocalSgd { Self::LocalOnly } else { self };
+    pub fn as_str(self) -> &'static str {
+        let listed = if self == Self::LocalOnlyNetwork { Self::LocalOnly } else { self };
         ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
     }
 
     /// Names and algorithms for a model.
-    pub fn of_model(model: &ModelSection) -> impl Iterator<Item = (&'static str, Self)> {
+    pub fn for_model(model: &ModelSection) -> impl Iterator<Item = (&'static str, Self)> {
         let (network, adapter) = (model.network.as_ref(), model.adapter);
         let linear = move |name: &Self| match adapter {
             true => name.is_for_linear_adapters(),
             false => name.is_for_linear_models(),
         };
         named(move |name| match network {
-            Some(network) => name.of_network(network),
+            Some(network) => name.variant_for_network(network),
             None => Some(name).filter(linear),
         })
     }
 
     /// Names of the methods that need a network: there is no such thing on a linear model.
-    pub fn of_networks_alone() -> impl Iterator<Item = &'static str> {
-        let alone = |name: &Self| name.on_a_network().is_some() && !name.is_for_linear_models();
+    pub fn network_only_names() -> impl Iterator<Item = &'static str> {
+        let alone = |name: &Self| name.as_network_algorithm().is_some() && !name.is_for_linear_models();
         ALGORITHMS.iter().filter(move |(_, name, _)| alone(name)).map(|(word, _, _)| *word)
     }
 
@@ -122,8 +122,8 @@ impl AlgorithmName {
     #[must_use]
     pub fn needs_network(word: &str) -> bool {
         let tuned = word.strip_suffix(TUNED).and_then(Self::named);
-        tuned.is_some_and(|name| name.on_a_network().is_some())
-            || Self::of_networks_alone().any(|name| name == word)
+        tuned.is_some_and(|name| name.as_network_algorithm().is_some())
+            || Self::network_only_names().any(|name| name == word)
     }
 
     /// The models that a name as it stands in a file is for, with what to write for each; `None` for a name that is none.
@@ -134,7 +134,7 @@ impl AlgorithmName {
         let models = [
             (linear && name.is_for_linear_models(), "a linear model (model.kind = \"linear\" and model.k)"),
             (
-                name.on_a_network().is_some(),
+                name.as_network_algorithm().is_some(),
                 "a network (model.kind = \"mlp\" and model.hidden = [32], \"cnn\" or \"lstm\")",
             ),
             (Self::needs_network(word), "one beside a linear model (model.network.hidden = [32])"),
@@ -155,16 +155,16 @@ impl AlgorithmName {
     }
 
     /// Names and algorithms for a network.
-    pub(super) fn of_networks(network: &NetworkModel) -> impl Iterator<Item = (&'static str, Self)> {
-        named(move |name| name.of_network(network))
+    pub(super) fn for_network(network: &NetworkModel) -> impl Iterator<Item = (&'static str, Self)> {
+        named(move |name| name.variant_for_network(network))
     }
 
     /// The algorithm as it is on a network, if it is for that.
-    fn of_network(self, network: &NetworkModel) -> Option<Self> {
+    fn variant_for_network(self, network: &NetworkModel) -> Option<Self> {
         if network.is_adapted() {
             Some(self).filter(|name| name.is_for_adapters())
         } else {
-            self.on_a_network()
+            self.as_network_algorithm()
         }
     }
 
@@ -185,9 +185,9 @@ impl AlgorithmName {
     }
 
     /// The same on a network, if there is such a thing.
-    fn on_a_network(self) -> Option<Self> {
+    fn as_network_algorithm(self) -> Option<Self> {
         match self {
-            Self::LocalOnly => Some(Self::LocalSgd),
+            Self::LocalOnly => Some(Self::LocalOnlyNetwork),
             Self::GdGd | Self::FedPower | Self::Pooled => None,
             name => Some(name).filter(|name| !name.is_for_adapters()),
         }
@@ -212,7 +212,7 @@ pub(super) fn read_name(
     section: &Section<'_>,
     model: &ModelSection,
 ) -> Result<(AlgorithmName, bool), Problem> {
-    let names: Vec<(&str, AlgorithmName)> = AlgorithmName::of_model(model).collect();
+    let names: Vec<(&str, AlgorithmName)> = AlgorithmName::for_model(model).collect();
     let network = model.network.is_some();
     let plain = names.iter().map(|(word, name)| ((*word).to_owned(), (*name, false)));
     let tuned =
@@ -221,7 +221,7 @@ pub(super) fn read_name(
     let words: Vec<(&str, (AlgorithmName, bool))> =
         words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
     section.choice("name", None, &words).map_err(|problem| {
-        let word = section.word("name").unwrap_or_default();
+        let word = section.peek_str("name").unwrap_or_default();
         let Some(needs) = AlgorithmName::needs(word) else { return problem };
         section.problem("name", format!("{word:?} needs {needs}"))
     })

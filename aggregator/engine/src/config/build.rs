@@ -11,7 +11,7 @@ use crate::aggregate::Rule;
 use crate::algorithm::network::{self, Front, NetworkParameters, NetworkShape};
 use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters,
-    LinearAdapter, LinearAdapterParameters, Moments, PowerStart, random_start,
+    LinearAdapter, LinearAdapterParameters, MomentsStart, PowerStart, random_start,
 };
 use crate::linalg::Matrix;
 use crate::participation::Participation;
@@ -55,7 +55,7 @@ pub fn build_engine(
         Init::NoisyPower { iterations } => {
             Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule).noisy()))
         }
-        Init::Moments => Some(Box::new(Moments::new(d, k, algorithm.weighting, rule))),
+        Init::Moments => Some(Box::new(MomentsStart::new(d, k, algorithm.weighting, rule))),
         _ => None,
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
@@ -109,12 +109,12 @@ pub fn build_engine(
         ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
         ParticipationSection::WithReplacement { draws } => Box::new(WithReplacement { draws, seed }),
         ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
-            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawing(draw))
+            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawn_per(draw))
         }
     };
     // One output is no choice between classes.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
-    Engine::new(settings, start, server, policy).scoring_ridges(ridge_labels)
+    Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)
 }
 
 /// The sizes of a network, where the model is one.

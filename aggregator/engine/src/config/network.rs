@@ -10,7 +10,7 @@ use super::participation::ParticipationSection;
 use super::reader::Section;
 use super::sections::ModelSection;
 use super::source::Problem;
-use crate::algorithm::network::{Averaging, Method};
+use crate::algorithm::network::{Averaging, NetworkMethod};
 use crate::participation::Schedule;
 
 /// The layers of a network, in `[model]`.
@@ -88,7 +88,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkSection {
     /// What is done.
-    pub method: Method,
+    pub method: NetworkMethod,
     /// The steps.
     pub descent: Descent,
     /// FedRep's epochs of the head.
@@ -219,12 +219,12 @@ pub(super) fn read_network(
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
-    for (word, other) in AlgorithmName::of_networks(model).filter(|(_, other)| *other != name) {
+    for (word, other) in AlgorithmName::for_network(model).filter(|(_, other)| *other != name) {
         let table = section.section(word)?;
         read_method(&table, None, model, other, tuned)?;
         table.finish()?;
     }
-    let own = section.section(name.word())?;
+    let own = section.section(name.as_str())?;
     let read = read_method(&own, Some(common), model, name, tuned)?;
     own.finish()?;
     Ok(read)
@@ -241,7 +241,7 @@ fn read_method(
     let place = |key: &str| match common {
         Some(common) => {
             // Known in both, whichever counts.
-            let (_, own_has) = (common.asks(key), own.asks(key));
+            let (_, own_has) = (common.register(key), own.register(key));
             if own_has { own } else { common }
         }
         None => own,
@@ -252,7 +252,7 @@ fn read_method(
     let count = |key: &str, default: u64, range| {
         place(key).integer(key, Some(default), range).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
     };
-    if place("step_size").word("step_size") == Some("auto") {
+    if place("step_size").peek_str("step_size") == Some("auto") {
         let message = "found \"auto\", which is measured for linear models, whose curvature is that of their samples; allowed for \
                        networks: a number from 0 to 1000000, by default 0.1";
         return Err(place("step_size").problem("step_size", message));
@@ -278,24 +278,24 @@ fn read_method(
     // Where a batch's curvature is above 1 / alpha, second derivatives turn a step round.
     let inner_step = if name == AlgorithmName::PerFedAvgHf { 0.05 } else { 0.1 };
     let method = match name {
-        AlgorithmName::FedPer => Method::FedPer,
-        AlgorithmName::FedAvg => Method::FedAvg,
-        AlgorithmName::FedProx => Method::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
-        AlgorithmName::Scaffold => Method::Scaffold,
+        AlgorithmName::FedPer => NetworkMethod::FedPer,
+        AlgorithmName::FedAvg => NetworkMethod::FedAvg,
+        AlgorithmName::FedProx => NetworkMethod::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
+        AlgorithmName::Scaffold => NetworkMethod::Scaffold,
         AlgorithmName::LgFedAvg => {
             let (front, hidden) = model.counts();
             // With all layers it would be FedAvg. After filters or cells the dense layers are shared (Collins et al. 2021,
             // appendix A).
             let most = (front + hidden) as u64;
             let default = if front > 0 { hidden as u64 + 1 } else { most.min(2) };
-            Method::LgFedAvg { layers: count("shared_layers", default, 1..=most)?.into() }
+            NetworkMethod::LgFedAvg { layers: count("shared_layers", default, 1..=most)?.into() }
         }
-        AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => Method::PerFedAvg {
+        AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => NetworkMethod::PerFedAvg {
             inner_step: number("inner_step", inner_step, 0.0..=1e6)?,
             hessian_free: name == AlgorithmName::PerFedAvgHf,
         },
-        AlgorithmName::Ditto => Method::Ditto { pull: number("pull", 0.1, 0.0..=1e6)? },
-        AlgorithmName::Apfl => Method::Apfl {
+        AlgorithmName::Ditto => NetworkMethod::Ditto { pull: number("pull", 0.1, 0.0..=1e6)? },
+        AlgorithmName::Apfl => NetworkMethod::Apfl {
             own: number("own", 0.25, 0.0..=1.0)?,
             adaptation: number("adaptation", 0.0, 0.0..=1e6)?,
         },
@@ -308,15 +308,15 @@ fn read_method(
                 return Err(place("coin").problem("coin", message));
             }
             let (part, coin) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));
-            Method::L2gd { part, coin }
+            NetworkMethod::L2gd { part, coin }
         }
-        AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
-        AlgorithmName::LocalSgd => Method::LocalOnly,
-        AlgorithmName::RoLora => Method::LowRank(Averaging::RoLora),
-        AlgorithmName::Lora => Method::LowRank(Averaging::Lora),
-        AlgorithmName::FfaLora => Method::LowRank(Averaging::FfaLora),
-        AlgorithmName::FlexLora => Method::LowRank(Averaging::FlexLora),
-        _ => Method::FedRep,
+        AlgorithmName::FedMtl => NetworkMethod::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
+        AlgorithmName::LocalOnlyNetwork => NetworkMethod::LocalOnly,
+        AlgorithmName::RoLora => NetworkMethod::LowRank(Averaging::RoLora),
+        AlgorithmName::Lora => NetworkMethod::LowRank(Averaging::Lora),
+        AlgorithmName::FfaLora => NetworkMethod::LowRank(Averaging::FfaLora),
+        AlgorithmName::FlexLora => NetworkMethod::LowRank(Averaging::FlexLora),
+        _ => NetworkMethod::FedRep,
     };
     let head_epochs = if name == AlgorithmName::FedRep { count("head_epochs", 10, 0..=65_535)? } else { 0 };
     Ok(NetworkSection {
@@ -326,7 +326,9 @@ fn read_method(
         epochs: count("body_epochs", 1, 1..=65_535)?,
         tuning_epochs: match place("tuning_epochs") {
             // Known, whether it is there or not.
-            section if section.asks("tuning_epochs") && section.word("tuning_epochs") != Some("auto") => {
+            section
+                if section.register("tuning_epochs") && section.peek_str("tuning_epochs") != Some("auto") =>
+            {
                 let most = u64::from(UNTIL_SETTLED) - 1;
                 section
                     .integer("tuning_epochs", None, 0..=most)

@@ -2,13 +2,13 @@
 
 use super::reader::Section;
 use super::source::Problem;
-use crate::participation::{By, Draw, Schedule};
+use crate::participation::{DoubleBy, DrawPer, Schedule};
 
 /// Words of `by`.
-pub const BY: [(&str, By); 2] = [("devices", By::Devices), ("samples", By::Samples)];
+pub const DOUBLE_BY: [(&str, DoubleBy); 2] = [("devices", DoubleBy::Devices), ("samples", DoubleBy::Samples)];
 
 /// Words of `draw`.
-pub const DRAWS: [(&str, Draw); 2] = [("round", Draw::Round), ("stage", Draw::Stage)];
+pub const DRAWS: [(&str, DrawPer); 2] = [("round", DrawPer::Round), ("stage", DrawPer::Stage)];
 
 /// `[participation]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,11 +39,11 @@ pub enum ParticipationSection {
         /// `N`, how many are asked; all without it.
         cohort: Option<usize>,
         /// When they are drawn anew.
-        draw: Draw,
+        draw: DrawPer,
         /// When a stage ends.
         schedule: Schedule,
         /// What doubles.
-        by: By,
+        by: DoubleBy,
     },
 }
 
@@ -123,7 +123,7 @@ pub fn read_participation(
         3 => ParticipationSection::WithReplacement { draws: section.size("draws", None, 1..=1_000_000)? },
         _ => {
             let (n0, cohort) = read_first(section, "n0", Some(4))?;
-            let by = section.choice("by", Some("devices"), &BY)?;
+            let by = section.choice("by", Some("devices"), &DOUBLE_BY)?;
             let draw = section.choice("draw", Some("round"), &DRAWS)?;
             let schedule = read_schedule(section, communication)?;
             ParticipationSection::Doubling { n0, cohort, draw, schedule, by }

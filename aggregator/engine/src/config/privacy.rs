@@ -9,8 +9,8 @@ use super::reader::Section;
 use super::sections::AlgorithmSection;
 use super::source::Problem;
 use crate::privacy::fedpower::{Calibration, Products};
-use crate::privacy::ledger_units::{least_square, most_units};
-use crate::privacy::{Delta, Epsilon, Minimum, ParameterError, Releases, rounded_down};
+use crate::privacy::ledger_units::{max_units, min_multiplier_square};
+use crate::privacy::{Delta, Epsilon, ParameterError, PrivacyRequirement, Releases, rounded_down};
 
 /// What gradients may be clipped to: what devices count in.
 const CLIPS: RangeInclusive<f64> = 1e-12..=1e12;
@@ -43,7 +43,7 @@ impl PrivacySection {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let square = (multiplier * multiplier * 65_536.0).ceil() as u64;
         // Devices are charged whole units for a release, rounded up: what they are charged has to stay within epsilon, too.
-        let charged = least_square(most_units(epsilon, delta), releases);
+        let charged = min_multiplier_square(max_units(epsilon, delta), releases);
         let (epsilon, delta, releases) = (epsilon.get(), delta.get(), releases.get());
         charged.map(|charged| charged.max(square)).ok_or(ParameterError::OutOfReach {
             epsilon,
@@ -61,9 +61,9 @@ pub fn read_privacy(section: &Section<'_>) -> Result<Option<PrivacySection>, Pro
     if !section.is_present() {
         return Ok(None);
     }
-    let Minimum { epsilon, delta } = read_promise(section)?;
-    let calibrations = [Calibration::Tight, Calibration::Paper].map(|c| (c.word(), c));
-    let calibration = section.choice("calibration", Some(Calibration::Tight.word()), &calibrations)?;
+    let PrivacyRequirement { epsilon, delta } = read_epsilon_delta(section)?;
+    let calibrations = [Calibration::Tight, Calibration::Paper].map(|c| (c.as_str(), c));
+    let calibration = section.choice("calibration", Some(Calibration::Tight.as_str()), &calibrations)?;
     let clip = section.optional_number("clip", CLIPS)?;
     section.finish()?;
     Ok(Some(PrivacySection { epsilon, delta, calibration, clip }))
@@ -73,11 +73,11 @@ pub fn read_privacy(section: &Section<'_>) -> Result<Option<PrivacySection>, Pro
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
-pub fn read_minimum(section: &Section<'_>) -> Result<Option<Minimum>, Problem> {
+pub fn read_privacy_requirement(section: &Section<'_>) -> Result<Option<PrivacyRequirement>, Problem> {
     if !section.is_present() {
         return Ok(None);
     }
-    let minimum = read_promise(section)?;
+    let minimum = read_epsilon_delta(section)?;
     section.finish()?;
     Ok(Some(minimum))
 }
@@ -86,12 +86,12 @@ pub fn read_minimum(section: &Section<'_>) -> Result<Option<Minimum>, Problem> {
 ///
 /// # Errors
 /// [`Problem`] for an algorithm, or an arithmetic, in which devices hide nothing.
-pub fn check_hidden(algorithm: &AlgorithmSection, section: &Section<'_>) -> Result<(), Problem> {
+pub fn check_private_algorithm(algorithm: &AlgorithmSection, section: &Section<'_>) -> Result<(), Problem> {
     let gradients = matches!(algorithm.name, AlgorithmName::FedRep | AlgorithmName::GdGd);
     if algorithm.network.is_some() || !gradients && algorithm.power.is_none() {
         let message = format!(
             "{:?}{} adds no noise; allowed with [privacy]: \"fedrep\", \"gd-gd\", \"fedpower\", on linear models",
-            algorithm.name.word(),
+            algorithm.name.as_str(),
             if algorithm.network.is_some() { " on a network" } else { "" }
         );
         return Err(section.problem("name", message));
@@ -103,10 +103,10 @@ pub fn check_hidden(algorithm: &AlgorithmSection, section: &Section<'_>) -> Resu
     Ok(())
 }
 
-fn read_promise(section: &Section<'_>) -> Result<Minimum, Problem> {
+fn read_epsilon_delta(section: &Section<'_>) -> Result<PrivacyRequirement, Problem> {
     let epsilon = section.number("epsilon", None, 1e-6..=1e6)?;
     let delta = section.number("delta", None, 1e-30..=0.999)?;
     let epsilon = Epsilon::new(epsilon).map_err(|error| section.problem("epsilon", error))?;
     let delta = Delta::new(delta).map_err(|error| section.problem("delta", error))?;
-    Ok(Minimum { epsilon, delta })
+    Ok(PrivacyRequirement { epsilon, delta })
 }

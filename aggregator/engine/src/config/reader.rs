@@ -51,7 +51,7 @@ impl<'a> Section<'a> {
 
     /// The string of a key, where it has one. It does not become a known key by being asked for.
     #[must_use]
-    pub fn word(&self, key: &str) -> Option<&'a str> {
+    pub fn peek_str(&self, key: &str) -> Option<&'a str> {
         self.table.and_then(|table| table.get(key)).and_then(Item::as_str)
     }
 
@@ -62,7 +62,7 @@ impl<'a> Section<'a> {
     }
 
     /// Whether a key stands in the file; it is known from then on.
-    pub(super) fn asks(&self, key: &str) -> bool {
+    pub(super) fn register(&self, key: &str) -> bool {
         self.item(key).is_some()
     }
 

@@ -66,7 +66,7 @@ pub fn check_scale(
     if rule != Rule::Mean {
         let message = format!(
             "\"fleet\" is a mean that one device can move at will, which aggregation.rule = {:?} is to prevent; {instead}",
-            rule.word()
+            rule.as_str()
         );
         return Err(section.problem("scale", message));
     }

@@ -79,7 +79,7 @@ impl Init {
     ///
     /// # Errors
     /// The word of a start that cannot be hidden.
-    pub fn hidden(self) -> Result<Self, &'static str> {
+    pub fn with_noise(self) -> Result<Self, &'static str> {
         match self {
             Self::Power { iterations } => Ok(Self::NoisyPower { iterations }),
             Self::Moments => Err("moments"),
@@ -137,11 +137,11 @@ pub struct AlgorithmSection {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
-    read_model_of(section, "linear")
+    read_model_with_default(section, "linear")
 }
 
 /// Reads `[model]`, of this kind where none stands there.
-pub(super) fn read_model_of(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
+pub(super) fn read_model_with_default(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
     let adapter = match read_model_kind(section, default)? {
         ModelKind::Network(network) => {
             let base = match network.is_adapted() {
@@ -190,7 +190,7 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
         None => Ok(read_linear(section, name, true, false)?.0),
         Some(network) => {
             let network = read_network(section, section, network, name, tuned)?;
-            read_rest(section, name, network)
+            read_network_algorithm(section, name, network)
         }
     }
 }
@@ -214,7 +214,7 @@ fn read_step(
     default: Option<f64>,
     measured: bool,
 ) -> Result<(f64, bool), Problem> {
-    match section.word(key) {
+    match section.peek_str(key) {
         Some(AUTO) if measured => section.string(key, None, AUTO).map(|_| (0.0, true)),
         Some(AUTO) => {
             let message = "found \"auto\", which is measured on the samples of simulated clients; allowed here: a number from 0 to \
@@ -271,7 +271,7 @@ pub(super) fn read_linear(
         return Err(section.problem("download", "fedavg encodes both ways alike: give upload the same value"));
     }
     if numeric == Numeric::I16 && !matches!(name, AlgorithmName::FedRep | AlgorithmName::GdGd) {
-        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", name.word());
+        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", name.as_str());
         return Err(section.problem("numeric", message));
     }
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
@@ -305,7 +305,7 @@ pub(super) fn read_linear(
 }
 
 /// What algorithms on networks have in common with others.
-pub(super) fn read_rest(
+pub(super) fn read_network_algorithm(
     section: &Section<'_>,
     name: AlgorithmName,
     network: NetworkSection,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
 
 use super::depth::{DEPTH_MAX, too_deep};
-use super::given_values::Said;
+use super::given_keys::GivenKeys;
 use super::reader::Section;
 use super::suggestions::shortened;
 
@@ -110,8 +110,8 @@ impl Source {
 
     /// The keys that it has.
     #[must_use]
-    pub fn said(&self) -> Said {
-        Said::of(self.effective.as_table())
+    pub fn given_keys(&self) -> GivenKeys {
+        GivenKeys::from_document(self.effective.as_table())
     }
 
     /// Where a dotted key stands, for messages.

@@ -23,8 +23,8 @@
 //! representation in tangent coordinates, as only its span matters. Devices reveal nothing beyond their updates.
 
 use super::coverage::Coverage;
-use super::model_motion::Space;
-use super::{Answer, Closed};
+use super::model_motion::ModelPoint;
+use super::{ClosedRound, UpdateArrival};
 use crate::linalg::{Matrix, from_f32, product_transposed};
 
 /// Contractions: the largest, the ratio of neighbours, how many.
@@ -74,7 +74,7 @@ struct Round {
     asked: usize,
     answers: usize,
     samples: f64,
-    space: Option<Space>,
+    origin: Option<ModelPoint>,
     /// How many steps could be read from the answers, their sum, that of their squared lengths and of `G^T G`.
     steps: usize,
     sum: Option<(Matrix, Matrix)>,
@@ -158,19 +158,19 @@ impl Adaptive {
     }
 
     /// Takes the next answer.
-    pub fn counted(&mut self, answer: &Answer<'_>) {
+    pub fn counted(&mut self, answer: &UpdateArrival<'_>) {
         self.round.samples = answer.samples as f64;
-        self.arrived(self.round.answers, answer.after as f64);
+        self.arrived(self.round.answers, answer.elapsed as f64);
         self.round.answers += 1;
         let (d, k) = answer.model.shape();
         let Some(tensor) = answer.tensors.first().filter(|tensor| tensor.values.len() == d * k) else {
             return;
         };
         if self.round.answers == 1 {
-            self.round.space = Space::of(answer.model, tensor.role);
+            self.round.origin = ModelPoint::new(answer.model, tensor.role);
         }
-        let Some(space) = &self.round.space else { return };
-        let Some(step) = space.step(&from_f32(d, k, &tensor.values), tensor.role) else { return };
+        let Some(origin) = &self.round.origin else { return };
+        let Some(step) = origin.step(&from_f32(d, k, &tensor.values), tensor.role) else { return };
         self.round.steps += 1;
         self.round.squares += step.norm_squared();
         let gram = product_transposed(&step, &step);
@@ -184,19 +184,19 @@ impl Adaptive {
     }
 
     /// Takes the step that the model has made.
-    pub fn closed(&mut self, closed: &Closed<'_>) {
+    pub fn closed(&mut self, closed: &ClosedRound<'_>) {
         // Who did not come and is not waited for any more would not have come earlier than the end.
         for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.ranks.len()) {
-            self.arrived(rank, closed.after as f64);
+            self.arrived(rank, closed.elapsed as f64);
         }
         self.rounds = self.rounds.saturating_add(1);
         if self.round.answers < self.round.asked && closed.short_of.is_none() {
-            self.spent += closed.after as f64;
+            self.spent += closed.elapsed as f64;
         }
         let Some((sum, gram)) = self.round.sum.take() else { return };
-        let Some(space) = &self.round.space else { return };
-        let Some(after) = space.at(closed.model) else { return };
-        let Some(step) = space.moved(&after) else { return };
+        let Some(origin) = &self.round.origin else { return };
+        let Some(after) = origin.with_model(closed.model) else { return };
+        let Some(step) = origin.step_to(&after) else { return };
         self.coverage.add(gram, self.round.steps, self.round.answers == self.round.asked);
         let n = self.round.steps as f64;
         let mean = sum / n;
@@ -209,7 +209,7 @@ impl Adaptive {
         self.variance.0 += n * between * scale * scale;
         self.variance.1 += n;
         if self.filters.is_empty() {
-            self.filters = grid().map(|a| Filter::new(a, space.expected(&step, a))).collect();
+            self.filters = grid().map(|a| Filter::new(a, origin.expected_distance(&step, a))).collect();
         }
         let noise = self.variance.0 / self.variance.1 / n;
         let factor = self.coverage.factor(self.round.answers);
@@ -317,9 +317,9 @@ impl Filter {
     }
 
     /// One step, whose noise has the squared length `noise`; `factor` is on the contraction, `after` is where it led.
-    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, after: &Space) {
+    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, after: &ModelPoint) {
         let (d, k) = step.shape();
-        let elements = after.freedom();
+        let elements = after.degrees_of_freedom();
         let a = self.a;
         let mut error = self.error.take().unwrap_or_else(|| {
             self.variance = self.distance / elements;

@@ -4,7 +4,7 @@
 
 use super::adaptive::Adaptive;
 use super::theory::{optimal_stages, theorem_stages};
-use super::{Answer, Closed, Cohort, Enough, Participation, draw};
+use super::{ClosedRound, Cohort, Participation, SampleTarget, UpdateArrival, draw};
 use crate::types::DeviceId;
 
 /// The goal of the last stage. A whole number that f64 holds, as all state.
@@ -37,7 +37,7 @@ pub enum Schedule {
 
 /// What doubles from stage to stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum DoubleBy {
     /// The number of devices that answer.
     #[default]
     Devices,
@@ -48,7 +48,7 @@ pub enum By {
 
 /// When another cohort is drawn, where not everybody is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Draw {
+pub enum DrawPer {
     /// For every round: the fastest few of one cohort may know little of what the rest of the fleet knows.
     #[default]
     Round,
@@ -61,9 +61,9 @@ pub enum Draw {
 pub struct Doubling {
     first: usize,
     cohort: Option<usize>,
-    draw: Draw,
+    draw: DrawPer,
     schedule: Schedule,
-    by: By,
+    by: DoubleBy,
     seed: u64,
     stage: u16,
     /// What completes a round of this stage, in devices or samples, or [`EVERYONE`]; 0 before the first.
@@ -103,11 +103,11 @@ impl Doubling {
     /// A schedule that has not begun. `first` is `n0`; without a `cohort` everybody who is there is asked,
     /// otherwise that many, drawn anew for each round.
     #[must_use]
-    pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, by: By, seed: u64) -> Self {
+    pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, by: DoubleBy, seed: u64) -> Self {
         Self {
             first: first.max(1),
             cohort,
-            draw: Draw::default(),
+            draw: DrawPer::default(),
             schedule,
             by,
             seed,
@@ -124,7 +124,7 @@ impl Doubling {
 
     /// The same with cohorts that are drawn at other times.
     #[must_use]
-    pub fn drawing(self, draw: Draw) -> Self {
+    pub fn drawn_per(self, draw: DrawPer) -> Self {
         Self { draw, ..self }
     }
 
@@ -165,8 +165,8 @@ impl Doubling {
         let levels: Vec<u64> = doubled.take_while(|n| *n < all).chain([EVERYONE]).collect();
         let answers = |level: &u64| match (*level, self.by) {
             (EVERYONE, _) => size,
-            (level, By::Devices) => usize::try_from(level).unwrap_or(size),
-            (level, By::Samples) => self.adaptive.answers_with(level).min(size),
+            (level, DoubleBy::Devices) => usize::try_from(level).unwrap_or(size),
+            (level, DoubleBy::Samples) => self.adaptive.answers_with(level).min(size),
         };
         let answers: Vec<usize> = levels.iter().map(answers).collect();
         let now = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
@@ -198,7 +198,7 @@ impl Doubling {
 impl Participation for Doubling {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let size = self.cohort.map_or(fleet.len(), |size| size.min(fleet.len()));
-        if self.by == By::Devices {
+        if self.by == DoubleBy::Devices {
             self.sizes = Sizes { first: self.first as u64, all: size as u64 };
         }
         if size != self.size {
@@ -213,25 +213,28 @@ impl Participation for Doubling {
             self.adaptive.begin_stage();
         }
         (self.stage, self.goal) = (stage, goal);
-        let (target, enough) = match (goal, self.by, self.schedule) {
+        let (target, sample_target) = match (goal, self.by, self.schedule) {
             (goal, ..) if self.is_everyone(goal) => (size, None),
             (0, _, Schedule::Adaptive) => (size, None),
             (0, ..) => (self.first.min(size), None),
-            (goal, By::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
+            (goal, DoubleBy::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
             // One device alone is not enough, whatever it says that it has.
-            (samples, By::Samples, _) => (size, Some(Enough { samples, answers: self.first.min(size) })),
+            (samples, DoubleBy::Samples, _) => {
+                (size, Some(SampleTarget { samples, answers: self.first.min(size) }))
+            }
         };
-        self.round = Round { asked: size, everyone: target == size && enough.is_none(), ..Round::default() };
+        self.round =
+            Round { asked: size, everyone: target == size && sample_target.is_none(), ..Round::default() };
         self.adaptive.open(size);
         let index = match self.draw {
-            Draw::Round => round.into(),
-            Draw::Stage => stage.into(),
+            DrawPer::Round => round.into(),
+            DrawPer::Stage => stage.into(),
         };
         let devices = draw(fleet, size, self.seed, index);
-        Cohort { target, enough, stage, ..Cohort::of(devices) }
+        Cohort { target, sample_target, stage, ..Cohort::new(devices) }
     }
 
-    fn counted(&mut self, answer: &Answer<'_>) {
+    fn counted(&mut self, answer: &UpdateArrival<'_>) {
         let round = &mut self.round;
         round.answers += 1;
         round.samples = answer.samples;
@@ -243,9 +246,9 @@ impl Participation for Doubling {
         }
     }
 
-    fn closed(&mut self, closed: &Closed<'_>) {
+    fn closed(&mut self, closed: &ClosedRound<'_>) {
         self.rounds += 1;
-        if self.by == By::Samples {
+        if self.by == DoubleBy::Samples {
             if self.sizes.first == 0 {
                 self.sizes.first = self.round.first;
             }

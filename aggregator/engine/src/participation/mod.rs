@@ -7,7 +7,7 @@ mod doubling;
 mod model_motion;
 pub mod theory;
 
-pub use doubling::{By, Doubling, Draw, Schedule};
+pub use doubling::{DoubleBy, Doubling, DrawPer, Schedule};
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Cohort {
     /// How many answers complete the round.
     pub target: usize,
     /// So do fewer, if they are enough.
-    pub enough: Option<Enough>,
+    pub sample_target: Option<SampleTarget>,
     /// The participation stage.
     pub stage: u16,
     /// How often each device was drawn, where that is not once.
@@ -33,8 +33,8 @@ pub struct Cohort {
 impl Cohort {
     /// All of them are waited for, in stage 0.
     #[must_use]
-    pub fn of(devices: Vec<DeviceId>) -> Self {
-        Self { target: devices.len(), devices, enough: None, stage: 0, draws: BTreeMap::new() }
+    pub fn new(devices: Vec<DeviceId>) -> Self {
+        Self { target: devices.len(), devices, sample_target: None, stage: 0, draws: BTreeMap::new() }
     }
 
     /// Asks a device, too, whose update counts for nothing itself.
@@ -49,7 +49,7 @@ impl Cohort {
 
 /// What completes a round without its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Enough {
+pub struct SampleTarget {
     /// Samples that the answers were computed from, as the devices say.
     pub samples: u64,
     /// Answers.
@@ -58,9 +58,9 @@ pub struct Enough {
 
 /// An update that counts in a training round.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct UpdateArrival<'a> {
     /// Time since the round was opened.
-    pub after: Millis,
+    pub elapsed: Millis,
     /// Samples of this and of all answers before it in the round, as the devices say and as far as that counts.
     pub samples: u64,
     /// What was uploaded.
@@ -71,9 +71,9 @@ pub struct Answer<'a> {
 
 /// A training round that is over.
 #[derive(Clone, Copy, Debug)]
-pub struct Closed<'a> {
+pub struct ClosedRound<'a> {
     /// Time since it was opened.
-    pub after: Millis,
+    pub elapsed: Millis,
     /// How many answers it waited for, if it closed with fewer.
     pub short_of: Option<usize>,
     /// The model that it began with.
@@ -89,10 +89,10 @@ pub trait Participation: Send {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort;
 
     /// Takes an update of the round that is open, in order of arrival.
-    fn counted(&mut self, _answer: &Answer<'_>) {}
+    fn counted(&mut self, _answer: &UpdateArrival<'_>) {}
 
     /// The round is closed.
-    fn closed(&mut self, _closed: &Closed<'_>) {}
+    fn closed(&mut self, _closed: &ClosedRound<'_>) {}
 
     /// What a restart must not lose.
     fn state(&self) -> Vec<f64> {
@@ -111,7 +111,7 @@ pub struct Full;
 
 impl Participation for Full {
     fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
-        Cohort::of(fleet.to_vec())
+        Cohort::new(fleet.to_vec())
     }
 }
 
@@ -129,10 +129,10 @@ pub struct Fraction {
 
 impl Participation for Fraction {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
-        let target = scaled(fleet.len(), self.rate).max(1).min(fleet.len());
-        let asked = scaled(target, self.over_select).clamp(target, fleet.len());
+        let target = scale_count(fleet.len(), self.rate).max(1).min(fleet.len());
+        let asked = scale_count(target, self.over_select).clamp(target, fleet.len());
         let devices = draw(fleet, asked, self.seed, round.into());
-        Cohort { target, ..Cohort::of(devices) }
+        Cohort { target, ..Cohort::new(devices) }
     }
 }
 
@@ -151,7 +151,7 @@ pub struct FirstArrivals {
 impl Participation for FirstArrivals {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let devices = draw(fleet, self.cohort.unwrap_or(fleet.len()), self.seed, round.into());
-        Cohort { target: self.n.min(devices.len()), ..Cohort::of(devices) }
+        Cohort { target: self.n.min(devices.len()), ..Cohort::new(devices) }
     }
 }
 
@@ -173,7 +173,7 @@ impl Participation for WithReplacement {
                 *draws.entry(*device).or_insert(0) += 1;
             }
         }
-        Cohort { draws: draws.clone(), ..Cohort::of(draws.into_keys().collect()) }
+        Cohort { draws: draws.clone(), ..Cohort::new(draws.into_keys().collect()) }
     }
 }
 
@@ -193,6 +193,6 @@ fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId>
     clippy::cast_precision_loss,
     reason = "fleets are far smaller than 2^52, rates are validated as positive"
 )]
-fn scaled(n: usize, factor: f64) -> usize {
+fn scale_count(n: usize, factor: f64) -> usize {
     (n as f64 * factor).round() as usize
 }

@@ -6,26 +6,26 @@ use crate::linalg::{Matrix, complement, orthonormal, product, product_transposed
 
 /// The place of a model, from which steps are measured.
 #[derive(Clone, Debug)]
-pub enum Space {
+pub enum ModelPoint {
     /// Only the span of its columns matters: an orthonormal basis, d x k with d > k. Steps from it are tangent to it: the
     /// `z` with `b^T z = 0` for which `b - z` spans where they lead.
     Span(Matrix),
     /// Every number of it matters.
-    Numbers(Matrix),
+    Values(Matrix),
 }
 
-impl Space {
+impl ModelPoint {
     /// The place of `model`, of which devices send what has this role. None where it has lost its width.
-    pub fn of(model: &Matrix, role: Role) -> Option<Self> {
+    pub fn new(model: &Matrix, role: Role) -> Option<Self> {
         let spans = matches!(role, Role::Representation | Role::Gradient) && model.nrows() > model.ncols();
-        if spans { orthonormal(model).ok().map(Self::Span) } else { Some(Self::Numbers(model.clone())) }
+        if spans { orthonormal(model).ok().map(Self::Span) } else { Some(Self::Values(model.clone())) }
     }
 
     /// Another place of the same kind.
-    pub fn at(&self, model: &Matrix) -> Option<Self> {
+    pub fn with_model(&self, model: &Matrix) -> Option<Self> {
         match self {
             Self::Span(_) => orthonormal(model).ok().map(Self::Span),
-            Self::Numbers(_) => Some(Self::Numbers(model.clone())),
+            Self::Values(_) => Some(Self::Values(model.clone())),
         }
     }
 
@@ -34,16 +34,16 @@ impl Space {
         match (self, role) {
             (Self::Span(b), Role::Gradient) => Some(complement(b, own)),
             (Self::Span(b), _) => tangent(b, own),
-            (Self::Numbers(_), Role::Gradient) => Some(own.clone()),
-            (Self::Numbers(model), _) => Some(model - own),
+            (Self::Values(_), Role::Gradient) => Some(own.clone()),
+            (Self::Values(model), _) => Some(model - own),
         }
     }
 
     /// The step from here to there.
-    pub fn moved(&self, to: &Self) -> Option<Matrix> {
+    pub fn step_to(&self, to: &Self) -> Option<Matrix> {
         match (self, to) {
             (Self::Span(b), Self::Span(to)) => tangent(b, to),
-            (Self::Numbers(from), Self::Numbers(to)) => Some(from - to),
+            (Self::Values(from), Self::Values(to)) => Some(from - to),
             _ => None,
         }
     }
@@ -52,24 +52,24 @@ impl Space {
     pub fn project(&self, matrix: Matrix) -> Matrix {
         match self {
             Self::Span(b) => complement(b, &matrix),
-            Self::Numbers(_) => matrix,
+            Self::Values(_) => matrix,
         }
     }
 
     /// How many numbers of a step are free.
-    pub fn freedom(&self) -> f64 {
+    pub fn degrees_of_freedom(&self) -> f64 {
         match self {
             Self::Span(b) => ((b.nrows() - b.ncols()) * b.ncols()) as f64,
-            Self::Numbers(model) => model.len() as f64,
+            Self::Values(model) => model.len() as f64,
         }
     }
 
     /// The squared distance to expect before anything is known: that of a random subspace, `k (d - k) / d`; of numbers,
     /// what a first step with the contraction `a` says.
-    pub fn expected(&self, step: &Matrix, a: f64) -> f64 {
+    pub fn expected_distance(&self, step: &Matrix, a: f64) -> f64 {
         match self {
-            Self::Span(b) => self.freedom() / b.nrows() as f64,
-            Self::Numbers(_) => step.norm_squared() / (a * a),
+            Self::Span(b) => self.degrees_of_freedom() / b.nrows() as f64,
+            Self::Values(_) => step.norm_squared() / (a * a),
         }
     }
 }

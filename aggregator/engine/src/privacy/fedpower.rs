@@ -26,7 +26,7 @@ pub enum Calibration {
 impl Calibration {
     /// The name as it stands in files.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Tight => "tight",
             Self::Paper => "paper",

@@ -18,7 +18,7 @@
 //! Logarithms of these neither overflow nor cancel: the integral for `mu` of at most 1, the difference above, and the last
 //! line where `a < -1`, there `delta` is above 0.68.
 
-use super::bisection::least;
+use super::bisection::smallest_f64;
 use super::normal::{LN_SQRT_2PI, mills};
 use super::{Delta, Epsilon, NoiseMultiplier, Releases};
 
@@ -48,9 +48,9 @@ pub struct Composition {
 impl Composition {
     /// Of as many releases of each multiplier, in whichever order. Of none, nothing is spent.
     #[must_use]
-    pub fn of(releases: &[(NoiseMultiplier, Releases)]) -> Self {
+    pub fn new(releases: &[(NoiseMultiplier, Releases)]) -> Self {
         let mut parts: Vec<f64> =
-            releases.iter().map(|&(multiplier, releases)| part(multiplier, releases)).collect();
+            releases.iter().map(|&(multiplier, releases)| mu_of_releases(multiplier, releases)).collect();
         // In one order, from the least: the sum is the same, whatever the order they came in.
         parts.sort_by(f64::total_cmp);
         let Some(&largest) = parts.last() else { return Self { mu: 0.0 } };
@@ -66,7 +66,7 @@ impl Composition {
     /// Of releases with one multiplier.
     #[must_use]
     pub fn repeated(multiplier: NoiseMultiplier, releases: Releases) -> Self {
-        Self { mu: part(multiplier, releases) }
+        Self { mu: mu_of_releases(multiplier, releases) }
     }
 
     /// `sqrt(sum 1 / z^2)`, rounded up; infinite beyond all floats. The Gaussian differential privacy of the whole.
@@ -79,9 +79,9 @@ impl Composition {
     #[must_use]
     pub fn delta(self, epsilon: Epsilon) -> f64 {
         match profile(self.mu, epsilon.get()) {
-            Profile::Nothing => 0.0,
+            Profile::Zero => 0.0,
             Profile::Delta { at_most } => libm::exp(at_most) * (1.0 + 4.0 * f64::EPSILON),
-            Profile::Rest { at_least } => 1.0 - libm::exp(at_least) * (1.0 - 4.0 * f64::EPSILON),
+            Profile::ReducedBroadcast { at_least } => 1.0 - libm::exp(at_least) * (1.0 - 4.0 * f64::EPSILON),
         }
         .next_up()
         .min(1.0)
@@ -95,36 +95,36 @@ impl Composition {
         let (ln, ln_rest) = (libm::log(delta.get()), libm::log1p(-delta.get()));
         let (ln, ln_rest) = (ln * (1.0 + f64::EPSILON), ln_rest * (1.0 - f64::EPSILON));
         let holds = |epsilon: f64| match profile(self.mu, epsilon) {
-            Profile::Nothing => true,
+            Profile::Zero => true,
             Profile::Delta { at_most } => at_most <= ln,
-            Profile::Rest { at_least } => at_least >= ln_rest,
+            Profile::ReducedBroadcast { at_least } => at_least >= ln_rest,
         };
-        least(holds).unwrap_or(f64::INFINITY)
+        smallest_f64(holds).unwrap_or(f64::INFINITY)
     }
 }
 
 /// The `mu` of releases with one multiplier, rounded up.
-fn part(multiplier: NoiseMultiplier, releases: Releases) -> f64 {
+fn mu_of_releases(multiplier: NoiseMultiplier, releases: Releases) -> f64 {
     (f64::from(releases.get()).sqrt() / multiplier.get()).next_up().next_up()
 }
 
 /// What is certain of a delta, with every rounding on the way.
 enum Profile {
     /// It is 0: nothing was released.
-    Nothing,
+    Zero,
     /// Its logarithm is not above that.
     Delta { at_most: f64 },
     /// The logarithm of 1 less delta is not below that.
-    Rest { at_least: f64 },
+    ReducedBroadcast { at_least: f64 },
 }
 
 /// The delta of a Gaussian of this mean, for an epsilon of at least 0.
 fn profile(mu: f64, epsilon: f64) -> Profile {
     if mu <= 0.0 {
-        return Profile::Nothing;
+        return Profile::Zero;
     }
     if mu > MU_MAX {
-        return Profile::Rest { at_least: f64::NEG_INFINITY };
+        return Profile::ReducedBroadcast { at_least: f64::NEG_INFINITY };
     }
     let (centre, half) = (epsilon / mu, 0.5 * mu);
     let (a, b) = (centre - half, centre + half);
@@ -140,7 +140,7 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
         let sum = libm::log(mills(-a).ratio + mills(b).ratio);
         let square = least * least;
         let error = slope + f64::EPSILON * (32.0 + square + sum.abs());
-        return Profile::Rest { at_least: sum - 0.5 * square - LN_SQRT_2PI - error };
+        return Profile::ReducedBroadcast { at_least: sum - 0.5 * square - LN_SQRT_2PI - error };
     }
     // The part that a rounding of R takes of the difference.
     let (difference, lost) = if mu <= 1.0 {

@@ -24,9 +24,9 @@ pub struct Account {
     /// The last round of which an update has come.
     round: u32,
     /// Nothing has come since the device has said that.
-    is_told: bool,
+    just_reported: bool,
     /// The part of `spent` that the device may have said as well: what came first since then.
-    doubtful: u64,
+    possibly_double: u64,
 }
 
 /// All accounts.
@@ -39,24 +39,24 @@ pub struct Ledger {
 
 impl Ledger {
     /// A device has said hello.
-    pub fn heard(&mut self, device: DeviceId, said: Privacy) {
-        let Privacy::Gaussian { release, budget, spent } = said else { return };
+    pub fn record_hello(&mut self, device: DeviceId, reported: Privacy) {
+        let Privacy::Gaussian { release, budget, spent } = reported else { return };
         let account = self.accounts.entry(device).or_default();
-        let fell_back = spent < account.spent.saturating_sub(account.doubtful);
+        let fell_back = spent < account.spent.saturating_sub(account.possibly_double);
         self.fell_back += u64::from(fell_back);
         let spent = if fell_back { account.spent } else { spent };
-        *account = Account { release, budget, spent, is_told: true, doubtful: 0, ..*account };
+        *account = Account { release, budget, spent, just_reported: true, possibly_double: 0, ..*account };
     }
 
     /// An update of so many noisy releases has come. A device has one for each round: whatever became of it, the same again
     /// costs nothing.
-    pub fn received(&mut self, device: DeviceId, round: u32, releases: u32) {
+    pub fn charge_update(&mut self, device: DeviceId, round: u32, releases: u32) {
         if let Some(account) = self.accounts.get_mut(&device).filter(|account| round > account.round) {
             account.round = round;
             let cost = u64::from(account.release).saturating_mul(releases.into());
             account.spent = account.spent.saturating_add(cost);
-            if std::mem::take(&mut account.is_told) {
-                account.doubtful = cost;
+            if std::mem::take(&mut account.just_reported) {
+                account.possibly_double = cost;
             }
         }
     }
@@ -103,17 +103,17 @@ pub fn releases(task: &Task) -> u32 {
 
 /// What a server asks of its devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Minimum {
+pub struct PrivacyRequirement {
     /// No device may ever spend more than this,
     pub epsilon: Epsilon,
     /// at this delta.
     pub delta: Delta,
 }
 
-impl Minimum {
+impl PrivacyRequirement {
     /// The same in the units of the devices.
     #[must_use]
     pub fn budget(self) -> u64 {
-        super::ledger_units::most_units(self.epsilon, self.delta)
+        super::ledger_units::max_units(self.epsilon, self.delta)
     }
 }

@@ -1,7 +1,7 @@
 //! The units in which devices keep their ledgers ([`Privacy`](fedspan_protocol::message::Privacy)): squares of
 //! sensitivity over standard deviation, in 2^-30. They add up, and the sum is the account of one Gaussian release.
 
-use super::bisection::most;
+use super::bisection::largest_u64;
 use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
 
 /// Units in 1.
@@ -25,9 +25,9 @@ pub fn epsilon_of(units: u64, delta: Delta) -> f64 {
 
 /// The most that may be spent within epsilon at delta.
 #[must_use]
-pub fn most_units(epsilon: Epsilon, delta: Delta) -> u64 {
+pub fn max_units(epsilon: Epsilon, delta: Delta) -> u64 {
     let within = |units: u64| units == 0 || account(units).is_some_and(|a| a.epsilon(delta) <= epsilon.get());
-    most(u64::MAX, within)
+    largest_u64(u64::MAX, within)
 }
 
 /// What a device is provisioned with so that so many releases stay within epsilon at delta: the square of its noise
@@ -36,8 +36,8 @@ pub fn most_units(epsilon: Epsilon, delta: Delta) -> u64 {
 /// # Errors
 /// [`ParameterError::OutOfReach`] for more noise than a device adds: a square of more than 2^40.
 pub fn provisioned(epsilon: Epsilon, delta: Delta, releases: Releases) -> Result<(u64, u64), ParameterError> {
-    let budget = most_units(epsilon, delta);
-    match least_square(budget, releases).filter(|square| *square <= SQUARE_MAX) {
+    let budget = max_units(epsilon, delta);
+    match min_multiplier_square(budget, releases).filter(|square| *square <= SQUARE_MAX) {
         Some(square) => Ok((square.max(SQUARE_MIN), budget)),
         None => Err(ParameterError::OutOfReach {
             epsilon: epsilon.get(),
@@ -50,7 +50,7 @@ pub fn provisioned(epsilon: Epsilon, delta: Delta, releases: Releases) -> Result
 /// The square of the least multiplier, in units of 2^-16, of which so many releases are charged no more than a budget; `None`
 /// where the least charge is more.
 #[must_use]
-pub fn least_square(budget: u64, releases: Releases) -> Option<u64> {
+pub fn min_multiplier_square(budget: u64, releases: Releases) -> Option<u64> {
     // A device charges the inverse of the square, rounded up: no more than this.
     let release = budget / u64::from(releases.get());
     (release > 0).then(|| SQUARE_OF_ONE_UNIT.div_ceil(release))

@@ -32,5 +32,5 @@ pub mod renyi;
 
 pub use display::{rounded_down, shown};
 pub use gaussian::Composition;
-pub use ledger::{Account, Ledger, Minimum, releases};
+pub use ledger::{Account, Ledger, PrivacyRequirement, releases};
 pub use parameters::{Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};

@@ -62,7 +62,7 @@ pub struct Delta(f64);
 
 impl Delta {
     /// Where nobody says otherwise: 1e-5.
-    pub const USUAL: Self = Self(1e-5);
+    pub const DEFAULT: Self = Self(1e-5);
 
     /// This delta.
     ///

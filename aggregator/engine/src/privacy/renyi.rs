@@ -14,7 +14,7 @@
 //! Accounts over a list of orders come out higher: with whole orders above 10, one release of multiplier 4 has 1.0126 at
 //! delta = 1e-5 (order 18), not 1.0123 (order 17.63).
 
-use super::bisection::least;
+use super::bisection::smallest_f64;
 use super::{Composition, Delta, ParameterError};
 
 /// What an order gives.
@@ -33,7 +33,7 @@ pub fn epsilon(composition: Composition, delta: Delta) -> Bound {
     let ln = -libm::log(delta.get());
     let best = |above: f64| rho * above * above + libm::log1p(above) >= ln;
     // Found for every rho: the logarithm of the largest float is below 710, that of 1 / delta may be 745.
-    let above = least(best).unwrap_or(f64::MAX);
+    let above = smallest_f64(best).unwrap_or(f64::MAX);
     Bound { epsilon: bound(rho, ln, above), order: 1.0 + above }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
 use serde::{Deserialize, Serialize};
 
-use super::open_round::Opening;
+use super::open_round::RoundBroadcast;
 use crate::aggregate::SampleCap;
 use crate::linalg::RankDeficient;
 use crate::types::{DeviceId, Millis, Update};
@@ -63,7 +63,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Open a round on a device.
-    Open(DeviceId, Arc<Opening>),
+    Open(DeviceId, Arc<RoundBroadcast>),
     /// Acknowledge an update.
     Acknowledge(DeviceId, Ack),
     /// Tell a device that a round is over.

@@ -25,25 +25,25 @@ pub struct Checkpoint {
     /// once they have.
     pub state: Vec<f64>,
     /// The exchange that is open: the one that was opened last.
-    pub open: Option<Underway>,
+    pub open: Option<OpenRoundCheckpoint>,
 }
 
 /// When a round was opened, and among whom.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Underway {
+pub struct OpenRoundCheckpoint {
     /// When.
-    pub at: Millis,
+    pub opened_at: Millis,
     /// Devices that were there, ascending.
     pub fleet: Vec<DeviceId>,
 }
 
 /// How an open round waits, where that is not as when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
+pub struct DeadlineState {
     /// Until when, if there are deadlines.
     pub deadline: Option<Millis>,
     /// Everybody who comes is asked.
-    pub wanting: bool,
+    pub asking_everyone: bool,
 }
 
 impl Checkpoint {
@@ -67,12 +67,14 @@ impl Engine {
         // Policies have no say in a start.
         if self.start.is_none() {
             match &self.open {
-                Some(round) => state.extend(&round.policy),
+                Some(round) => state.extend(&round.policy_state),
                 None => state.extend(self.participation.state()),
             }
         }
-        let open =
-            self.open.as_ref().map(|round| Underway { at: round.opened_at, fleet: round.fleet.clone() });
+        let open = self
+            .open
+            .as_ref()
+            .map(|round| OpenRoundCheckpoint { opened_at: round.opened_at, fleet: round.fleet.clone() });
         let done = match self.phase {
             Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
             Phase::Train(number) if open.is_some() => Phase::Train(number - 1),
@@ -138,7 +140,7 @@ impl Engine {
         if !start_goes_on {
             self.start = None;
         }
-        self.absence.set(None);
+        self.next_absence_cache.set(None);
         self.settings.rounds = *rounds;
         self.phase = *done;
         self.last_id = *id;
@@ -152,15 +154,15 @@ impl Engine {
         };
         let Some(before) = id.round.checked_sub(1) else { return false };
         self.last_id.round = before;
-        self.fleet = open.fleet.iter().map(|device| (*device, Presence::Gone(now))).collect();
+        self.fleet = open.fleet.iter().map(|device| (*device, Presence::Disconnected(now))).collect();
         // Nobody is there to be told.
-        self.open_among(open.at, open.fleet.clone(), &mut Vec::new());
-        self.open.as_ref().is_some_and(|round| round.opening.id == *id)
+        self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::new());
+        self.open.as_ref().is_some_and(|round| round.broadcast.id == *id)
     }
 
     /// The number that an exchange had last which [`Self::resume`] has dropped, because its answers may not leave devices any
     /// longer. False if it cannot have had it.
-    pub fn drop_as(&mut self, id: RoundId) -> bool {
+    pub fn restore_dropped_id(&mut self, id: RoundId) -> bool {
         let follows = self.open.is_none() && id >= self.last_id && id.stage == self.last_id.stage;
         if follows {
             self.last_id = id;
@@ -170,24 +172,24 @@ impl Engine {
 
     /// How the open round waits, if it is one that will be closed.
     #[must_use]
-    pub fn waits(&self) -> Option<Waits> {
+    pub fn deadline_state(&self) -> Option<DeadlineState> {
         let closes = matches!(self.phase, Phase::Start(_) | Phase::Train(_) | Phase::RidgeScores);
         let round = self.open.as_ref().filter(|_| closes)?;
-        Some(Waits { deadline: round.deadline, wanting: round.wanting })
+        Some(DeadlineState { deadline: round.deadline, asking_everyone: round.asking_everyone })
     }
 
     /// How the open round had come to wait before a restart. False if no such round is open.
-    pub fn wait_as(&mut self, waits: Waits) -> bool {
-        let waited = self.waits().is_some();
-        if let Some(round) = self.open.as_mut().filter(|_| waited) {
-            (round.deadline, round.wanting) = (waits.deadline, waits.wanting);
+    pub fn restore_deadline(&mut self, state: DeadlineState) -> bool {
+        let is_open = self.deadline_state().is_some();
+        if let Some(round) = self.open.as_mut().filter(|_| is_open) {
+            (round.deadline, round.asking_everyone) = (state.deadline, state.asking_everyone);
         }
-        waited
+        is_open
     }
 
     /// The open round went on under this number before a restart. What is counted after this was counted under it. False if
     /// it cannot have.
-    pub fn go_on_as(&mut self, id: RoundId) -> bool {
+    pub fn restore_id(&mut self, id: RoundId) -> bool {
         let Some(round) = self.open.as_mut().filter(|_| id > self.last_id && id.stage == self.last_id.stage)
         else {
             return false;
@@ -199,32 +201,34 @@ impl Engine {
     }
 
     /// A device that will not answer the open round had said so before a restart, or its update was rejected.
-    pub fn leave_out(&mut self, device: DeviceId) {
+    pub fn mark_excluded(&mut self, device: DeviceId) {
         if let Some(round) = self.open.as_mut().filter(|round| round.awaits(device)) {
-            round.out.insert(device);
+            round.excluded.insert(device);
         }
-        self.absence.set(None);
+        self.next_absence_cache.set(None);
     }
 
     /// Counts an update again that was counted before a restart, at the same time on the same clock: in the order in which
     /// they were. What that leads to waits for [`super::Event::Resumed`]. False if it does not count in the open round.
-    pub fn recount(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
+    pub fn replay_update(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
         let Some(round) = &mut self.open else { return false };
         // It may have been asked later than the others, or earlier.
         round.cohort.insert(device);
-        round.asked_under(device, update.id);
-        self.fleet.entry(device).or_insert(Presence::Gone(at));
-        self.absence.set(None);
-        self.take(at, device, update) == AckOutcome::Counted
+        round.keep_earlier_id(device, update.id);
+        self.fleet.entry(device).or_insert(Presence::Disconnected(at));
+        self.next_absence_cache.set(None);
+        self.absorb_update(at, device, update) == AckOutcome::Counted
     }
 
     /// Everything is counted again: who was asked later than the others, and has not answered, is not asked any more, so that
     /// the round may be complete now, or out of devices.
     pub(super) fn resumed(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let last =
-            self.open.as_ref().and_then(|round| round.participants.iter().chain(&round.out).last().copied());
+        let last = self
+            .open
+            .as_ref()
+            .and_then(|round| round.participants.iter().chain(&round.excluded).last().copied());
         if let Some(device) = last {
-            self.settle(now, device, NotCounted::Absent, actions);
+            self.close_if_ended(now, device, NotCounted::Absent, actions);
         }
     }
 }

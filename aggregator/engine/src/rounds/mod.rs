@@ -31,8 +31,8 @@ use fedspan_protocol::message::{HeadSolve, Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
-pub use checkpoint::{Checkpoint, Underway, Waits};
-pub use open_round::{OpenRound, Opening};
+pub use checkpoint::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
+pub use open_round::{OpenRound, RoundBroadcast};
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 
 use crate::aggregate::MAGNITUDE_MAX;
@@ -47,7 +47,7 @@ use crate::types::{DeviceId, Millis, Request, Tensor};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     Connected,
-    Gone(Millis),
+    Disconnected(Millis),
 }
 
 /// One campaign's rounds.
@@ -64,17 +64,17 @@ pub struct Engine {
     connected: usize,
     last_id: RoundId,
     /// The last exchange of which each device has sent an update since it connected: it has what came in it.
-    answered: BTreeMap<DeviceId, u32>,
+    last_answered: BTreeMap<DeviceId, u32>,
     /// What devices were to train in the exchange that was opened last.
-    trained: Vec<Role>,
+    trained_roles: Vec<Role>,
     /// A round has been opened since this engine was made, or after a restart it was waited for everybody in vain.
-    opened: bool,
+    has_opened: bool,
     open: Option<OpenRound>,
     rejected_in_round: u32,
     /// Times in a row that a round was tried again for want of answers, and no answer counted.
-    barren: u32,
+    failed_attempts: u32,
     /// Rounds in a row of which no model could be made.
-    ruins: u32,
+    rank_deficient_rounds: u32,
     /// When a round is tried again that nobody else can answer: under a new number where nothing counted (it
     /// is not open then), or by those again who declined or were rejected.
     retry_at: Option<Millis>,
@@ -86,12 +86,12 @@ pub struct Engine {
     /// What the round that closed last was called, and the noisy releases in an update for it.
     closed: Option<(Vec<RoundId>, u32)>,
     /// [`Self::next_absence`], where it has been looked up and nothing has happened since that could change it.
-    absence: Cell<Option<Option<Millis>>>,
+    next_absence_cache: Cell<Option<Option<Millis>>>,
 }
 
 /// What an answer of a connected device may change of that on which [`Engine::next_absence`] depends.
 #[derive(Clone, Copy, PartialEq)]
-struct Waited {
+struct AbsenceInputs {
     phase: Phase,
     last_id: RoundId,
     open: bool,
@@ -119,19 +119,19 @@ impl Engine {
             fleet: BTreeMap::new(),
             connected: 0,
             last_id: RoundId::default(),
-            answered: BTreeMap::new(),
-            trained: Vec::new(),
-            opened: false,
+            last_answered: BTreeMap::new(),
+            trained_roles: Vec::new(),
+            has_opened: false,
             open: None,
             rejected_in_round: 0,
-            barren: 0,
-            ruins: 0,
+            failed_attempts: 0,
+            rank_deficient_rounds: 0,
             retry_at: None,
             counters: Counters::default(),
             ridge: None,
             ledger: Ledger::default(),
             closed: None,
-            absence: Cell::new(None),
+            next_absence_cache: Cell::new(None),
         }
     }
 
@@ -145,7 +145,7 @@ impl Engine {
         };
         let start: Option<Box<dyn Algorithm>> = match source {
             ScaleSource::Fleet => {
-                Some(Box::new(FleetScale::new(features, self.settings.samples.most, self.start)))
+                Some(Box::new(FleetScale::new(features, self.settings.samples.max_samples, self.start)))
             }
             _ => self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>),
         };
@@ -161,14 +161,14 @@ impl Engine {
     /// The same, with a round after training in which devices score ridges for final heads that are fitted on so many
     /// samples of each class. Without it [`HeadSolve::LeaveOneOut`] keeps the ridge that it has.
     #[must_use]
-    pub fn scoring_ridges(self, labels_per_class: Option<u16>) -> Self {
+    pub fn with_ridge_scores(self, labels_per_class: Option<u16>) -> Self {
         Self { ridge: labels_per_class.map(RidgeScores::new), ..self }
     }
 
     /// The same without that round, where scores may not leave a device. A campaign that is resumed behind it keeps its ridge.
     #[must_use]
-    pub fn hiding_scores(self) -> Self {
-        Self { ridge: self.ridge.map(RidgeScores::unasked), ..self }
+    pub fn without_ridge_scores(self) -> Self {
+        Self { ridge: self.ridge.map(RidgeScores::without_asking), ..self }
     }
 
     /// Whether devices score ridges for final heads, or have done so.
@@ -204,7 +204,7 @@ impl Engine {
     /// The representation as it is now, d x k.
     #[must_use]
     pub fn representation(&self) -> &Matrix {
-        self.shown().representation()
+        self.displayed().representation()
     }
 
     /// The scale of the devices' samples, where they have one and it is known.
@@ -217,7 +217,7 @@ impl Engine {
     /// Without the scale.
     #[must_use]
     pub fn tensors(&self) -> Vec<Tensor> {
-        let tensors = self.shown().fit_request(self.final_head()).tensors;
+        let tensors = self.displayed().fit_request(self.final_head()).tensors;
         tensors.into_iter().filter(|tensor| tensor.role != Role::Scale).collect()
     }
 
@@ -234,8 +234,8 @@ impl Engine {
     }
 
     /// Notes what a device says of its noise, before it joins.
-    pub fn heard_privacy(&mut self, device: DeviceId, said: Privacy) {
-        self.ledger.heard(device, said);
+    pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy) {
+        self.ledger.record_hello(device, reported);
     }
 
     /// What devices have spent of their privacy budgets.
@@ -269,7 +269,7 @@ impl Engine {
     fn present(&self, now: Millis) -> Vec<DeviceId> {
         let here = |presence: &Presence| match *presence {
             Presence::Connected => true,
-            Presence::Gone(since) => now.saturating_sub(since) < self.settings.absence,
+            Presence::Disconnected(since) => now.saturating_sub(since) < self.settings.absence,
         };
         self.fleet.iter().filter(|(_, presence)| here(presence)).map(|(device, _)| *device).collect()
     }
@@ -286,37 +286,37 @@ impl Engine {
     /// Takes one event and appends what is to be done.
     pub fn handle(&mut self, now: Millis, event: Event, actions: &mut Vec<Action>) {
         let before = match &event {
-            Event::Update(device, _) if self.is_connected(*device) => Some(self.waited()),
+            Event::Update(device, _) if self.is_connected(*device) => Some(self.absence_inputs()),
             _ => None,
         };
         match event {
-            Event::Joined(device) => self.joined(now, device, actions),
+            Event::Joined(device) => self.device_joined(now, device, actions),
             Event::Left(device) => {
                 if let Some(presence) = self.fleet.get_mut(&device)
                     && *presence == Presence::Connected
                 {
-                    *presence = Presence::Gone(now);
+                    *presence = Presence::Disconnected(now);
                     self.connected -= 1;
                     if self.settings.absence == 0 {
                         self.give_up_absent(now, actions);
                     }
                 }
             }
-            Event::Update(device, update) => self.update(now, device, &update, actions),
-            Event::Unread(device, id) => self.unread(device, id, actions),
-            Event::Declined(device, decline) => self.declined(now, device, decline, actions),
+            Event::Update(device, update) => self.receive_update(now, device, &update, actions),
+            Event::Unread(device, id) => self.unread_update(device, id, actions),
+            Event::Declined(device, decline) => self.round_declined(now, device, decline, actions),
             Event::Tick => self.tick(now, actions),
             Event::Resumed => self.resumed(now, actions),
         }
-        if before != Some(self.waited()) {
-            self.absence.set(None);
+        if before != Some(self.absence_inputs()) {
+            self.next_absence_cache.set(None);
         }
     }
 
-    fn waited(&self) -> Waited {
+    fn absence_inputs(&self) -> AbsenceInputs {
         let (cohort, absent) =
             self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));
-        Waited { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
+        AbsenceInputs { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
     }
 
     /// When a [`Event::Tick`] is due, if nothing else happens.
@@ -324,9 +324,9 @@ impl Engine {
     pub fn wake(&self) -> Option<Millis> {
         let deadline = self.open.as_ref().and_then(|round| round.deadline);
         // It is asked after every event, and a fleet is large.
-        let absence = self.absence.get().unwrap_or_else(|| self.next_absence());
+        let absence = self.next_absence_cache.get().unwrap_or_else(|| self.next_absence());
         debug_assert_eq!(absence, self.next_absence(), "an absence that was looked up before");
-        self.absence.set(Some(absence));
+        self.next_absence_cache.set(Some(absence));
         deadline.into_iter().chain(self.retry_at).chain(absence).min()
     }
 
@@ -337,14 +337,14 @@ impl Engine {
             return None;
         }
         let gone = self.fleet.iter().filter_map(|(device, presence)| match *presence {
-            Presence::Gone(since) if round.awaits(*device) => Some(since),
+            Presence::Disconnected(since) if round.awaits(*device) => Some(since),
             _ => None,
         });
         gone.min().map(|since| since.saturating_add(self.settings.absence))
     }
 
     /// What has the representation: the start, unless it finds none.
-    fn shown(&self) -> &dyn Algorithm {
+    fn displayed(&self) -> &dyn Algorithm {
         self.start.as_ref().filter(|start| start.basis().is_some()).unwrap_or(&self.algorithm).as_ref()
     }
 

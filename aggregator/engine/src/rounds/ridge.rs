@@ -94,7 +94,7 @@ impl RidgeScores {
 
     /// The same of a fleet that is not asked, because scores have no noise. What was said before it was so stays.
     #[must_use]
-    pub fn unasked(self) -> Self {
+    pub fn without_asking(self) -> Self {
         Self { asked: false, ..self }
     }
 

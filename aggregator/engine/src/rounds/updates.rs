@@ -4,34 +4,34 @@
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 
 use super::{Action, Engine, Failure, NotCounted, Phase, Presence};
-use crate::aggregate::Share;
-use crate::participation::Answer;
+use crate::aggregate::UpdateWeight;
+use crate::participation::UpdateArrival;
 use crate::privacy::releases;
 use crate::types::{DeviceId, Millis, Update};
 
 /// Times in a row that a round is found without enough answers, and nothing new counted, after which a
 /// campaign without patience gives up.
-const BARREN_MAX: u32 = 3;
+const FAILED_ATTEMPTS_MAX: u32 = 3;
 
 impl Engine {
-    pub(super) fn update(
+    pub(super) fn receive_update(
         &mut self,
         now: Millis,
         device: DeviceId,
         update: &Update,
         actions: &mut Vec<Action>,
     ) {
-        let outcome = self.take(now, device, update);
+        let outcome = self.absorb_update(now, device, update);
         actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
         let why = match outcome {
             AckOutcome::Rejected(rejection) => rejection,
             _ => Rejection::WrongRound,
         };
-        self.settle(now, device, NotCounted::Rejected(why), actions);
+        self.close_if_ended(now, device, NotCounted::Rejected(why), actions);
     }
 
     /// Counts an update, if it counts; what that leads to is not seen to.
-    pub(super) fn take(&mut self, now: Millis, device: DeviceId, update: &Update) -> AckOutcome {
+    pub(super) fn absorb_update(&mut self, now: Millis, device: DeviceId, update: &Update) -> AckOutcome {
         let outcome = match &mut self.open {
             Some(round) if update.id == round.id_for(device) => {
                 let algorithm = match (&self.start, self.phase) {
@@ -41,7 +41,7 @@ impl Engine {
                 // Counts are bounded by what is possible.
                 let ridge = self.ridge.as_ref().filter(|_| self.phase == Phase::RidgeScores);
                 let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
-                round.judge(device, update, bound, |tensors| match ridge {
+                round.record_update(device, update, bound, |tensors| match ridge {
                     Some(ridge) => ridge.admits(update.samples, tensors),
                     None => algorithm.admits(update.samples, tensors),
                 })
@@ -50,15 +50,15 @@ impl Engine {
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
         self.charge(device, update.id);
-        self.answered.insert(device, update.id.round);
+        self.last_answered.insert(device, update.id.round);
         self.counters.count(outcome);
         match outcome {
             AckOutcome::Counted => {
-                self.barren = 0;
+                self.failed_attempts = 0;
                 self.counters.skipped_samples += u64::from(update.skipped);
                 // The one place where a declared count becomes one that counts.
                 let is_of_ridges = self.phase == Phase::RidgeScores;
-                let most = if is_of_ridges { u32::MAX } else { self.settings.samples.most };
+                let most = if is_of_ridges { u32::MAX } else { self.settings.samples.max_samples };
                 let samples = update.samples.min(most);
                 self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
@@ -70,20 +70,22 @@ impl Engine {
                     }
                     Phase::Start(_) => {
                         if let Some(start) = &mut self.start {
-                            start.absorb(device, Share::of(samples), &update.tensors);
+                            start.absorb(device, UpdateWeight::from_samples(samples), &update.tensors);
                         }
                     }
                     _ => {
                         let round = self.open.as_ref();
                         let opened_at = round.map_or(now, |round| round.opened_at);
-                        self.participation.counted(&Answer {
-                            after: now.saturating_sub(opened_at),
+                        self.participation.counted(&UpdateArrival {
+                            elapsed: now.saturating_sub(opened_at),
                             samples: round.map_or(0, |round| round.counted_samples),
                             tensors: &update.tensors,
                             model: self.algorithm.model(),
                         });
-                        let share = round.map_or(Share::of(samples), |round| round.share(device, samples));
-                        self.algorithm.absorb(device, share, &update.tensors);
+                        let weight = round.map_or(UpdateWeight::from_samples(samples), |round| {
+                            round.update_weight(device, samples)
+                        });
+                        self.algorithm.absorb(device, weight, &update.tensors);
                     }
                 }
             }
@@ -95,22 +97,22 @@ impl Engine {
 
     /// Whatever becomes of an update, its noise is spent: of the open round and of the one before it.
     fn charge(&mut self, device: DeviceId, id: RoundId) {
-        let open = self.open.as_ref().filter(|round| round.is_called(id));
+        let open = self.open.as_ref().filter(|round| round.has_id(id));
         let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
-        if let Some(releases) = open.map(|round| releases(&round.opening.request.task)).or(closed) {
-            self.ledger.received(device, id.round, releases);
+        if let Some(releases) = open.map(|round| releases(&round.broadcast.request.task)).or(closed) {
+            self.ledger.charge_update(device, id.round, releases);
         }
     }
 
     /// A device that has restarted or reconnected may be quicker than the opening that is on its way to it, at
     /// which it sends its update again. Anything else is answered.
-    pub(super) fn unread(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
+    pub(super) fn unread_update(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
         self.charge(device, id);
         let outcome = match &self.open {
             Some(round) if id == round.id_for(device) => {
                 if !round.cohort.contains(&device) {
                     AckOutcome::Rejected(Rejection::NotAsked)
-                } else if round.out.contains(&device) {
+                } else if round.excluded.contains(&device) {
                     AckOutcome::Rejected(Rejection::Tensors)
                 } else {
                     self.counters.unread += 1;
@@ -124,7 +126,7 @@ impl Engine {
         actions.push(Action::Acknowledge(device, Ack { id, outcome }));
     }
 
-    pub(super) fn declined(
+    pub(super) fn round_declined(
         &mut self,
         now: Millis,
         device: DeviceId,
@@ -133,19 +135,19 @@ impl Engine {
     ) {
         self.counters.declined += 1;
         // Whatever it has lost: it gets everything.
-        self.answered.remove(&device);
+        self.last_answered.remove(&device);
         if let Some(round) = &mut self.open
             && round.id_for(device) == decline.id
             && round.awaits(device)
         {
-            round.out.insert(device);
-            round.is_spent |= matches!(decline.reason, DeclineReason::RoundRepeated { .. });
+            round.excluded.insert(device);
+            round.needs_new_id |= matches!(decline.reason, DeclineReason::RoundRepeated { .. });
         }
-        self.settle(now, device, NotCounted::Declined(decline.reason), actions);
+        self.close_if_ended(now, device, NotCounted::Declined(decline.reason), actions);
     }
 
     /// Closes what has ended, and sees to a round that nobody else can answer.
-    pub(super) fn settle(
+    pub(super) fn close_if_ended(
         &mut self,
         now: Millis,
         device: DeviceId,
@@ -153,40 +155,47 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         let Some(round) = &self.open else { return };
-        let unanswerable = round.outstanding() == 0;
+        let all_answered = round.outstanding() == 0;
         match self.phase {
             // After a restart devices come one by one, so that the first could seem to be all.
-            Phase::FitHead if unanswerable && self.fleet.len() >= self.settings.fleet_size => {
+            Phase::FitHead if all_answered && self.fleet.len() >= self.settings.fleet_size => {
                 self.phase = Phase::Finished;
                 actions.push(Action::Finished);
             }
             Phase::FitHead | Phase::Finished => {}
             // Whoever cannot score ridges, or does not, is not needed.
-            Phase::RidgeScores if unanswerable => self.close_round(now, actions),
+            Phase::RidgeScores if all_answered => self.close_round(now, actions),
             _ if round.is_complete() => self.close_round(now, actions),
-            _ if unanswerable => self.starved(now, device, why, actions),
+            _ if all_answered => self.retry_or_fail(now, device, why, actions),
             _ => {}
         }
     }
 
     /// Too few have answered, and nobody else can. What was acknowledged is never given up: a round that
     /// counted anything stays open until it has enough.
-    fn starved(&mut self, now: Millis, device: DeviceId, reason: NotCounted, actions: &mut Vec<Action>) {
-        if self.widen(now, actions) {
+    fn retry_or_fail(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        reason: NotCounted,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.ask_everyone(now, actions) {
             return;
         }
         let Some(open) = &self.open else { return };
-        let (round, counted, min_count) = (open.opening.id.round, open.participants.len(), open.least);
+        let (round, counted, min_count) =
+            (open.broadcast.id.round, open.participants.len(), open.min_updates);
         let patience = self.settings.patience.map(|patience| now.saturating_add(patience));
         if counted == 0 {
-            self.barren += 1;
+            self.failed_attempts += 1;
             if patience.is_some() {
                 self.retry_at = patience;
-                self.step_back();
-            } else if self.barren < BARREN_MAX {
+                self.abandon_round();
+            } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
                 // Under a new number: a device that declined because it had lost an acknowledgement can
                 // answer that.
-                self.step_back();
+                self.abandon_round();
                 self.next_round(now, actions);
             } else {
                 self.fail(Failure::NoUpdates { round, device, reason }, actions);
@@ -194,10 +203,10 @@ impl Engine {
         } else if patience.is_some() {
             // Who comes back only to decline again does not put off the others.
             self.retry_at = self.retry_at.or(patience);
-        } else if self.barren + 1 >= BARREN_MAX {
+        } else if self.failed_attempts + 1 >= FAILED_ATTEMPTS_MAX {
             self.fail(Failure::TooFew { round, counted, min_count, device, reason }, actions);
         } else if self.ask_again(actions) {
-            self.barren += 1;
+            self.failed_attempts += 1;
         }
     }
 
@@ -209,7 +218,7 @@ impl Engine {
         }
         let Some(round) = &mut self.open else { return };
         let long = |device: &DeviceId| match self.fleet.get(device) {
-            Some(Presence::Gone(since)) => now.saturating_sub(*since) >= self.settings.absence,
+            Some(Presence::Disconnected(since)) => now.saturating_sub(*since) >= self.settings.absence,
             _ => false,
         };
         let absent: Vec<DeviceId> =
@@ -218,9 +227,9 @@ impl Engine {
         self.counters.absent += absent.len() as u64;
         round.absent.extend(absent);
         if round.is_complete() || !self.present(now).is_empty() {
-            self.settle(now, last, NotCounted::Absent, actions);
+            self.close_if_ended(now, last, NotCounted::Absent, actions);
         } else if let Some(round) = &mut self.open {
-            round.wanting = true;
+            round.asking_everyone = true;
         }
     }
 
@@ -229,7 +238,7 @@ impl Engine {
         let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
         // First, as it may close a round that would be asked about in vain.
         if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
-            self.deadline(now, actions);
+            self.deadline_passed(now, actions);
         }
         self.give_up_absent(now, actions);
         if due(self.retry_at) {
@@ -239,14 +248,14 @@ impl Engine {
                     self.ask_again(actions);
                 }
                 None => {
-                    self.opened = true;
+                    self.has_opened = true;
                     self.next_round(now, actions);
                 }
             }
         }
     }
 
-    fn deadline(&mut self, now: Millis, actions: &mut Vec<Action>) {
+    fn deadline_passed(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let Some(round) = &mut self.open else { return };
         match self.phase {
             Phase::FitHead => {
@@ -256,12 +265,12 @@ impl Engine {
             }
             Phase::Finished => round.deadline = None,
             Phase::RidgeScores => self.close_round(now, actions),
-            _ if round.participants.len() >= round.least => self.close_round(now, actions),
+            _ if round.participants.len() >= round.min_updates => self.close_round(now, actions),
             _ => {
                 round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
                 self.counters.extended += 1;
                 // Those who were asked may never come back.
-                self.widen(now, actions);
+                self.ask_everyone(now, actions);
                 self.ask_again(actions);
             }
         }

@@ -62,7 +62,7 @@ pub enum SplitBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tests {
     /// Of every class the part that it has of this class' training samples.
-    Share,
+    UpdateWeight,
     /// All samples of the classes that it trains on.
     All,
 }
@@ -223,7 +223,7 @@ impl Cutting {
         let mut tests = match (self.by, natural) {
             (SplitBy::Clients, _) | (_, true) => Vec::new(),
             _ => match self.tests {
-                Tests::Share => dealt(labels, &owners, &parts.test),
+                Tests::UpdateWeight => dealt(labels, &owners, &parts.test),
                 Tests::All => whole(pool, labels, &owners, &parts.test)?,
             },
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
-use fedspan_engine::config::{Init, Said};
+use fedspan_engine::config::{GivenKeys, Init};
 use fedspan_protocol::message::RoundOpen;
 use getrandom::SysRng;
 use tokio::net::TcpStream;
@@ -134,19 +134,19 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             norm: scenario.norm,
             samples: scenario.samples,
         },
-        said: said(scenario),
+        given: given(scenario),
     })
 }
 
 /// Keys of a server's configuration that a scenario says.
-fn said(scenario: &Scenario) -> Said {
-    let mut said = scenario.said.clone();
+fn given(scenario: &Scenario) -> GivenKeys {
+    let mut given = scenario.given.clone();
     // They are the data's.
-    ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| said.add(key));
-    if said.says("fleet.communication") {
-        said.add("participation.communication");
+    ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| given.add(key));
+    if given.contains("fleet.communication") {
+        given.add("participation.communication");
     }
-    said
+    given
 }
 
 /// Runs it to the end of its campaign and gives the server's last status; `progress` hears one now and then. Whatever

@@ -1,6 +1,6 @@
 //! Who was asked and when each answers: the order in which the engine hears devices.
 
-use fedspan_engine::{OpenRound, Opening};
+use fedspan_engine::{OpenRound, RoundBroadcast};
 use fedspan_protocol::message::RoundId;
 
 use super::times::{Dropouts, Link, Times};
@@ -53,7 +53,13 @@ impl Arrivals {
 
     /// When a device answers that is asked `now`, in a period that is the exchange or what it was extended by. What comes
     /// after training has no period: it takes no time, and nobody drops out of it.
-    pub fn foresee(&mut self, index: usize, opening: &Opening, now: f64, period: Option<u32>) -> Asked {
+    pub fn foresee(
+        &mut self,
+        index: usize,
+        opening: &RoundBroadcast,
+        now: f64,
+        period: Option<u32>,
+    ) -> Asked {
         let id = opening.id;
         let Some(period) = period else { return Asked { id, at: now, place: index, lost: false } };
         let lost = self.dropouts.lost(index, period);
@@ -111,13 +117,13 @@ impl Arrivals {
         let wanted = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
             // No fewer than these are enough; whether more are needed shows when they are here.
-            let fewest = round.enough.map_or(answers, |enough| {
-                let samples = match round.counts_alone() {
-                    true => enough.samples.saturating_sub(round.counted_samples) / self.largest.max(1),
+            let fewest = round.sample_target.map_or(answers, |sample_target| {
+                let samples = match round.has_absolute_cap() {
+                    true => sample_target.samples.saturating_sub(round.counted_samples) / self.largest.max(1),
                     // One answer may make those before it count more.
                     false => 0,
                 };
-                let others = enough.answers.saturating_sub(round.participants.len());
+                let others = sample_target.answers.saturating_sub(round.participants.len());
                 usize::try_from(samples).unwrap_or(usize::MAX).max(others)
             });
             fewest.min(answers)

@@ -4,10 +4,10 @@
 
 use fedspan_protocol::message::{Baseline, Task};
 
-use super::{NetworkParameters, Plan, Travelling};
+use super::{NetworkParameters, Plan, SharedLayers};
 
 pub(super) fn plan(parameters: &NetworkParameters, own: f32, adaptation: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
     let baseline = Baseline::Mixture { own, adaptation };
-    Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+    Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

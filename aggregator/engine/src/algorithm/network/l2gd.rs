@@ -13,8 +13,8 @@
 
 use fedspan_protocol::message::{Baseline, HeadSolve, Task};
 
-use super::{LayerMean, NetworkParameters, Plan, Travelling};
-use crate::aggregate::Share;
+use super::{LayerMean, NetworkParameters, Plan, SharedLayers};
+use crate::aggregate::UpdateWeight;
 use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::random::{Purpose, stream};
@@ -23,7 +23,7 @@ use crate::types::{DeviceId, Request, Tensor};
 pub(super) fn plan(parameters: &NetworkParameters, part: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
     let baseline = Baseline::TowardsMean { part };
-    Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+    Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }
 
 /// The mean, and how often the coin has decided.
@@ -71,8 +71,8 @@ impl Algorithm for L2gd {
         Request { task, ..self.mean.request() }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        self.mean.absorb(device, share, tensors);
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        self.mean.absorb(device, weight, tensors);
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {

@@ -44,7 +44,7 @@ pub enum Front {
 
 /// Which layers of a network travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Travelling {
+pub enum SharedLayers {
     /// All before the head.
     Body,
     /// All.
@@ -159,14 +159,14 @@ impl NetworkShape {
 
     /// The layers that travel, by number.
     #[must_use]
-    pub fn travelling(self, which: Travelling) -> Range<usize> {
+    pub fn shared_layers(self, which: SharedLayers) -> Range<usize> {
         let count = self.layers().len();
         match which {
-            Travelling::Body => 0..count - 1,
-            Travelling::All => 0..count,
-            Travelling::Factors => 0..count.min(2),
-            Travelling::Last(layers) => count - layers.clamp(1, count)..count,
-            Travelling::Nothing => 0..0,
+            SharedLayers::Body => 0..count - 1,
+            SharedLayers::All => 0..count,
+            SharedLayers::Factors => 0..count.min(2),
+            SharedLayers::Last(layers) => count - layers.clamp(1, count)..count,
+            SharedLayers::Nothing => 0..0,
         }
     }
 
@@ -181,12 +181,17 @@ impl NetworkShape {
     /// The layers that travel as they are described, each of `copies` matrices of the layer's size one below the other.
     /// A rows count beyond u16 is cut, and refused where the tensors are checked.
     #[must_use]
-    pub fn descriptors(self, which: Travelling, copies: usize, encoding: Encoding) -> Vec<TensorDescriptor> {
+    pub fn descriptors(
+        self,
+        which: SharedLayers,
+        copies: usize,
+        encoding: Encoding,
+    ) -> Vec<TensorDescriptor> {
         let layers = self.layers();
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let travelling = self.travelling(which);
-        let from_above = travelling.start > 0;
-        travelling
+        let shared = self.shared_layers(which);
+        let from_above = shared.start > 0;
+        shared
             .filter_map(|number| {
                 let (rows, cols) = *layers.get(number)?;
                 let role = match (self.front, number) {

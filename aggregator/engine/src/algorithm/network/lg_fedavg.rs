@@ -3,10 +3,10 @@
 
 use fedspan_protocol::message::{Task, Trained};
 
-use super::{NetworkParameters, Plan, Travelling};
+use super::{NetworkParameters, Plan, SharedLayers};
 
 pub(super) fn plan(parameters: &NetworkParameters, layers: usize) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Sgd { descent, head_epochs: 0, epochs, trained: Trained::All, encoding };
-    Plan { travelling: Travelling::Last(layers), task }
+    Plan { shared: SharedLayers::Last(layers), task }
 }

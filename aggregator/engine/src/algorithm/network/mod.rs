@@ -22,7 +22,7 @@ use fedspan_protocol::message::{Descent, Task, Trained};
 use fedspan_protocol::tensor::Encoding;
 
 pub use l2gd::L2gd;
-pub use layers::{Front, NetworkShape, Travelling, sequence};
+pub use layers::{Front, NetworkShape, SharedLayers, sequence};
 pub use lora::{Adapter, Averaging};
 pub use mean::LayerMean;
 pub use scaffold::Scaffold;
@@ -33,7 +33,7 @@ use crate::types::Weighting;
 
 /// What is done with a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Method {
+pub enum NetworkMethod {
     /// Shared body, own head, trained one after the other.
     FedRep,
     /// The same, trained together.
@@ -89,10 +89,10 @@ pub enum Method {
     LowRank(Averaging),
 }
 
-impl Method {
+impl NetworkMethod {
     /// Which model of a client its accuracy is of. Who was in no round has what all begin with for what is its own.
     #[must_use]
-    pub fn scored(self) -> &'static str {
+    pub fn evaluated_model(self) -> &'static str {
         match self {
             Self::FedRep | Self::FedPer => {
                 "everyone's body with the client's head as it was trained last; zeros, where it was in no round"
@@ -116,7 +116,7 @@ impl Method {
 
     /// The same of a client that came after training.
     #[must_use]
-    pub fn scored_of_newcomers(self) -> &'static str {
+    pub fn evaluated_newcomer_model(self) -> &'static str {
         match self {
             Self::FedRep | Self::FedPer => "everyone's body with a head that the newcomer trained",
             Self::LgFedAvg { .. } => {
@@ -148,13 +148,13 @@ impl Method {
 
     /// Matrices of a layer's size in each tensor.
     #[must_use]
-    pub fn tensors_a_layer(self) -> usize {
+    pub fn tensors_per_layer(self) -> usize {
         if self == Self::Scaffold { 2 } else { 1 }
     }
 
     /// Whether firmware has it, rather than simulated devices alone.
     #[must_use]
-    pub fn is_on_devices(self) -> bool {
+    pub fn is_supported_by_firmware(self) -> bool {
         matches!(
             self,
             Self::FedRep
@@ -173,7 +173,7 @@ pub struct NetworkParameters {
     /// Sizes.
     pub shape: NetworkShape,
     /// Which method.
-    pub method: Method,
+    pub method: NetworkMethod,
     /// The steps.
     pub descent: Descent,
     /// FedRep's epochs of the head.
@@ -198,7 +198,7 @@ pub struct NetworkParameters {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     /// Which layers.
-    pub travelling: Travelling,
+    pub shared: SharedLayers,
     /// What devices do.
     pub task: Task,
 }
@@ -207,9 +207,9 @@ pub struct Plan {
 #[must_use]
 pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     match parameters.method {
-        Method::Scaffold => Box::new(Scaffold::new(parameters)),
-        Method::L2gd { part, coin } if coin > 0.0 => Box::new(L2gd::new(parameters, part, coin)),
-        Method::LowRank(averaging) => Box::new(Adapter::new(parameters, averaging)),
+        NetworkMethod::Scaffold => Box::new(Scaffold::new(parameters)),
+        NetworkMethod::L2gd { part, coin } if coin > 0.0 => Box::new(L2gd::new(parameters, part, coin)),
+        NetworkMethod::LowRank(averaging) => Box::new(Adapter::new(parameters, averaging)),
         _ => Box::new(LayerMean::new(parameters, plan(&parameters))),
     }
 }
@@ -218,20 +218,20 @@ pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
 #[must_use]
 pub fn plan(parameters: &NetworkParameters) -> Plan {
     match parameters.method {
-        Method::FedRep => fedrep::plan(parameters),
-        Method::FedPer => fedper::plan(parameters),
-        Method::FedAvg => fedavg::plan(parameters),
-        Method::FedProx { pull } => fedprox::plan(parameters, pull),
-        Method::Scaffold => scaffold::plan(parameters),
-        Method::LgFedAvg { layers } => lg_fedavg::plan(parameters, layers),
-        Method::PerFedAvg { inner_step, hessian_free } => {
+        NetworkMethod::FedRep => fedrep::plan(parameters),
+        NetworkMethod::FedPer => fedper::plan(parameters),
+        NetworkMethod::FedAvg => fedavg::plan(parameters),
+        NetworkMethod::FedProx { pull } => fedprox::plan(parameters, pull),
+        NetworkMethod::Scaffold => scaffold::plan(parameters),
+        NetworkMethod::LgFedAvg { layers } => lg_fedavg::plan(parameters, layers),
+        NetworkMethod::PerFedAvg { inner_step, hessian_free } => {
             perfedavg::plan(parameters, inner_step, hessian_free)
         }
-        Method::Ditto { pull } => ditto::plan(parameters, pull),
-        Method::Apfl { own, adaptation } => apfl::plan(parameters, own, adaptation),
-        Method::L2gd { part, .. } => l2gd::plan(parameters, part),
-        Method::FedMtl { pull } => fed_mtl::plan(parameters, pull),
-        Method::LocalOnly => local_only::plan(parameters),
-        Method::LowRank(_) => lora::plan(parameters, Trained::Travelling),
+        NetworkMethod::Ditto { pull } => ditto::plan(parameters, pull),
+        NetworkMethod::Apfl { own, adaptation } => apfl::plan(parameters, own, adaptation),
+        NetworkMethod::L2gd { part, .. } => l2gd::plan(parameters, part),
+        NetworkMethod::FedMtl { pull } => fed_mtl::plan(parameters, pull),
+        NetworkMethod::LocalOnly => local_only::plan(parameters),
+        NetworkMethod::LowRank(_) => lora::plan(parameters, Trained::Travelling),
     }
 }

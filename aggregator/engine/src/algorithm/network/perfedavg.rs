@@ -8,7 +8,7 @@
 
 use fedspan_protocol::message::{Baseline, Task};
 
-use super::{NetworkParameters, Plan, Travelling};
+use super::{NetworkParameters, Plan, SharedLayers};
 
 pub(super) fn plan(parameters: &NetworkParameters, inner_step: f32, hessian_free: bool) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
@@ -17,5 +17,5 @@ pub(super) fn plan(parameters: &NetworkParameters, inner_step: f32, hessian_free
     } else {
         Baseline::FirstOrderMeta { inner_step }
     };
-    Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+    Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

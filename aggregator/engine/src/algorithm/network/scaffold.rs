@@ -7,17 +7,17 @@
 use fedspan_protocol::message::{Baseline, HeadSolve, Task};
 
 use super::mean::tensors;
-use super::{NetworkParameters, Plan, Travelling};
-use crate::aggregate::{RoundAggregate, Share};
+use super::{NetworkParameters, Plan, SharedLayers};
+use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::decoded;
+use crate::algorithm::fedrep::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
 pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Baseline { baseline: Baseline::Scaffold, descent, epochs, encoding };
-    Plan { travelling: Travelling::All, task }
+    Plan { shared: SharedLayers::All, task }
 }
 
 /// The model and the control variate of the fleet.
@@ -63,12 +63,12 @@ impl Scaffold {
     }
 
     /// What devices hold of the model, layer by layer, and below each layer zeros.
-    fn held(&self) -> Vec<f64> {
+    fn on_devices(&self) -> Vec<f64> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         let layers = tensors(&self.plan, shape, self.model.as_slice(), 1, download_encoding);
         let wide = |tensor: Tensor| {
             let values: Vec<f64> =
-                decoded(tensor.values, download_encoding).into_iter().map(f64::from).collect();
+                as_decoded(tensor.values, download_encoding).into_iter().map(f64::from).collect();
             let zeros = vec![0.0; values.len()];
             values.into_iter().chain(zeros)
         };
@@ -76,7 +76,7 @@ impl Scaffold {
     }
 
     /// The other way round: models, and changes of control variates.
-    fn parted(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    fn unstacked(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let shape = self.parameters.shape;
         let (mut model, mut control) = (Vec::new(), Vec::new());
         let mut rest = stacked;
@@ -99,20 +99,20 @@ impl Algorithm for Scaffold {
             task: self.plan.task,
             tensors: tensors(&self.plan, shape, &self.stacked(), 2, download_encoding),
             encoding: download_encoding,
-            expects: shape.descriptors(Travelling::All, 2, upload_encoding),
+            expects: shape.descriptors(SharedLayers::All, 2, upload_encoding),
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         self.participants += 1;
-        self.round.absorb(device, share, tensors);
+        self.round.absorb(device, weight, tensors);
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
         // Devices send models, which are steps from what they hold, and changes, which are steps from nothing.
-        let center = if self.round.rule().keeps_updates() { self.held() } else { Vec::new() };
-        if let Some(values) = self.round.numbers(&center) {
-            let (model, changes) = self.parted(&values);
+        let center = if self.round.rule().needs_all_updates() { self.on_devices() } else { Vec::new() };
+        if let Some(values) = self.round.take_vector(&center) {
+            let (model, changes) = self.unstacked(&values);
             let part = self.participants as f64 / self.parameters.fleet.max(1) as f64;
             self.model.copy_from_slice(&model);
             for (control, change) in self.control.iter_mut().zip(changes) {
@@ -140,7 +140,7 @@ impl Algorithm for Scaffold {
     fn restore(&mut self, state: &[f64]) -> bool {
         let fits = state.len() == 2 * self.control.len();
         if fits {
-            let (model, control) = self.parted(state);
+            let (model, control) = self.unstacked(state);
             self.model.copy_from_slice(&model);
             self.control = control;
         }

@@ -13,7 +13,7 @@ use crate::types::Tensor;
 
 pub use scaled::Scaled;
 pub use stage::FleetScale;
-pub use sums::{FeatureSums, Moments};
+pub use sums::{FeatureMoments, FeatureSums};
 
 /// Where a campaign's scale comes from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,9 +52,9 @@ impl Scale {
     /// The scale that gives each feature a mean of 0 and a standard deviation of 1. What is constant stays as it is, and so does
     /// what f32 has no factor for.
     #[must_use]
-    pub fn standard(moments: &[Moments]) -> Self {
+    pub fn standard(moments: &[FeatureMoments]) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a scale travels as f32")]
-        let one = |moments: &Moments| {
+        let one = |moments: &FeatureMoments| {
             let (shift, factor) = (moments.mean as f32, (1.0 / moments.deviation) as f32);
             let usable = moments.deviation > 0.0 && factor.is_finite() && factor > 0.0;
             if usable { (shift, factor) } else { (0.0, 1.0) }

@@ -4,7 +4,7 @@ use fedspan_protocol::message::HeadSolve;
 use fedspan_protocol::tensor::Role;
 
 use super::Scale;
-use crate::aggregate::Share;
+use crate::aggregate::UpdateWeight;
 use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
@@ -49,8 +49,8 @@ impl Algorithm for Scaled {
         self.algorithm.admits(samples, tensors)
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        self.algorithm.absorb(device, share, tensors);
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        self.algorithm.absorb(device, weight, tensors);
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {

@@ -17,7 +17,7 @@ const UNITS_MAX: i128 = (1 << 30) - 1;
 
 /// Mean and standard deviation of a feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moments {
+pub struct FeatureMoments {
     /// Mean.
     pub mean: f64,
     /// Standard deviation, of all samples: the square's mean is over their number.
@@ -102,7 +102,7 @@ impl FeatureSums {
 
     /// Means and deviations, each rounded from the exact number only at the end; `None` without samples.
     #[must_use]
-    pub fn moments(&self) -> Option<Vec<Moments>> {
+    pub fn moments(&self) -> Option<Vec<FeatureMoments>> {
         if self.samples == 0 {
             return None;
         }
@@ -113,7 +113,10 @@ impl FeatureSums {
             // m^2 times the variance: exact, and not negative.
             let spread = BigInt::from(self.samples) * squares - sum * sum;
             // Square roots before units: what is small stays in range.
-            Moments { mean: float(sum) / m * unit, deviation: float(&spread).max(0.0).sqrt() / m * unit }
+            FeatureMoments {
+                mean: float(sum) / m * unit,
+                deviation: float(&spread).max(0.0).sqrt() / m * unit,
+            }
         };
         Some(self.features.iter().map(moments).collect())
     }

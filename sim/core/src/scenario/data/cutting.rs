@@ -80,9 +80,9 @@ impl By {
 
 /// Reads which of the test part a client is scored on, where it is cut off before there are clients.
 pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<Tests, Problem> {
-    let tests = [("share", Tests::Share), ("all", Tests::All)];
+    let tests = [("share", Tests::UpdateWeight), ("all", Tests::All)];
     match by {
-        SplitBy::Clients => Ok(Tests::Share),
+        SplitBy::Clients => Ok(Tests::UpdateWeight),
         SplitBy::Classes(_) | SplitBy::Files => split.choice("tests", Some("share"), &tests),
     }
 }

@@ -227,7 +227,7 @@ fn read_cutting(
     let word = if files && !split.has("test") { "files" } else { "time" };
     let (by, order, test) = split.choice("by", Some(word), &known)?.read(split, Order::Time)?;
     let tests = match partition {
-        Partition::Natural { .. } => crate::data::pool::Tests::Share,
+        Partition::Natural { .. } => crate::data::pool::Tests::UpdateWeight,
         _ => read_tests(split, by)?,
     };
     let gap = match order {

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use fedspan_protocol::message::{HeadSolve, Task, Trained};
 use fedspan_protocol::tensor::Role;
 
-use super::{NetworkParameters, Plan, Travelling};
-use crate::aggregate::{RoundAggregate, Share};
+use super::{NetworkParameters, Plan, SharedLayers};
+use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::decoded;
+use crate::algorithm::fedrep::as_decoded;
 use crate::linalg::{Matrix, RankDeficient, from_f32};
 use crate::types::{DeviceId, Request, Tensor};
 use products::{Factors, MeanOfProducts};
@@ -58,7 +58,7 @@ impl Averaging {
 pub(super) fn plan(parameters: &NetworkParameters, trained: Trained) -> Plan {
     let NetworkParameters { descent, head_epochs, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Sgd { descent, head_epochs, epochs, trained, encoding };
-    Plan { travelling: Travelling::Factors, task }
+    Plan { shared: SharedLayers::Factors, task }
 }
 
 /// An adapter that everyone shares.
@@ -81,7 +81,7 @@ impl Adapter {
     #[must_use]
     pub fn new(parameters: NetworkParameters, averaging: Averaging) -> Self {
         let shape = parameters.shape;
-        let range = shape.range(shape.travelling(Travelling::Factors));
+        let range = shape.range(shape.shared_layers(SharedLayers::Factors));
         let start = shape.start(parameters.seed, true);
         let values = start.get(range).unwrap_or_default();
         let values = Matrix::from_column_slice(values.len(), 1, values);
@@ -94,15 +94,15 @@ impl Adapter {
             both: BTreeMap::new(),
             interference: None,
         };
-        adapter.begin();
+        adapter.start_round();
         adapter
     }
 
     /// What round `number` asks for.
-    fn request_of(&self, number: u32) -> Request {
+    fn request_for(&self, number: u32) -> Request {
         let NetworkParameters { shape, download_encoding: encoding, upload_encoding, .. } = self.parameters;
         let trained = self.averaging.trained(number);
-        let mut expects = shape.descriptors(Travelling::Factors, 1, upload_encoding);
+        let mut expects = shape.descriptors(SharedLayers::Factors, 1, upload_encoding);
         expects.retain(|factor| match trained {
             Trained::Down => factor.role == Role::AdapterDown,
             Trained::Up => factor.role == Role::AdapterUp,
@@ -113,7 +113,7 @@ impl Adapter {
     }
 
     /// Where the trained factors are among the values.
-    fn place(&self) -> std::ops::Range<usize> {
+    fn trained_range(&self) -> std::ops::Range<usize> {
         let shape = self.parameters.shape;
         match self.averaging.trained(self.rounds) {
             Trained::Down => shape.range(0..1),
@@ -123,9 +123,9 @@ impl Adapter {
     }
 
     /// Makes ready for a round.
-    fn begin(&mut self) {
+    fn start_round(&mut self) {
         let NetworkParameters { rule, weighting, .. } = self.parameters;
-        self.round = RoundAggregate::new(rule, weighting, self.place().len());
+        self.round = RoundAggregate::new(rule, weighting, self.trained_range().len());
         self.both.clear();
     }
 
@@ -135,7 +135,7 @@ impl Adapter {
         super::mean::tensors(&plan, shape, self.values.as_slice(), 1, download_encoding)
     }
 
-    fn put(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
+    fn set_values(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
         for (own, value) in self.values.iter_mut().skip(place.start).take(place.len()).zip(values) {
             *own = value;
         }
@@ -144,36 +144,36 @@ impl Adapter {
 
 impl Algorithm for Adapter {
     fn request(&self) -> Request {
-        self.request_of(self.rounds)
+        self.request_for(self.rounds)
     }
 
     fn requests(&self) -> Vec<Request> {
-        (self.rounds..self.rounds.saturating_add(2)).map(|number| self.request_of(number)).collect()
+        (self.rounds..self.rounds.saturating_add(2)).map(|number| self.request_for(number)).collect()
     }
 
     fn unchanged(&self) -> &[Role] {
         self.averaging.unchanged(self.rounds)
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        self.round.absorb(device, share, tensors);
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        self.round.absorb(device, weight, tensors);
         if let [down, up] = tensors {
             let matrix = |tensor: &Tensor| from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values);
-            let weight = f64::from(share.weight(self.parameters.weighting));
+            let weight = f64::from(weight.weight(self.parameters.weighting));
             self.both.insert(device, Factors { weight, down: matrix(down), up: matrix(up) });
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let place = self.place();
-        let held: Vec<f64> = self
+        let place = self.trained_range();
+        let on_devices: Vec<f64> = self
             .tensors()
             .into_iter()
-            .flat_map(|tensor| decoded(tensor.values, self.parameters.download_encoding))
+            .flat_map(|tensor| as_decoded(tensor.values, self.parameters.download_encoding))
             .map(f64::from)
             .collect();
-        let centre = held.get(place.clone()).filter(|_| self.round.rule().keeps_updates());
-        let mean = self.round.numbers(centre.unwrap_or_default());
+        let centre = on_devices.get(place.clone()).filter(|_| self.round.rule().needs_all_updates());
+        let mean = self.round.take_vector(centre.unwrap_or_default());
         let both: Vec<Factors> = std::mem::take(&mut self.both).into_values().collect();
         let products = MeanOfProducts::new(&both);
         // Where one factor is common to all, the mean of products is the product of means.
@@ -184,13 +184,16 @@ impl Algorithm for Adapter {
             (Some((down, up)), _) => {
                 // Row-major, as they travel.
                 let rows = [down.transpose(), up.transpose()];
-                self.put(place, rows.iter().flat_map(|matrix| matrix.iter().copied()).collect::<Vec<_>>());
+                self.set_values(
+                    place,
+                    rows.iter().flat_map(|matrix| matrix.iter().copied()).collect::<Vec<_>>(),
+                );
             }
-            (None, Some(mean)) => self.put(place, mean),
+            (None, Some(mean)) => self.set_values(place, mean),
             (None, None) => {}
         }
         self.rounds = self.rounds.saturating_add(1);
-        self.begin();
+        self.start_round();
         Ok(())
     }
 
@@ -216,12 +219,12 @@ impl Algorithm for Adapter {
         let Some((rounds, values)) = state.split_last() else { return false };
         let fits = values.len() == self.values.len();
         if fits {
-            self.put(0..values.len(), values.iter().copied());
+            self.set_values(0..values.len(), values.iter().copied());
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of rounds")]
             {
                 self.rounds = *rounds as u32;
             }
-            self.begin();
+            self.start_round();
         }
         fits
     }

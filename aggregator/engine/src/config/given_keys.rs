@@ -6,17 +6,17 @@ use toml_edit::TableLike;
 
 /// Dotted keys that a file says, with the changes of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct GivenKeys {
     /// None: everything is meant as it is.
     keys: Option<BTreeSet<String>>,
 }
 
-impl Said {
+impl GivenKeys {
     /// Of a configuration that no file has: nothing of it is a default.
-    pub const EVERYTHING: Self = Self { keys: None };
+    pub const ALL: Self = Self { keys: None };
 
     /// Keys of a document.
-    pub(super) fn of(document: &dyn TableLike) -> Self {
+    pub(super) fn from_document(document: &dyn TableLike) -> Self {
         let mut keys = BTreeSet::new();
         collect("", document, &mut keys);
         Self { keys: Some(keys) }
@@ -31,7 +31,7 @@ impl Said {
 
     /// Whether a dotted key is among them.
     #[must_use]
-    pub fn says(&self, key: &str) -> bool {
+    pub fn contains(&self, key: &str) -> bool {
         self.keys.as_ref().is_none_or(|keys| keys.contains(key))
     }
 }
