@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use crate::common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
 use crate::common::model::{Kind, Op, World, op};
-use fedspan_aggregator::config::Fleet;
-use fedspan_engine::Request;
+use fedspan_engine::aggregate::Rule;
+use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_engine::participation::DoubleBy;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast};
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
+use fedspan_engine::{Request, Weighting};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId, Upload,
+};
+use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
 proptest! {
@@ -549,9 +553,16 @@ fn what_cannot_be_encoded_is_not_sent() {
 
 /// A request with one value of interest, and where it is.
 fn request_of_f16(value: f32) -> (usize, Request) {
-    let fleet = "[devices]\nexpected = 1\n[data]\nd = 4\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\n\
-                 rounds = 1\nstep_size = 0.5\ndownload = \"f16\"\n";
-    let mut request = Fleet::parse("f", fleet).unwrap().engine().requests().remove(0);
+    let parameters = FedRepParameters {
+        step_size: 0.5,
+        head: HeadSolve::LeastSquares { ridge: 0.0 },
+        upload: Upload::Gradient,
+        download_encoding: Encoding::F16,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::Mean,
+    };
+    let mut request = FedRep::new(random_start(4, 2, 0), parameters).request();
     request.tensors[0].values[5] = value;
     (5, request)
 }
