@@ -33,7 +33,10 @@ impl RoundAggregate {
     pub fn new(rule: Rule, weighting: Weighting, length: usize) -> Self {
         let buffer = match rule {
             Rule::Mean => Buffer::Sum(FixedPointMean::new(length)),
-            _ => Buffer::All(BTreeMap::new()),
+            Rule::GeometricMedian
+            | Rule::TrimmedMean { .. }
+            | Rule::ProjectorMean
+            | Rule::ProjectorGeometricMedian => Buffer::All(BTreeMap::new()),
         };
         Self { rule, weighting, buffer }
     }
@@ -89,7 +92,11 @@ impl RoundAggregate {
                 absorbed.then(|| match self.rule {
                     // As many devices as it is to withstand may have more of the weight.
                     Rule::TrimmedMean { trim } => trimmed_mean(&updates, trim.max(heaviest(trim))),
-                    _ => geometric_median(&updates, center),
+                    // Numbers under a rule for subspaces are combined by `Rule::for_vectors`; a mean keeps no updates.
+                    Rule::GeometricMedian
+                    | Rule::Mean
+                    | Rule::ProjectorMean
+                    | Rule::ProjectorGeometricMedian => geometric_median(&updates, center),
                 })
             }
         }
@@ -116,7 +123,11 @@ impl RoundAggregate {
         }
         let space = match self.rule {
             Rule::ProjectorMean => projector_mean(&bases, reference)?,
-            _ => projector_geometric_median(&bases, reference)?,
+            // Only the two rules for subspaces are asked for a subspace.
+            Rule::ProjectorGeometricMedian
+            | Rule::Mean
+            | Rule::GeometricMedian
+            | Rule::TrimmedMean { .. } => projector_geometric_median(&bases, reference)?,
         };
         Ok(Some(space))
     }

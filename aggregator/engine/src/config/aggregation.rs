@@ -26,7 +26,7 @@ pub fn read_aggregation(section: &Section<'_>) -> Result<Rule, Problem> {
         Rule::TrimmedMean { trim } => {
             Rule::TrimmedMean { trim: section.number("trim", Some(trim), 0.05..=0.49)? }
         }
-        other => other,
+        Rule::Mean | Rule::GeometricMedian | Rule::ProjectorMean | Rule::ProjectorGeometricMedian => rule,
     };
     section.finish()?;
     Ok(rule)

@@ -56,7 +56,7 @@ pub fn build_engine(
             Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule).noisy()))
         }
         Init::Moments => Some(Box::new(MomentsStart::new(d, k, algorithm.weighting, rule))),
-        _ => None,
+        Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
@@ -64,7 +64,7 @@ pub fn build_engine(
     let server: Box<dyn Algorithm> = match (algorithm.name, algorithm.power) {
         _ if let Some(network) = network => network::build(network),
         (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
-        (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => Box::new(LinearAdapter::new(
+        (AlgorithmName::RoLora | AlgorithmName::FfaLora, None) => Box::new(LinearAdapter::new(
             basis,
             Matrix::zeros(k, shape.outputs),
             LinearAdapterParameters {
@@ -78,7 +78,7 @@ pub fn build_engine(
                 rule,
             },
         )),
-        (AlgorithmName::FedAvg, _) => Box::new(FedAvg::new(
+        (AlgorithmName::FedAvg, None) => Box::new(FedAvg::new(
             basis,
             Matrix::zeros(k, shape.outputs),
             FedAvgParameters {
@@ -90,7 +90,29 @@ pub fn build_engine(
                 rule,
             },
         )),
-        _ => Box::new(FedRep::new(
+        // The baselines without rounds have FedRep's requests. No reader gives a linear model one of the names of
+        // networks, nor `fedpower` without its section.
+        (
+            AlgorithmName::FedRep
+            | AlgorithmName::GdGd
+            | AlgorithmName::LocalOnly
+            | AlgorithmName::Pooled
+            | AlgorithmName::FedPower
+            | AlgorithmName::FedPer
+            | AlgorithmName::FedProx
+            | AlgorithmName::Scaffold
+            | AlgorithmName::LgFedAvg
+            | AlgorithmName::PerFedAvg
+            | AlgorithmName::PerFedAvgHf
+            | AlgorithmName::Ditto
+            | AlgorithmName::Apfl
+            | AlgorithmName::L2gd
+            | AlgorithmName::FedMtl
+            | AlgorithmName::Lora
+            | AlgorithmName::FlexLora
+            | AlgorithmName::LocalOnlyNetwork,
+            None,
+        ) => Box::new(FedRep::new(
             basis,
             FedRepParameters {
                 step_size: narrow(algorithm.step_size),

@@ -316,7 +316,12 @@ fn read_method(
         AlgorithmName::Lora => NetworkMethod::LowRank(Averaging::Lora),
         AlgorithmName::FfaLora => NetworkMethod::LowRank(Averaging::FfaLora),
         AlgorithmName::FlexLora => NetworkMethod::LowRank(Averaging::FlexLora),
-        _ => NetworkMethod::FedRep,
+        AlgorithmName::FedRep => NetworkMethod::FedRep,
+        // The reader of names refuses these on a network; `local-only` is `LocalOnlyNetwork` there.
+        AlgorithmName::GdGd | AlgorithmName::FedPower | AlgorithmName::LocalOnly | AlgorithmName::Pooled => {
+            let message = format!("{:?} is for linear models", name.as_str());
+            return Err(place("name").problem("name", message));
+        }
     };
     let head_epochs = if name == AlgorithmName::FedRep { count("head_epochs", 10, 0..=65_535)? } else { 0 };
     Ok(NetworkSection {

@@ -82,24 +82,48 @@ fn read_first(
     }
 }
 
+/// The schedules by name, without their parameters.
+#[derive(Clone, Copy)]
+enum ScheduleKind {
+    Adaptive,
+    Fixed,
+    Theorem,
+    Optimal,
+}
+
 fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Schedule, Problem> {
-    let schedules = [("adaptive", 0), ("fixed", 1), ("theorem", 2), ("optimal", 3)];
-    let word = section.choice("schedule", Some("adaptive"), &schedules)?;
+    let schedules = [
+        ("adaptive", ScheduleKind::Adaptive),
+        ("fixed", ScheduleKind::Fixed),
+        ("theorem", ScheduleKind::Theorem),
+        ("optimal", ScheduleKind::Optimal),
+    ];
+    let kind = section.choice("schedule", Some("adaptive"), &schedules)?;
     let contraction = || section.number("contraction", Some(0.2), 1e-6..=0.99);
-    Ok(match word {
-        0 => Schedule::Adaptive,
-        1 => {
+    Ok(match kind {
+        ScheduleKind::Adaptive => Schedule::Adaptive,
+        ScheduleKind::Fixed => {
             let rounds = section.integer("stage_rounds", Some(10), 1..=1_000_000)?;
             Schedule::Fixed(u32::try_from(rounds).unwrap_or(u32::MAX))
         }
-        2 => Schedule::Theorem { contraction: contraction()? },
-        _ => Schedule::Optimal {
+        ScheduleKind::Theorem => Schedule::Theorem { contraction: contraction()? },
+        ScheduleKind::Optimal => Schedule::Optimal {
             contraction: contraction()?,
             communication: section.number("communication", communication, 0.0..=1e9)?,
             start: section.number("start", Some(1.0), f64::MIN_POSITIVE..=1.0)?,
             floor: section.number("floor", None, 1e-12..=1.0)?,
         },
     })
+}
+
+/// The policies by name, without their parameters.
+#[derive(Clone, Copy)]
+enum PolicyKind {
+    Full,
+    Fraction,
+    FirstArrivals,
+    WithReplacement,
+    Doubling,
 }
 
 /// Reads `[participation]`; `communication` is what a round takes besides computation, in mean computations, where
@@ -111,17 +135,24 @@ pub fn read_participation(
     section: &Section<'_>,
     communication: Option<f64>,
 ) -> Result<ParticipationSection, Problem> {
-    let policies =
-        [("full", 0), ("fraction", 1), ("first-arrivals", 2), ("with-replacement", 3), ("doubling", 4)];
+    let policies = [
+        ("full", PolicyKind::Full),
+        ("fraction", PolicyKind::Fraction),
+        ("first-arrivals", PolicyKind::FirstArrivals),
+        ("with-replacement", PolicyKind::WithReplacement),
+        ("doubling", PolicyKind::Doubling),
+    ];
     let policy = match section.choice("policy", Some("full"), &policies)? {
-        0 => ParticipationSection::Full,
-        1 => ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? },
-        2 => {
+        PolicyKind::Full => ParticipationSection::Full,
+        PolicyKind::Fraction => ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? },
+        PolicyKind::FirstArrivals => {
             let (n, cohort) = read_first(section, "n", None)?;
             ParticipationSection::FirstArrivals { n, cohort }
         }
-        3 => ParticipationSection::WithReplacement { draws: section.size("draws", None, 1..=1_000_000)? },
-        _ => {
+        PolicyKind::WithReplacement => {
+            ParticipationSection::WithReplacement { draws: section.size("draws", None, 1..=1_000_000)? }
+        }
+        PolicyKind::Doubling => {
             let (n0, cohort) = read_first(section, "n0", Some(4))?;
             let by = section.choice("by", Some("devices"), &DOUBLE_BY)?;
             let draw = section.choice("draw", Some("round"), &DRAWS)?;

@@ -83,7 +83,7 @@ impl Init {
         match self {
             Self::Power { iterations } => Ok(Self::NoisyPower { iterations }),
             Self::Moments => Err("moments"),
-            other => Ok(other),
+            Self::Random | Self::NoisyPower { .. } | Self::TruthSine(_) | Self::Npy(_) => Ok(self),
         }
     }
 
@@ -92,7 +92,7 @@ impl Init {
     pub fn releases(&self) -> u32 {
         match *self {
             Self::NoisyPower { iterations } => iterations,
-            _ => 0,
+            Self::Random | Self::Power { .. } | Self::Moments | Self::TruthSine(_) | Self::Npy(_) => 0,
         }
     }
 }

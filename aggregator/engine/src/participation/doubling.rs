@@ -145,7 +145,7 @@ impl Doubling {
                 goal = self.choose(first, all, goal, size);
             }
             Schedule::Adaptive => {}
-            _ => {
+            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
                 // A stage may have no round at all.
                 let mut rounds = self.rounds;
                 while !self.is_everyone(goal) && rounds >= self.rounds_of(stage) {
@@ -179,7 +179,9 @@ impl Doubling {
             Schedule::Fixed(rounds) => rounds,
             Schedule::Adaptive => u32::MAX,
             // After the last one all count.
-            _ => self.lengths.get(usize::from(stage)).copied().unwrap_or(0),
+            Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
+                self.lengths.get(usize::from(stage)).copied().unwrap_or(0)
+            }
         }
     }
 
@@ -286,7 +288,9 @@ impl Participation for Doubling {
         }
         let adaptive = match self.schedule {
             Schedule::Adaptive => Adaptive::restored(learnt),
-            _ => learnt.is_empty().then(Adaptive::new),
+            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
+                learnt.is_empty().then(Adaptive::new)
+            }
         };
         let Some(adaptive) = adaptive else { return false };
         let [stage, goal, rounds, first, all] = own.map(|value| value as u64);

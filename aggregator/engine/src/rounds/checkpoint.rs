@@ -53,7 +53,7 @@ impl Checkpoint {
         match self.done {
             Phase::Train(done) => done >= self.rounds,
             Phase::RidgeScores | Phase::FitHead => true,
-            _ => false,
+            Phase::Waiting | Phase::Start(_) | Phase::Finished | Phase::Failed => false,
         }
     }
 }

@@ -35,7 +35,9 @@ impl Engine {
         self.phase = match self.phase {
             Phase::Start(number) => Phase::Start(number - 1),
             Phase::Train(number) => Phase::Train(number - 1),
-            other => other,
+            Phase::Waiting | Phase::RidgeScores | Phase::FitHead | Phase::Finished | Phase::Failed => {
+                self.phase
+            }
         };
     }
 

@@ -147,7 +147,9 @@ impl Engine {
             ScaleSource::Fleet => {
                 Some(Box::new(FleetScale::new(features, self.settings.samples.max_samples, self.start)))
             }
-            _ => self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>),
+            ScaleSource::None | ScaleSource::Given(_) => {
+                self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>)
+            }
         };
         Self { start, algorithm: Box::new(Scaled::new(self.algorithm, scale)), ..self }
     }
@@ -189,7 +191,7 @@ impl Engine {
         let over = match self.phase {
             Phase::RidgeScores => self.open.is_none(),
             Phase::FitHead | Phase::Finished => true,
-            _ => false,
+            Phase::Waiting | Phase::Start(_) | Phase::Train(_) | Phase::Failed => false,
         };
         let HeadSolve::LeaveOneOut { otherwise } = self.settings.final_head else { return None };
         self.ridge.as_ref().filter(|ridge| over && ridge.asked).map(|ridge| ridge.chosen(otherwise))

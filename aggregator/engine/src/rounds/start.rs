@@ -124,7 +124,13 @@ impl Engine {
             Phase::Train(done) if done < self.settings.rounds => Phase::Train(done + 1),
             Phase::Waiting | Phase::Start(_) if self.settings.rounds > 0 => Phase::Train(1),
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) if self.scores_ridges() => Phase::RidgeScores,
-            _ => Phase::FitHead,
+            Phase::Waiting
+            | Phase::Start(_)
+            | Phase::Train(_)
+            | Phase::RidgeScores
+            | Phase::FitHead
+            | Phase::Finished
+            | Phase::Failed => Phase::FitHead,
         };
         if !matches!(next, Phase::Start(_)) {
             self.hand_over_start();
@@ -158,7 +164,8 @@ impl Engine {
                 }
                 (cohort, self.current().request())
             }
-            _ => return,
+            // Never a next phase.
+            Phase::Waiting | Phase::Finished | Phase::Failed => return,
         };
         let id = RoundId { round, stage: cohort.stage };
         let before = std::mem::replace(&mut self.last_id, id).round;

@@ -62,7 +62,8 @@ impl Engine {
                 let samples = update.samples.min(most);
                 self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
-                    Phase::FitHead | Phase::Finished => {}
+                    // The first two have no open round, and so no update that counts.
+                    Phase::Waiting | Phase::Failed | Phase::FitHead | Phase::Finished => {}
                     Phase::RidgeScores => {
                         if let Some(ridge) = &mut self.ridge {
                             ridge.absorb(samples, &update.tensors);
@@ -73,7 +74,7 @@ impl Engine {
                             start.absorb(device, UpdateWeight::from_samples(samples), &update.tensors);
                         }
                     }
-                    _ => {
+                    Phase::Train(_) => {
                         let round = self.open.as_ref();
                         let opened_at = round.map_or(now, |round| round.opened_at);
                         self.participation.counted(&UpdateArrival {

@@ -130,7 +130,14 @@ impl NetworkMethod {
             Self::PerFedAvg { .. } => {
                 "everyone's network after one step down the gradient of all the newcomer's samples and epochs on its head"
             }
-            _ => "everyone's network after epochs on its head by the newcomer",
+            Self::FedAvg
+            | Self::FedProx { .. }
+            | Self::Scaffold
+            | Self::Ditto { .. }
+            | Self::Apfl { .. }
+            | Self::L2gd { .. }
+            | Self::FedMtl { .. }
+            | Self::LowRank(_) => "everyone's network after epochs on its head by the newcomer",
         }
     }
 
@@ -210,7 +217,17 @@ pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
         NetworkMethod::Scaffold => Box::new(Scaffold::new(parameters)),
         NetworkMethod::L2gd { part, coin } if coin > 0.0 => Box::new(L2gd::new(parameters, part, coin)),
         NetworkMethod::LowRank(averaging) => Box::new(Adapter::new(parameters, averaging)),
-        _ => Box::new(LayerMean::new(parameters, plan(&parameters))),
+        NetworkMethod::FedRep
+        | NetworkMethod::FedPer
+        | NetworkMethod::FedAvg
+        | NetworkMethod::FedProx { .. }
+        | NetworkMethod::LgFedAvg { .. }
+        | NetworkMethod::PerFedAvg { .. }
+        | NetworkMethod::Ditto { .. }
+        | NetworkMethod::Apfl { .. }
+        | NetworkMethod::L2gd { .. }
+        | NetworkMethod::FedMtl { .. }
+        | NetworkMethod::LocalOnly => Box::new(LayerMean::new(parameters, plan(&parameters))),
     }
 }
 

@@ -50,7 +50,7 @@ impl Averaging {
             (Self::RoLora, Trained::Down) => &[Role::AdapterDown],
             (Self::RoLora, _) => &[Role::AdapterUp],
             (Self::FfaLora, _) => &[Role::AdapterDown],
-            _ => &[],
+            (Self::Lora | Self::FlexLora, _) => &[],
         }
     }
 }
