@@ -1,4 +1,4 @@
-//! How a round ends: closed and committed, given up to be tried again, or with the campaign.
+//! End of a round: closed and committed, abandoned to be tried again, or ended together with the campaign.
 
 use super::{Action, Engine, Failure, OpenRound, Phase, RoundRecord};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
@@ -6,12 +6,12 @@ use crate::participation::ClosedRound;
 use crate::privacy::releases;
 use crate::types::Millis;
 
-/// Rounds in a row of which no model can be made, after which a campaign that asks again at once gives up.
+/// Rank-deficient rounds in a row after which a campaign that retries without delay fails.
 const RANK_DEFICIENT_ROUNDS_MAX: u32 = 3;
 
 impl Engine {
-    /// Ends training now, because a target was reached, in this life of the server or in an earlier one:
-    /// what is open is closed, unfinished, and the final heads are fitted.
+    /// Ends training because a target was reached: closes the open round without using it, and opens the
+    /// round of final heads.
     pub fn finish_training(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let Phase::Train(number) = self.phase else { return };
         if let Some(round) = self.open.take() {
@@ -28,7 +28,7 @@ impl Engine {
         actions.extend(late.map(|device| Action::Close(*device, round.id_for(*device))));
     }
 
-    /// Gives up the open round; what opens next is the same again.
+    /// Abandons the open round, so that the next round to open is the same one again.
     pub(super) fn abandon_round(&mut self) {
         self.open = None;
         self.counters.repeated += 1;
@@ -70,8 +70,8 @@ impl Engine {
         self.counters.short += u64::from(short_of.is_some());
         self.counters.capped_to_others += round.capped_to_others() as u64;
         let phase = self.phase;
-        // What is committed after the last round of a start is the algorithm's state already, whether or
-        // not the next round opens at once.
+        // // The commit after the last round of a start must hold the algorithm's state, even if the next
+        // round opens later.
         if let (Some(start), Phase::Start(done)) = (&self.start, phase)
             && done >= start.rounds_needed()
         {
@@ -111,8 +111,9 @@ impl Engine {
         self.next_round(now, actions);
     }
 
-    /// No model can be made of what the round has brought, which is forgotten: other answers may do. A campaign without
-    /// patience gives up, and one that asks again at once does after a few times in a row.
+    /// Discards the updates of a round that left no representation of full width, since other updates may do
+    /// better. Fails the campaign if it has no retry delay, or a delay of 0 and too many such rounds in a
+    /// row.
     fn discard_rank_deficient(&mut self, now: Millis, failure: Failure, actions: &mut Vec<Action>) {
         self.rank_deficient_rounds += 1;
         let patience = self
@@ -132,8 +133,8 @@ impl Engine {
     }
 }
 
-/// Sine of the largest principal angle between two representations; a model that is averaged is not
-/// orthonormal. None where one has lost its full width, so that there is no angle.
+/// Sine of the largest principal angle between two representations, which need not be orthonormal (an
+/// averaged model is not). `None` if one of them is rank deficient.
 fn representation_change(before: &Matrix, after: &Matrix) -> Option<f64> {
     Some(principal_angle_distance(&orthonormal(before).ok()?, &orthonormal(after).ok()?))
 }

@@ -1,4 +1,4 @@
-//! Which round comes next, and who is asked: the cohort, who joins, and more where answers are wanting.
+//! Opening of rounds: which round is next, its cohort, and later invitations.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use super::{Action, Engine, Failure, OpenRound, Phase, Presence, RoundBroadcast}
 use crate::participation::Cohort;
 use crate::types::{DeviceId, Millis};
 
-/// Milliseconds for which the scores of ridges are waited for where rounds have no deadline: nothing hangs on any one device's,
-/// and the slowest boards take minutes.
+/// Time in ms to wait for ridge scores if rounds have no deadline. No single device's scores matter, and the
+/// slowest boards take minutes.
 const RIDGE_DEADLINE: Millis = 600_000;
 
 impl Engine {
     pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
-        // It may have restarted.
+        // // The device may have restarted and lost the tensors of earlier rounds.
         self.last_answered.remove(&device);
         if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
             self.connected += 1;
         }
         match (&mut self.open, self.phase) {
-            // Who has answered is asked again, too: its acknowledgement may have been lost with the
-            // connection. It repeats its update, or declines the round as finished.
+            // // Devices that have answered are invited again, too: their acknowledgement may have been lost
+            // with the connection. They repeat their update, or decline the round as finished.
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
@@ -43,7 +43,7 @@ impl Engine {
                 }
             }
             (None, Phase::Failed) => {}
-            // A round that nobody could answer waits for its time.
+            // // A round that failed for lack of updates waits for its retry time.
             (None, _) if self.has_opened && self.retry_at.is_some() => {}
             (None, _) => {
                 if self.connected >= self.devices_needed() {
@@ -53,20 +53,21 @@ impl Engine {
         }
     }
 
-    /// Connected devices with which a round opens where none is open.
+    /// Number of connected devices with which the next round opens.
     fn devices_needed(&self) -> usize {
         match self.phase {
-            // Everyone fits a head alone.
+            // // Each device fits its head alone.
             Phase::Train(done) if done >= self.settings.rounds => 1,
             Phase::RidgeScores => 1,
-            // Once it runs, a campaign that everybody left goes on with the fewest that make a round.
+            // // After the first round, a campaign that lost all its devices continues with the fewest that
+            // make a round.
             _ if self.has_opened => self.settings.min_count.min(self.settings.fleet_size),
             _ => self.settings.fleet_size,
         }
     }
 
-    /// Asks everybody who is there and was not asked, and from now on everybody who joins. False if nobody
-    /// is there.
+    /// Invites every present device that was not invited, and from now on every device that joins. Returns
+    /// false if there is none to invite.
     pub(super) fn ask_everyone(&mut self, now: Millis, actions: &mut Vec<Action>) -> bool {
         let mut more = self.present(now);
         let Some(round) = &mut self.open else { return false };
@@ -79,9 +80,9 @@ impl Engine {
         !more.is_empty()
     }
 
-    /// Asks those again who declined the round or were rejected, as far as they are connected. False if
-    /// nobody is. A device that declined for want of samples may have some by now. One that was rejected, or has lost its
-    /// update with its power, is finished with the round, and has said so: it is asked under another number.
+    /// Invites again the connected devices that declined the round or were rejected. Returns false if there
+    /// are none. A device that declined for lack of samples may have some by now. A device that was rejected,
+    /// or lost its update in a power cut, regards this round id as finished: it is invited under a new id.
     pub(super) fn ask_again(&mut self, actions: &mut Vec<Action>) -> bool {
         self.retry_at = None;
         let fleet = &self.fleet;
@@ -104,15 +105,15 @@ impl Engine {
         true
     }
 
-    /// Opens whatever comes after the last finished round.
+    /// Opens the round that follows the last finished one, among the present devices.
     pub(super) fn next_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
         self.open_round_among(now, self.present(now), actions);
     }
 
-    /// The same among these devices, ascending.
+    /// Opens that round among the devices of `fleet`, ascending.
     pub(super) fn open_round_among(&mut self, now: Millis, fleet: Vec<DeviceId>, actions: &mut Vec<Action>) {
         if fleet.is_empty() {
-            // The next device to join opens the round.
+            // // The next device to join opens the round.
             return;
         }
         self.has_opened = true;
@@ -137,7 +138,7 @@ impl Engine {
         }
         self.phase = next;
         let policy = self.participation.state();
-        // At the very end devices decline what they have had.
+        // // In the final rounds devices decline the ids that they have finished, so each needs a new one.
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
@@ -145,18 +146,19 @@ impl Engine {
                     Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 (cohort, self.algorithm.fit_request(self.final_head()))
             }
-            // Everybody, whatever the policy; who cannot declines.
+            // // Every device is invited, whatever the policy; devices that cannot compute scores decline.
             Phase::RidgeScores => {
                 let cohort = Cohort { stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 let fit = self.algorithm.fit_request(self.settings.final_head);
                 let Some(ridge) = &self.ridge else { return };
                 (cohort, ridge.request(fit))
             }
-            // A start is computed once, by everyone, whatever the policy.
+            // // The start is computed once, by all devices, whatever the policy.
             Phase::Start(_) => (Cohort::new(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
                 let mut cohort = self.participation.cohort(number, &fleet);
-                // Where all who count are known by now.
+                // // Draws fix the devices that count when the round opens, so a reference that was not drawn
+                // must be invited, too.
                 if let Some(reference) = self.algorithm.reference(&fleet)
                     && !cohort.draws.is_empty()
                 {
@@ -164,7 +166,7 @@ impl Engine {
                 }
                 (cohort, self.current().request())
             }
-            // Never a next phase.
+            // // These phases never follow another one here.
             Phase::Waiting | Phase::Finished | Phase::Failed => return,
         };
         let id = RoundId { round, stage: cohort.stage };
@@ -174,7 +176,8 @@ impl Engine {
             Ok(broadcast) => Arc::new(broadcast),
             Err(error) => return self.fail(Failure::Unsendable { round, error }, actions),
         };
-        // What devices have trained in the exchange before is theirs alone, also where nothing came of it.
+        // // Each device holds its own values of what it trained in the round before, even if that round was
+        // abandoned.
         let trained = std::mem::replace(&mut self.trained_roles, expected_roles(&broadcast));
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
         let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();
@@ -191,7 +194,7 @@ impl Engine {
         self.open = Some(open);
     }
 
-    /// The representation of a finished start becomes the algorithm's, and so does its scale.
+    /// Hands the representation and the scale of the finished start to the algorithm.
     pub(super) fn hand_over_start(&mut self) {
         if let Some(start) = self.start.take() {
             if let Some(basis) = start.basis() {
@@ -208,7 +211,7 @@ impl Engine {
     }
 }
 
-/// What comes back from devices.
+/// Roles of the tensors that devices send back.
 fn expected_roles(broadcast: &RoundBroadcast) -> Vec<Role> {
     broadcast.request.expects.iter().map(|tensor| tensor.role).collect()
 }

@@ -1,5 +1,5 @@
-//! What an answer leads to: it counts or not, the round closes or not; and what is done where answers are
-//! wanting, at once, after a while, or at the deadline.
+//! Reactions to updates, declines and timeouts: counting, closing, and what to do about a round with too few
+//! updates.
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 
@@ -9,8 +9,7 @@ use crate::participation::UpdateArrival;
 use crate::privacy::releases;
 use crate::types::{DeviceId, Millis, Update};
 
-/// Times in a row that a round is found without enough answers, and nothing new counted, after which a
-/// campaign without patience gives up.
+/// Attempts in a row without a new counted update after which a campaign without a retry delay fails.
 const FAILED_ATTEMPTS_MAX: u32 = 3;
 
 impl Engine {
@@ -30,7 +29,7 @@ impl Engine {
         self.close_if_ended(now, device, NotCounted::Rejected(why), actions);
     }
 
-    /// Counts an update, if it counts; what that leads to is not seen to.
+    /// Validates an update and absorbs it if accepted. Does not close the round; the caller must.
     pub(super) fn absorb_update(&mut self, now: Millis, device: DeviceId, update: &Update) -> AckOutcome {
         let outcome = match &mut self.open {
             Some(round) if update.id == round.id_for(device) => {
@@ -38,7 +37,7 @@ impl Engine {
                     (Some(start), Phase::Start(_)) => start,
                     _ => &self.algorithm,
                 };
-                // Counts are bounded by what is possible.
+                // // Scores are counts, bounded by the number of samples instead of a norm.
                 let ridge = self.ridge.as_ref().filter(|_| self.phase == Phase::RidgeScores);
                 let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
                 round.record_update(device, update, bound, |tensors| match ridge {
@@ -56,13 +55,13 @@ impl Engine {
             AckOutcome::Counted => {
                 self.failed_attempts = 0;
                 self.counters.skipped_samples += u64::from(update.skipped);
-                // The one place where a declared count becomes one that counts.
+                // // The only place where a declared sample count is cut to the maximum for one device.
                 let is_of_ridges = self.phase == Phase::RidgeScores;
                 let most = if is_of_ridges { u32::MAX } else { self.settings.samples.max_samples };
                 let samples = update.samples.min(most);
                 self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
-                    // The first two have no open round, and so no update that counts.
+                    // // The first two phases have no open round, and so no update that counts.
                     Phase::Waiting | Phase::Failed | Phase::FitHead | Phase::Finished => {}
                     Phase::RidgeScores => {
                         if let Some(ridge) = &mut self.ridge {
@@ -96,7 +95,8 @@ impl Engine {
         outcome
     }
 
-    /// Whatever becomes of an update, its noise is spent: of the open round and of the one before it.
+    /// Charges the noisy releases of an update to the device's account, whatever the outcome, for the open
+    /// round and the one before it.
     fn charge(&mut self, device: DeviceId, id: RoundId) {
         let open = self.open.as_ref().filter(|round| round.has_id(id));
         let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
@@ -105,8 +105,9 @@ impl Engine {
         }
     }
 
-    /// A device that has restarted or reconnected may be quicker than the opening that is on its way to it, at
-    /// which it sends its update again. Anything else is answered.
+    /// Handles an update that the connection discarded because the round was not open on it. A device that
+    /// has restarted or reconnected may send its update before the broadcast reaches it; it sends the update
+    /// again after that, so such an update needs no answer.
     pub(super) fn unread_update(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
         self.charge(device, id);
         let outcome = match &self.open {
@@ -135,7 +136,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         self.counters.declined += 1;
-        // Whatever it has lost: it gets everything.
+        // // The device may have lost tensors: it gets the complete broadcast next time.
         self.last_answered.remove(&device);
         if let Some(round) = &mut self.open
             && round.id_for(device) == decline.id
@@ -147,7 +148,8 @@ impl Engine {
         self.close_if_ended(now, device, NotCounted::Declined(decline.reason), actions);
     }
 
-    /// Closes what has ended, and sees to a round that nobody else can answer.
+    /// Closes the round if it is complete, and handles a round that every invited device has answered without
+    /// completing it.
     pub(super) fn close_if_ended(
         &mut self,
         now: Millis,
@@ -158,13 +160,14 @@ impl Engine {
         let Some(round) = &self.open else { return };
         let all_answered = round.outstanding() == 0;
         match self.phase {
-            // After a restart devices come one by one, so that the first could seem to be all.
+            // // After a restart devices rejoin one by one, so the first few must not pass for the whole
+            // fleet.
             Phase::FitHead if all_answered && self.fleet.len() >= self.settings.fleet_size => {
                 self.phase = Phase::Finished;
                 actions.push(Action::Finished);
             }
             Phase::FitHead | Phase::Finished => {}
-            // Whoever cannot score ridges, or does not, is not needed.
+            // // Devices that cannot score ridges, or do not, are not needed.
             Phase::RidgeScores if all_answered => self.close_round(now, actions),
             _ if round.is_complete() => self.close_round(now, actions),
             _ if all_answered => self.retry_or_fail(now, device, why, actions),
@@ -172,8 +175,8 @@ impl Engine {
         }
     }
 
-    /// Too few have answered, and nobody else can. What was acknowledged is never given up: a round that
-    /// counted anything stays open until it has enough.
+    /// Handles a round with too few updates that no further invited device can answer. Acknowledged updates
+    /// are never given up: a round with a counted update stays open until it has enough.
     fn retry_or_fail(
         &mut self,
         now: Millis,
@@ -194,15 +197,15 @@ impl Engine {
                 self.retry_at = patience;
                 self.abandon_round();
             } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
-                // Under a new number: a device that declined because it had lost an acknowledgement can
-                // answer that.
+                // // Under a new id: a device that declined because it had lost an acknowledgement can answer
+                // that.
                 self.abandon_round();
                 self.next_round(now, actions);
             } else {
                 self.fail(Failure::NoUpdates { round, device, reason }, actions);
             }
         } else if patience.is_some() {
-            // Who comes back only to decline again does not put off the others.
+            // // A device that keeps rejoining and declining must not postpone the retry.
             self.retry_at = self.retry_at.or(patience);
         } else if self.failed_attempts + 1 >= FAILED_ATTEMPTS_MAX {
             self.fail(Failure::TooFew { round, counted, min_count, device, reason }, actions);
@@ -211,8 +214,8 @@ impl Engine {
         }
     }
 
-    /// Waits no longer for devices that have been gone for too long. Nobody is given up while nobody is there: whoever
-    /// comes first is asked.
+    /// Stops waiting for devices that have been disconnected too long. If no device is present the round
+    /// stays open for the first to join.
     pub(super) fn give_up_absent(&mut self, now: Millis, actions: &mut Vec<Action>) {
         if self.phase == Phase::Finished {
             return;
@@ -234,10 +237,10 @@ impl Engine {
         }
     }
 
-    /// The time has come for what [`Self::wake`] announced.
+    /// Handles the time that [`Self::wake`] announced.
     pub(super) fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
-        // First, as it may close a round that would be asked about in vain.
+        // // First, since it may close the round, which makes the other timeouts void.
         if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
             self.deadline_passed(now, actions);
         }
@@ -270,7 +273,7 @@ impl Engine {
             _ => {
                 round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
                 self.counters.extended += 1;
-                // Those who were asked may never come back.
+                // // The devices invited so far may never return.
                 self.ask_everyone(now, actions);
                 self.ask_again(actions);
             }
