@@ -1,6 +1,5 @@
-//! FedAvg for a linear model: one representation and one head that everyone shares, averaged (or what another rule
-//! makes of both together). The
-//! single-model baseline of FedRep's Figures 1 and 4 (with one local step it is FedSGD).
+//! FedAvg for a linear model: one representation and one head shared by all devices, averaged (or combined by
+//! another rule). The single-model baseline of FedRep's Figures 1 and 4; with one local step it is FedSGD.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -11,24 +10,24 @@ use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// FedAvg's choices.
+/// Parameters of FedAvg.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FedAvgParameters {
     /// Step size of the representation.
     pub step_size: f32,
     /// Step size of the head.
     pub head_step_size: f32,
-    /// Gradient steps on the device before it sends.
+    /// Gradient steps on the device per round.
     pub local_steps: u16,
-    /// How the model is encoded, both ways.
+    /// Encoding of the model in both directions.
     pub encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one.
+    /// Rule that combines the updates.
     pub rule: Rule,
 }
 
-/// FedAvg's state: the shared model and what the open round has brought.
+/// State of FedAvg: the shared model and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct FedAvg {
     representation: Matrix,
@@ -89,7 +88,7 @@ impl Algorithm for FedAvg {
         Some(&self.head)
     }
 
-    /// Personal heads are fitted on an orthonormal basis of the shared representation's span.
+    /// Requests personal heads on an orthonormal basis of the shared representation's span.
     fn fit_request(&self, head: HeadSolve) -> Request {
         let basis = orthonormal(&self.representation).unwrap_or_else(|_| self.representation.clone());
         let sent = tensor(Role::Representation, &basis, to_f32(&basis));

@@ -1,8 +1,11 @@
-//! RoLoRA for a linear model `y = B^T A^T x` (Chen et al. 2025, Algorithm 2), A d x k, B k x C, both everyone's: rounds in turn of the
-//! B that fits best on every device, averaged, and of one gradient step on A under that mean, averaged, then QR. In either one factor
-//! is common to all, so that the mean of products is the product of means.
+//! RoLoRA for a linear model `y = B^T A^T x` (Chen et al. 2025, Algorithm 2) with shared A (d x k) and B (k x
+//! C). Rounds alternate: in one, every device solves for its best B, and the server averages these; in the
+//! next, every device takes one gradient step on A under that mean, and the server averages and takes the QR
+//! factor. One factor is common to all devices in each round, so the mean of products is the product of
+//! means.
 //!
-//! FFA-LoRA (Sun et al. 2024) is the first of these alone: A stays as it began, and with it its angle to the true one.
+//! FFA-LoRA (Sun et al. 2024) has rounds of B alone: A stays as initialised, and so does its angle to the
+//! true one.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -13,38 +16,38 @@ use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, product, product_transposed, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// RoLoRA's choices for a linear model.
+/// Parameters of RoLoRA for a linear model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearAdapterParameters {
-    /// Step size of A, of the loss `1/(2m) |X A B - Y|^2`; `None` where A stays as it is (FFA-LoRA).
+    /// Step size of A for the loss `1/(2m) |X A B - Y|^2`; `None` if A stays as initialised (FFA-LoRA).
     pub step_size: Option<f32>,
-    /// How devices find their B.
+    /// Solver with which devices find their B.
     pub head: HeadSolve,
-    /// How factors are sent to devices.
+    /// Encoding of the factors sent to devices.
     pub download_encoding: Encoding,
-    /// How devices encode what they send.
+    /// Encoding of the devices' uploads.
     pub upload_encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one.
+    /// Rule that combines the updates.
     pub rule: Rule,
 }
 
-/// The factors, and what the open round has brought.
+/// Both factors, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct LinearAdapter {
     /// A, d x k, orthonormal columns.
     down: Matrix,
     /// B, k x C.
     up: Matrix,
-    /// Finished rounds.
+    /// Number of finished rounds.
     rounds: u32,
     parameters: LinearAdapterParameters,
     round: RoundAggregate,
 }
 
 impl LinearAdapter {
-    /// Starts from `down` (d x k, orthonormal columns); nothing is asked of `up` (k x C) but its shape.
+    /// Starts from `down` (d x k, orthonormal columns); only the shape of `up` (k x C) matters.
     #[must_use]
     pub fn new(down: Matrix, up: Matrix, parameters: LinearAdapterParameters) -> Self {
         let round = RoundAggregate::new(parameters.rule, parameters.weighting, 0);
@@ -53,19 +56,19 @@ impl LinearAdapter {
         adapter
     }
 
-    /// The step of round `number`, counted from 0, on A; `None` if it is a round of B.
+    /// Step size of A in round `number`, counted from 0; `None` in a round of B.
     fn step_size_of(&self, number: u32) -> Option<f32> {
         self.parameters.step_size.filter(|_| number % 2 == 1)
     }
 
-    /// Makes ready for a round.
+    /// Prepares the next round.
     fn start_round(&mut self) {
         let LinearAdapterParameters { rule, weighting, .. } = self.parameters;
         let trained = if self.step_size_of(self.rounds).is_some() { &self.down } else { &self.up };
         self.round = RoundAggregate::new(rule, weighting, trained.len());
     }
 
-    /// A factor as it is sent.
+    /// Factor as a tensor.
     fn factor(&self, role: Role) -> Tensor {
         let matrix = if role == Role::AdapterDown { &self.down } else { &self.up };
         tensor(role, matrix, to_f32(matrix))
@@ -83,7 +86,7 @@ impl LinearAdapter {
         Request { task, tensors, encoding: download_encoding, expects }
     }
 
-    /// The factor that the round trains, as every device has it.
+    /// Factor that the round trains, as every device has it after decoding.
     fn on_devices(&self) -> Vec<f64> {
         let encoding = self.parameters.download_encoding;
         match self.step_size_of(self.rounds) {
@@ -102,7 +105,7 @@ impl Algorithm for LinearAdapter {
         (0..2).map(|number| self.request_for(number)).collect()
     }
 
-    /// A came with the round of B before; where it is never trained, with the first.
+    /// A was sent in the preceding round of B; if it is never trained, in the first round.
     fn unchanged(&self) -> &[Role] {
         let stays = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
         if stays { &[Role::AdapterDown] } else { &[] }
@@ -121,7 +124,7 @@ impl Algorithm for LinearAdapter {
         if self.step_size_of(self.rounds).is_some() {
             let moved = Matrix::from_row_iterator(d, k, values);
             let basis = orthonormal(&moved)?;
-            // `A = Q R`, and `Q (R B)` is the same product.
+            // // With `A = Q R`, `Q (R B)` is the same product.
             self.up = product(&product_transposed(&basis, &moved), &self.up);
             self.down = basis;
         } else {
@@ -150,7 +153,7 @@ impl Algorithm for LinearAdapter {
         Request { task: Task::FitHead { head }, tensors: vec![sent], encoding, expects: Vec::new() }
     }
 
-    /// The factors, and after them the rounds.
+    /// Both factors, then the number of finished rounds.
     fn state(&self) -> Vec<f64> {
         self.down.iter().chain(self.up.iter()).copied().chain([self.rounds.into()]).collect()
     }

@@ -1,6 +1,7 @@
-//! APFL (Deng et al. 2020, "Adaptive Personalized Federated Learning"): FedAvg, and beside it on each device a network v
-//! trained so that the mixture `alpha v + (1 - alpha) w` answers well. alpha may be learnt, a step a round. Scored is the
-//! mixture with everyone's network as w; a device that was in no round has the network that all begin with as v.
+//! APFL (Deng et al. 2020, "Adaptive Personalized Federated Learning"): FedAvg, plus on each device a network
+//! v trained so that the mixture `alpha v + (1 - alpha) w` predicts well. alpha may be learnt, by one step
+//! per round. Evaluated is the mixture with the shared network as w; a device that took part in no round has
+//! the initial network as v.
 
 use fedspan_protocol::message::{Baseline, Task};
 

@@ -1,6 +1,6 @@
-//! Ditto (Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"): FedAvg, and beside it on
-//! each device a network v of its own that minimises its loss plus `lambda/2 |v - w0|^2`. Scored is v: on a device that
-//! was in no round the network that all begin with.
+//! Ditto (Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"): FedAvg, plus
+//! on each device a network v of its own that minimises its loss plus `lambda/2 |v - w0|^2`. Evaluated is v;
+//! on a device that took part in no round, the initial network.
 
 use fedspan_protocol::message::{Baseline, Task};
 

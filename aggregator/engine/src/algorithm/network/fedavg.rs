@@ -1,4 +1,4 @@
-//! FedAvg on networks (McMahan et al. 2017): one network for all; devices train it and send all of it.
+//! FedAvg on networks (McMahan et al. 2017): one network for all devices, which train and upload all of it.
 
 use fedspan_protocol::message::{Task, Trained};
 

@@ -1,5 +1,5 @@
-//! FedPer (Arivazhagan et al. 2019, "Federated Learning with Personalization Layers"): as FedRep, but body and head are
-//! trained together.
+//! FedPer (Arivazhagan et al. 2019, "Federated Learning with Personalization Layers"): like FedRep, but body
+//! and head are trained together.
 
 use fedspan_protocol::message::{Task, Trained};
 

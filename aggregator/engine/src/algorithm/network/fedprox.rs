@@ -1,5 +1,5 @@
-//! FedProx (Li et al. 2020, "Federated Optimization in Heterogeneous Networks"): FedAvg whose devices minimise their loss
-//! plus `mu/2 |w - w0|^2`, w0 the network that came.
+//! FedProx (Li et al. 2020, "Federated Optimization in Heterogeneous Networks"): FedAvg with a proximal term,
+//! so that devices minimise their loss plus `mu/2 |w - w0|^2`, where w0 is the broadcast network.
 
 use fedspan_protocol::message::{Baseline, Task};
 

@@ -1,5 +1,5 @@
-//! FedRep on networks (Collins et al. 2021, Algorithm 1): the body is everyone's, the head one's own. A device trains its
-//! head on the body that came, then the body under that head, and sends the body.
+//! FedRep on networks (Collins et al. 2021, Algorithm 1): a shared body and personal heads. A device trains
+//! its head on the broadcast body, then the body under that head, and uploads the body.
 
 use fedspan_protocol::message::{Task, Trained};
 

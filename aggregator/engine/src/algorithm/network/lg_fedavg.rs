@@ -1,5 +1,5 @@
-//! LG-FedAvg (Liang et al. 2020, "Think Locally, Act Globally"): the body is one's own, the last layers are everyone's.
-//! Both are trained together.
+//! LG-FedAvg (Liang et al. 2020, "Think Locally, Act Globally"): a personal body and shared last layers,
+//! trained together.
 
 use fedspan_protocol::message::{Task, Trained};
 

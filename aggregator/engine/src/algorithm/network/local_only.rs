@@ -1,4 +1,4 @@
-//! Everyone alone: nothing travels. The rounds count epochs.
+//! Local training without communication. The rounds count epochs.
 
 use fedspan_protocol::message::{Task, Trained};
 

@@ -1,4 +1,4 @@
-//! The mean of the layers that travel, or what another rule makes of them.
+//! Mean of the shared layers, or another rule's combination of them.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 
@@ -9,20 +9,20 @@ use crate::algorithm::fedrep::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// What travels between server and devices, and what the open round has brought.
+/// State of the shared layers, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct LayerMean {
     parameters: NetworkParameters,
     plan: Plan,
-    /// The layers that travel, one after the other, P x 1.
+    /// All shared layers, concatenated, P x 1.
     values: Matrix,
-    /// The first of them, as a row.
+    /// First shared layer, as a row.
     first_layer: Matrix,
     round: RoundAggregate,
 }
 
 impl LayerMean {
-    /// Starts from the network that all begin with.
+    /// Starts from the initial network.
     #[must_use]
     pub fn new(parameters: NetworkParameters, plan: Plan) -> Self {
         let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
@@ -51,14 +51,15 @@ impl LayerMean {
             Matrix::from_row_slice(1, first_layer, values.get(..first_layer).unwrap_or_default());
     }
 
-    /// The layers as tensors.
+    /// Shared layers as tensors.
     fn tensors(&self) -> Vec<Tensor> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         tensors(&self.plan, shape, self.values.as_slice(), 1, download_encoding)
     }
 }
 
-/// Layers as they travel, of `values` in their order: `copies` matrices of each layer's size, one below the other.
+/// Tensors of the shared layers, cut from `values` in order, each with `copies` matrices of the layer's size
+/// stacked vertically.
 pub(super) fn tensors(
     plan: &Plan,
     shape: super::NetworkShape,

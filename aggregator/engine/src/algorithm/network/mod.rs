@@ -1,6 +1,6 @@
-//! Networks: which layers travel, what devices do with them, and the mean of what comes back.
+//! Algorithms on networks: the shared layers, the devices' task, and the combination of updates.
 //!
-//! One file a method. [`Method`] names them; [`build`] makes the server's side of one.
+//! One file per algorithm. [`NetworkMethod`] names them; [`build`] creates the server side of one.
 
 mod apfl;
 mod ditto;
@@ -31,66 +31,66 @@ use super::Algorithm;
 use crate::aggregate::Rule;
 use crate::types::Weighting;
 
-/// What is done with a network.
+/// Algorithm on a network, with its own parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NetworkMethod {
-    /// Shared body, own head, trained one after the other.
+    /// FedRep: shared body and personal heads, trained one after the other.
     FedRep,
-    /// The same, trained together.
+    /// FedPer: shared body and personal heads, trained together.
     FedPer,
-    /// One network for all.
+    /// FedAvg: one network for all.
     FedAvg,
-    /// One network for all, from which nobody goes far.
+    /// FedProx: FedAvg with a proximal term.
     FedProx {
-        /// mu.
+        /// Proximal weight mu.
         pull: f32,
     },
-    /// One network for all, with corrected steps.
+    /// SCAFFOLD: FedAvg with control variates.
     Scaffold,
-    /// Own body, shared head.
+    /// LG-FedAvg: personal bodies and shared last layers.
     LgFedAvg {
-        /// How many layers are shared, counted from the last.
+        /// Number of shared layers, counted from the last.
         layers: usize,
     },
-    /// One network from which a step leads to a good one.
+    /// Per-FedAvg: one network that adapts to a client in one step.
     PerFedAvg {
-        /// alpha.
+        /// Size alpha of the adaptation step.
         inner_step: f32,
-        /// Whether second derivatives are approximated, rather than left out.
+        /// Whether second derivatives are approximated rather than left out.
         hessian_free: bool,
     },
-    /// One network for all, and one's own beside it.
+    /// Ditto: FedAvg, plus personal networks near the shared one.
     Ditto {
-        /// lambda.
+        /// Proximal weight lambda.
         pull: f32,
     },
-    /// A mixture of one network for all and one's own.
+    /// APFL: mixtures of a shared and personal networks.
     Apfl {
-        /// alpha, at first.
+        /// Initial mixing weight alpha of the personal network.
         own: f32,
-        /// Its step size.
+        /// Step size of alpha; 0 keeps it fixed.
         adaptation: f32,
     },
-    /// One's own network, drawn towards the mean.
+    /// L2GD: personal networks that move towards their mean.
     L2gd {
-        /// What part of the way in a step.
+        /// Fraction of the way to the mean per step.
         part: f32,
-        /// Probability of such a step rather than a local one; 0 for one of each in every round.
+        /// Probability of a step to the mean rather than a local one; 0 for one of each in every round.
         coin: f32,
     },
-    /// One's own network, drawn towards the mean at each step.
+    /// Fed-MTL: personal networks drawn towards their mean at each step.
     FedMtl {
-        /// lambda.
+        /// Penalty weight lambda.
         pull: f32,
     },
-    /// Everyone alone.
+    /// Local training without communication.
     LocalOnly,
-    /// A low-rank adapter that everyone shares, beside what stays as it is.
+    /// Shared low-rank adapter of a frozen layer.
     LowRank(Averaging),
 }
 
 impl NetworkMethod {
-    /// Which model of a client its accuracy is of. Who was in no round has what all begin with for what is its own.
+    /// Description of the model on which a client is evaluated, for reports.
     #[must_use]
     pub fn evaluated_model(self) -> &'static str {
         match self {
@@ -114,7 +114,7 @@ impl NetworkMethod {
         }
     }
 
-    /// The same of a client that came after training.
+    /// Description of the model on which a client that joined after training is evaluated.
     #[must_use]
     pub fn evaluated_newcomer_model(self) -> &'static str {
         match self {
@@ -141,13 +141,13 @@ impl NetworkMethod {
         }
     }
 
-    /// Whether each device has a head of its own and everyone's body.
+    /// Whether devices share a body and keep personal heads.
     #[must_use]
     pub fn has_own_head(self) -> bool {
         matches!(self, Self::FedRep | Self::FedPer)
     }
 
-    /// Whether who comes after training gets a body, to train a head on.
+    /// Whether a client that joins after training receives a body on which it can train a head.
     #[must_use]
     pub fn has_body_for_newcomers(self) -> bool {
         !matches!(self, Self::LgFedAvg { .. } | Self::LocalOnly)
@@ -159,7 +159,7 @@ impl NetworkMethod {
         if self == Self::Scaffold { 2 } else { 1 }
     }
 
-    /// Whether firmware has it, rather than simulated devices alone.
+    /// Whether the firmware supports the algorithm, rather than simulated devices alone.
     #[must_use]
     pub fn is_supported_by_firmware(self) -> bool {
         matches!(
@@ -174,43 +174,43 @@ impl NetworkMethod {
     }
 }
 
-/// What all methods are told.
+/// Parameters common to all algorithms on networks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkParameters {
-    /// Sizes.
+    /// Sizes of the network.
     pub shape: NetworkShape,
-    /// Which method.
+    /// Algorithm.
     pub method: NetworkMethod,
-    /// The steps.
+    /// Stochastic gradient descent: step size, momentum and batch.
     pub descent: Descent,
-    /// FedRep's epochs of the head.
+    /// Epochs of the head per round (FedRep).
     pub head_epochs: u16,
-    /// Epochs of everything else.
+    /// Epochs of all other layers per round.
     pub epochs: u16,
-    /// How layers are sent to devices.
+    /// Encoding of the layers sent to devices.
     pub download_encoding: Encoding,
-    /// How devices encode what they send.
+    /// Encoding of the devices' uploads.
     pub upload_encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one.
+    /// Rule that combines the updates.
     pub rule: Rule,
-    /// Devices in the fleet.
+    /// Number of devices in the fleet.
     pub fleet: usize,
-    /// Draws the network that all begin with.
+    /// Seed of the initial network and of L2GD's coin.
     pub seed: u64,
 }
 
-/// What a method's rounds are: which layers travel, and what devices do.
+/// Rounds of an algorithm on a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
-    /// Which layers.
+    /// Layers that devices and server exchange.
     pub shared: SharedLayers,
-    /// What devices do.
+    /// Task of the devices.
     pub task: Task,
 }
 
-/// The server's side of a method.
+/// Creates the server side of an algorithm.
 #[must_use]
 pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     match parameters.method {
@@ -231,7 +231,7 @@ pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     }
 }
 
-/// The rounds of a method.
+/// Shared layers and device task of an algorithm.
 #[must_use]
 pub fn plan(parameters: &NetworkParameters) -> Plan {
     match parameters.method {

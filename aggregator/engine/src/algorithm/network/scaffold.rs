@@ -1,8 +1,10 @@
-//! SCAFFOLD (Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Algorithm 1 with
-//! option II and a global step of 1): steps are corrected by what a device's gradient differs from the fleet's.
+//! SCAFFOLD (Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+//! Algorithm 1 with option II and a global step of 1): control variates correct each step by the difference
+//! between the device's gradient and the fleet's.
 //!
-//! A device steps along `g - c_i + c`, and afterwards `c_i <- c_i - c + (x - y_i) / (K eta)` after K steps. Here
-//! `x <- mean y_i` and `c <- c + (|S| / N) mean (change of c_i)` over the participants S of a fleet of N.
+//! A device steps along `g - c_i + c`, and afterwards `c_i <- c_i - c + (x - y_i) / (K eta)` after K steps.
+//! Here `x <- mean y_i` and `c <- c + (|S| / N) mean (change of c_i)` over the participants S of a fleet of
+//! N.
 
 use fedspan_protocol::message::{Baseline, HeadSolve, Task};
 
@@ -20,21 +22,21 @@ pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
     Plan { shared: SharedLayers::All, task }
 }
 
-/// The model and the control variate of the fleet.
+/// Shared model and control variate of the fleet.
 #[derive(Clone, Debug)]
 pub struct Scaffold {
     parameters: NetworkParameters,
     plan: Plan,
-    /// All layers, P x 1.
+    /// All layers of the model, P x 1.
     model: Matrix,
-    /// As long.
+    /// Control variate of the fleet, P values.
     control: Vec<f64>,
     participants: usize,
     round: RoundAggregate,
 }
 
 impl Scaffold {
-    /// Starts from the network that all begin with; control variates are zero.
+    /// Starts from the initial network, with control variates of zero.
     #[must_use]
     pub fn new(parameters: NetworkParameters) -> Self {
         let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
@@ -50,7 +52,7 @@ impl Scaffold {
         }
     }
 
-    /// Layer by layer, the model's values and below them the control variate's.
+    /// For each layer, the values of the model followed by those of the control variate.
     fn stacked(&self) -> Vec<f64> {
         let shape = self.parameters.shape;
         let mut values = Vec::with_capacity(2 * self.control.len());
@@ -62,7 +64,7 @@ impl Scaffold {
         values
     }
 
-    /// What devices hold of the model, layer by layer, and below each layer zeros.
+    /// For each layer, the model as devices decode it, followed by zeros.
     fn on_devices(&self) -> Vec<f64> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         let layers = tensors(&self.plan, shape, self.model.as_slice(), 1, download_encoding);
@@ -75,7 +77,7 @@ impl Scaffold {
         layers.into_iter().flat_map(wide).collect()
     }
 
-    /// The other way round: models, and changes of control variates.
+    /// Inverse of [`Self::stacked`]: models, and changes of control variates.
     fn unstacked(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let shape = self.parameters.shape;
         let (mut model, mut control) = (Vec::new(), Vec::new());
@@ -109,7 +111,8 @@ impl Algorithm for Scaffold {
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        // Devices send models, which are steps from what they hold, and changes, which are steps from nothing.
+        // // The center of an update: its model is a step from the broadcast model, its control variate a
+        // step from zero.
         let center = if self.round.rule().needs_all_updates() { self.on_devices() } else { Vec::new() };
         if let Some(values) = self.round.take_vector(&center) {
             let (model, changes) = self.unstacked(&values);

@@ -1,4 +1,4 @@
-//! The stage that finds a fleet's scale, before whatever start the campaign has.
+//! Stage that computes the fleet's scale before any other start.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
@@ -10,13 +10,13 @@ use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// Exchanges in which all devices send the sums of their features, half of the features each time (a device has room for as
-/// many), then those of another start, under the scale that was found.
+/// Exchanges in which all devices send the sums of their features, half of the features each time since a
+/// device has room for as many; then the exchanges of another start, under the scale found.
 pub struct FleetScale {
     features: usize,
-    /// Samples that a device may declare.
+    /// Largest sample count that a device may declare.
     max_samples: u32,
-    /// Of the features so far.
+    /// Moments of the features received so far.
     moments: Vec<FeatureMoments>,
     sums: FeatureSums,
     next_start: Option<Scaled>,
@@ -24,7 +24,8 @@ pub struct FleetScale {
 }
 
 impl FleetScale {
-    /// For samples of `features` values, at most `most` of a device; then `start`, if there is one.
+    /// Creates the stage for samples of `features` values and at most `max_samples` per device, followed by
+    /// `start`, if any.
     #[must_use]
     pub fn new(features: usize, max_samples: u32, start: Option<Box<dyn Algorithm>>) -> Self {
         let next_start = start.map(|start| Scaled::new(start, Scale::identity(features)));
@@ -40,12 +41,12 @@ impl FleetScale {
         stage
     }
 
-    /// Features of an exchange, at most.
+    /// Largest number of features in one exchange.
     fn features_per_exchange(&self) -> usize {
         self.features.div_ceil(2).max(1)
     }
 
-    /// Features of the next exchange; none when all have come.
+    /// Number of features in the next exchange; 0 once all are known.
     fn count(&self) -> usize {
         (self.features - self.moments.len()).min(self.features_per_exchange())
     }
@@ -59,7 +60,7 @@ impl FleetScale {
         }
     }
 
-    /// The start that goes on, once the scale is found.
+    /// The start that follows, once the scale is known.
     fn active_start(&self) -> Option<&Scaled> {
         self.next_start.as_ref().filter(|_| self.count() == 0)
     }
@@ -90,7 +91,7 @@ impl Algorithm for FleetScale {
     }
 
     fn requests(&self) -> Vec<Request> {
-        // The first exchange asks for the most.
+        // // The first exchange has the most features.
         let sums = Self::new(self.features, self.max_samples, None).request();
         std::iter::once(sums).chain(self.next_start.iter().flat_map(Algorithm::requests)).collect()
     }
@@ -98,7 +99,7 @@ impl Algorithm for FleetScale {
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         match (self.active_start(), tensors) {
             (Some(next_start), _) => next_start.admits(samples, tensors),
-            // What no device may declare cannot be counted in part.
+            // // Sums cannot be cut to a smaller sample count, so larger counts are refused.
             (None, [sums]) => samples <= self.max_samples && are_possible(samples, &sums.values),
             (None, _) => false,
         }

@@ -1,9 +1,10 @@
-//! Low-rank adapters (LoRA, Hu et al. 2022) and what is made of many: the mean of products `A_i B_i` is not the product of means.
+//! Averaging of low-rank adapters (LoRA, Hu et al. 2022), for which the mean of the products `A_i B_i` is not
+//! the product of the means.
 //!
-//! RoLoRA (Chen et al. 2025, Algorithm 1) trains one factor a round and holds the other: odd rounds the up-projection B, even
-//! ones the down-projection A. Either mean is then exact, and half as much is sent. FFA-LoRA (Sun et al. 2024) only ever
-//! trains B. Plain averaging trains both and takes the mean of each, FlexLoRA (Bai et al. 2024) the best factors of
-//! the mean of products.
+//! RoLoRA (Chen et al. 2025, Algorithm 1) trains one factor per round and keeps the other: the up-projection
+//! B in odd rounds, the down-projection A in even ones. Either mean is then exact, and half as much is sent.
+//! FFA-LoRA (Sun et al. 2024) only ever trains B. Plain averaging trains both and takes the mean of each;
+//! FlexLoRA (Bai et al. 2024) takes the best factors of the mean of products.
 
 mod products;
 
@@ -20,21 +21,21 @@ use crate::linalg::{Matrix, RankDeficient, from_f32};
 use crate::types::{DeviceId, Request, Tensor};
 use products::{Factors, MeanOfProducts};
 
-/// What is trained, and what is made of it.
+/// Trained factors, and the way they are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Averaging {
-    /// One factor a round, in turn.
+    /// RoLoRA: one factor per round, in turn.
     RoLora,
-    /// Both factors, the mean of each.
+    /// Plain averaging: both factors, the mean of each.
     Lora,
-    /// The up-projection alone.
+    /// FFA-LoRA: the up-projection alone.
     FfaLora,
-    /// Both factors, the best of the mean of products.
+    /// FlexLoRA: both factors, the best rank-r factors of the mean of products.
     FlexLora,
 }
 
 impl Averaging {
-    /// What round `number` trains, counted from 0.
+    /// Factors trained in round `number`, counted from 0.
     fn trained(self, number: u32) -> Trained {
         match self {
             Self::RoLora if number % 2 == 1 => Trained::Down,
@@ -43,10 +44,10 @@ impl Averaging {
         }
     }
 
-    /// What has not changed since the round before, for who was in it.
+    /// Roles of the factors unchanged since the last round, for devices that took part in it.
     fn unchanged(self, number: u32) -> &'static [Role] {
         match (self, self.trained(number)) {
-            // Trained now, and before the last round: it came with that.
+            // // A was last trained two rounds ago, and sent with the last round.
             (Self::RoLora, Trained::Down) => &[Role::AdapterDown],
             (Self::RoLora, _) => &[Role::AdapterUp],
             (Self::FfaLora, _) => &[Role::AdapterDown],
@@ -61,23 +62,23 @@ pub(super) fn plan(parameters: &NetworkParameters, trained: Trained) -> Plan {
     Plan { shared: SharedLayers::Factors, task }
 }
 
-/// An adapter that everyone shares.
+/// Shared low-rank adapter.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     parameters: NetworkParameters,
     averaging: Averaging,
-    /// A, then B, as one column.
+    /// A, then B, concatenated into one column.
     values: Matrix,
-    /// Finished rounds.
+    /// Number of finished rounds.
     rounds: u32,
     round: RoundAggregate,
-    /// What came of both factors, where the mean of products is not the product of means.
+    /// Uploads of both factors, for averaging methods whose mean of products is not the product of means.
     both: BTreeMap<DeviceId, Factors>,
     interference: Option<f64>,
 }
 
 impl Adapter {
-    /// Starts from the adapter that all begin with.
+    /// Starts from the initial adapter.
     #[must_use]
     pub fn new(parameters: NetworkParameters, averaging: Averaging) -> Self {
         let shape = parameters.shape;
@@ -98,7 +99,7 @@ impl Adapter {
         adapter
     }
 
-    /// What round `number` asks for.
+    /// Request of round `number`, counted from 0.
     fn request_for(&self, number: u32) -> Request {
         let NetworkParameters { shape, download_encoding: encoding, upload_encoding, .. } = self.parameters;
         let trained = self.averaging.trained(number);
@@ -112,7 +113,7 @@ impl Adapter {
         Request { task, tensors: self.tensors(), encoding, expects }
     }
 
-    /// Where the trained factors are among the values.
+    /// Range of the trained factors among the values.
     fn trained_range(&self) -> std::ops::Range<usize> {
         let shape = self.parameters.shape;
         match self.averaging.trained(self.rounds) {
@@ -122,7 +123,7 @@ impl Adapter {
         }
     }
 
-    /// Makes ready for a round.
+    /// Prepares the next round.
     fn start_round(&mut self) {
         let NetworkParameters { rule, weighting, .. } = self.parameters;
         self.round = RoundAggregate::new(rule, weighting, self.trained_range().len());
@@ -176,13 +177,14 @@ impl Algorithm for Adapter {
         let mean = self.round.take_vector(centre.unwrap_or_default());
         let both: Vec<Factors> = std::mem::take(&mut self.both).into_values().collect();
         let products = MeanOfProducts::new(&both);
-        // Where one factor is common to all, the mean of products is the product of means.
+        // // With one common factor, the mean of products is the product of means, and there is no
+        // interference.
         self.interference = Some(products.as_ref().map_or(0.0, MeanOfProducts::interference));
         let truncated =
             products.filter(|_| self.averaging == Averaging::FlexLora).and_then(|p| p.truncated());
         match (truncated, mean) {
             (Some((down, up)), _) => {
-                // Row-major, as they travel.
+                // // Row-major, as on the wire.
                 let rows = [down.transpose(), up.transpose()];
                 self.set_values(
                     place,
@@ -210,7 +212,7 @@ impl Algorithm for Adapter {
         Request { task: Task::FitHead { head }, tensors: self.tensors(), encoding, expects: Vec::new() }
     }
 
-    /// The factors, and after them the rounds.
+    /// The factors, then the number of finished rounds.
     fn state(&self) -> Vec<f64> {
         self.values.iter().copied().chain([self.rounds.into()]).collect()
     }
