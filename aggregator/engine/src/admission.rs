@@ -68,7 +68,7 @@ impl Requirements {
             needs.longest_upload = needs.longest_upload.max(whole);
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
-            // // A device that cannot scale its samples would compute something else.
+            // A device that cannot scale its samples would compute something else.
             if request.tensors.iter().any(|tensor| tensor.role == Role::Scale) {
                 needs.roles |= Role::Scale.bit();
             }

@@ -23,12 +23,12 @@ pub struct RankDeficient {
 /// # Errors
 /// [`RankDeficient`] if a diagonal entry of R is below 1e-12 of the largest, or NaN.
 pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
-    // // nalgebra panics on an empty matrix.
+    // nalgebra panics on an empty matrix.
     if b.is_empty() {
         return Ok(b.clone());
     }
     let qr = b.clone().qr();
-    // // nalgebra keeps the signs in Q: no entry of this diagonal is negative.
+    // nalgebra keeps the signs in Q: no entry of this diagonal is negative.
     let diagonal = qr.r().diagonal();
     let largest = diagonal.amax();
     for (column, entry) in diagonal.iter().enumerate() {
@@ -41,14 +41,14 @@ pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
     Ok(qr.q())
 }
 
-/// Sine of the largest principal angle between the spans of two matrices with orthonormal columns: `|(I - Q1
-/// Q1^T) Q2|_2` (FedRep, Definition 1). Accurate for small angles, unlike a formula by the cosine. NaN if a
-/// value is not finite.
+/// Sine of the largest principal angle between the spans of two matrices with orthonormal columns:
+/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). Accurate for small angles, unlike a formula by the cosine.
+/// NaN if a value is not finite.
 #[must_use]
 pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
     let rest = complement(q1, q2);
     let gram = product_transposed(&rest, &rest);
-    // // `f64::max` ignores NaN, so that a span with NaN would have distance 0.
+    // `f64::max` ignores NaN, so that a span with NaN would have distance 0.
     if gram.iter().any(|v| !v.is_finite()) {
         return f64::NAN;
     }

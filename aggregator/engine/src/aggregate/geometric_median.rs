@@ -37,7 +37,7 @@ pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
         .collect();
     let radius = clip(&mut points);
     let mut median = mean(&points, length);
-    // // A median norm of zero clips every point to zero.
+    // A median norm of zero clips every point to zero.
     if radius > 0.0 {
         for _ in 0..ITERATIONS {
             let next = reweighted(&points, &median, SMOOTHING * radius);

@@ -38,7 +38,7 @@ impl Gram {
                 let mut squares = [0.0; LANES];
                 for others in lanes.chunks(d) {
                     for own in basis.as_slice().chunks(COLUMNS * d) {
-                        // // Columns of zeros fill up the last group and add nothing.
+                        // Columns of zeros fill up the last group and add nothing.
                         let mut columns: [&[f64]; COLUMNS] = [&nothing; COLUMNS];
                         for (place, column) in columns.iter_mut().zip(own.chunks(d)) {
                             *place = column;
@@ -50,7 +50,7 @@ impl Gram {
                         }
                     }
                 }
-                // // Within the group only the lower half is kept.
+                // Within the group only the lower half is kept.
                 let row = &mut gram.values[i * (i + 1) / 2..][..=i];
                 for (place, square) in row.iter_mut().skip(first).zip(squares) {
                     *place = square;
@@ -81,7 +81,7 @@ impl Gram {
         for i in 0..self.size {
             let (row, tail) = rest.split_at(i + 1);
             rest = tail;
-            // // Elements above the diagonal are added while their mirror images in later rows are read,
+            // Elements above the diagonal are added while their mirror images in later rows are read,
             // after all that precede them.
             let (done, own) = product.split_at_mut(i);
             let mut sum = 0.0;

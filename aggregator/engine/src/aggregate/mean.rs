@@ -50,7 +50,7 @@ impl FixedPointMean {
         }
         #[allow(clippy::cast_precision_loss, reason = "rounded once, at the end")]
         let mean = |sum: &i128| {
-            // // Most sums fit 64 bits, whose conversion is one instruction.
+            // Most sums fit 64 bits, whose conversion is one instruction.
             let sum = i64::try_from(*sum).map_or_else(|_| *sum as f64, |sum| sum as f64);
             sum / (GRID * self.weight as f64)
         };

@@ -9,7 +9,7 @@ use crate::linalg::{Matrix, product, product_transposed};
 pub fn procrustes(own: &Matrix, reference: &Matrix) -> Matrix {
     let between = product_transposed(own, reference);
     let identity = Matrix::identity(between.nrows(), between.ncols());
-    // // The factorisation does not terminate on values that are not finite.
+    // The factorisation does not terminate on values that are not finite.
     if between.iter().any(|value| !value.is_finite()) {
         return identity;
     }

@@ -90,9 +90,9 @@ impl RoundAggregate {
                     .collect();
                 let absorbed = !updates.is_empty();
                 absorbed.then(|| match self.rule {
-                    // // The devices to withstand may hold more than their number's share of the weight.
+                    // The devices to withstand may hold more than their number's share of the weight.
                     Rule::TrimmedMean { trim } => trimmed_mean(&updates, trim.max(heaviest(trim))),
-                    // // Callers replace a rule for subspaces by `Rule::for_vectors`, and the mean keeps a
+                    // Callers replace a rule for subspaces by `Rule::for_vectors`, and the mean keeps a
                     // sum instead of updates.
                     Rule::GeometricMedian
                     | Rule::Mean
@@ -113,7 +113,7 @@ impl RoundAggregate {
         let all = std::mem::take(all);
         let weights = weights(self.weighting, &all);
         let (d, k) = reference.shape();
-        // // Updates without full rank were not admitted.
+        // Updates without full rank were not admitted.
         let bases: Vec<(f64, Matrix)> = all
             .values()
             .zip(weights)
@@ -124,7 +124,7 @@ impl RoundAggregate {
         }
         let space = match self.rule {
             Rule::ProjectorMean => projector_mean(&bases, reference)?,
-            // // Callers use this under the two rules for subspaces alone.
+            // Callers use this under the two rules for subspaces alone.
             Rule::ProjectorGeometricMedian
             | Rule::Mean
             | Rule::GeometricMedian

@@ -39,7 +39,7 @@ impl SampleCap {
 fn relative(declared: &[u32]) -> u32 {
     let n = declared.len();
     let Some(median) = declared.get(n.saturating_sub(1) / 2) else { return u32::MAX };
-    // // No device of that fifth is below the median, so the fifth has (n / 5) c of: the sum of the p counts
+    // No device of that fifth is below the median, so the fifth has (n / 5) c of: the sum of the p counts
     // below c, plus (n - p) c.
     let quarter = 4 * (n / 5);
     let mut below = 0;

@@ -1,5 +1,5 @@
-//! Aggregation rules for subspaces. A subspace of k directions is represented by its orthogonal projector `P
-//! = U U^T`, which unlike a basis has no signs or rotations in which devices could differ.
+//! Aggregation rules for subspaces. A subspace of k directions is represented by its orthogonal projector
+//! `P = U U^T`, which unlike a basis has no signs or rotations in which devices could differ.
 //!
 //! The rules are the mean of the projectors and their geometric median (the Subspace-Median of Singh and
 //! Vaswani 2024), each followed by the k leading eigenvectors. No projector is formed for a device: the inner
@@ -89,7 +89,7 @@ fn spread(gram: &Gram, bases: &[(f64, Matrix)]) -> f64 {
     for i in 0..gram.size() {
         let away: Vec<(f64, f64)> =
             bases.iter().enumerate().map(|(j, (weight, _))| (between(i, j), *weight)).collect();
-        // // Sorting is skipped for medians that are not smaller, which is nearly all of them.
+        // Sorting is skipped for medians that are not smaller, which is nearly all of them.
         let nearer: f64 = away.iter().filter(|(away, _)| *away < least).map(|(_, weight)| weight).sum();
         if 2.0 * nearer > (1.0 - ROUNDING) * total {
             least = least.min(weighted_median(away));
@@ -118,7 +118,7 @@ fn top(bases: &[(f64, Matrix)], weights: &[f64], reference: &Matrix) -> Result<M
     } else {
         block_iteration(bases, weights, d, k)?
     };
-    // // Expressed in the old basis, so that heads kept from round to round still fit, and neither signs nor
+    // Expressed in the old basis, so that heads kept from round to round still fit, and neither signs nor
     // the order of nearly equal eigenvalues matter.
     let near = product(&space, &product_transposed(&space, reference));
     match orthonormal(&near) {
@@ -160,7 +160,7 @@ fn block_iteration(
     let mut block = random_basis(d, (k + WIDER).min(d), &mut stream(0, Purpose::Start, BLOCK));
     for _ in 0..BLOCK_ITERATIONS {
         let next = orthonormal(&apply(&block))?;
-        // // Only the first k columns must converge; the others are discarded.
+        // Only the first k columns must converge; the others are discarded.
         let moved = principal_angle_distance(&first(&block, k), &first(&next, k));
         block = next;
         if moved <= BLOCK_TOLERANCE {

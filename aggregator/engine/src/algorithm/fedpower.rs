@@ -63,7 +63,7 @@ impl FedPowerParameters {
         if self.rule.is_for_subspaces() {
             PowerUpload::Basis
         } else if self.procrustes && steps > 1 {
-            // // With one step all devices start from the server's own basis, so they need no alignment.
+            // With one step all devices start from the server's own basis, so they need no alignment.
             PowerUpload::ProductAndBasis
         } else {
             PowerUpload::Product
@@ -148,7 +148,7 @@ impl FedPower {
         let named = self.parameters.reference.and_then(|device| pending.get(&device));
         let reference = named.or(pending.values().next()).and_then(|(_, tensors)| tensors.last());
         let Some(reference) = reference.map(|tensor| self.matrix(&tensor.values)) else { return };
-        // // If only references have answered, their updates are used rather than none.
+        // If only references have answered, their updates are used rather than none.
         let only_references = pending.values().all(|(weight, _)| weight.draws == 0);
         for (device, (weight, tensors)) in pending {
             let weight = if only_references { UpdateWeight::from_samples(weight.samples) } else { weight };
@@ -180,7 +180,7 @@ impl Algorithm for FedPower {
     fn admits(&self, _samples: u32, tensors: &[Tensor]) -> bool {
         let full = |tensor: &Tensor| orthonormal(&self.matrix(&tensor.values)).is_ok();
         match tensors {
-            // // A rule for subspaces needs full rank.
+            // A rule for subspaces needs full rank.
             [basis] if self.parameters.rule.is_for_subspaces() => full(basis),
             [_, basis] | [basis] if self.aligns() => is_orthonormal(&self.matrix(&basis.values)),
             _ => true,
@@ -250,6 +250,6 @@ impl Algorithm for FedPower {
 fn is_orthonormal(basis: &Matrix) -> bool {
     let gram = product_transposed(basis, basis);
     let identity = Matrix::identity(gram.nrows(), gram.ncols());
-    // // The comparison is false for NaN.
+    // The comparison is false for NaN.
     gram.iter().zip(identity.iter()).all(|(value, wanted)| (value - wanted).abs() <= ORTHONORMAL)
 }

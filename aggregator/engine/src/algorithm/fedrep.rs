@@ -64,7 +64,7 @@ pub(super) fn decoded_representation(representation: &Matrix, encoding: Encoding
 pub(super) fn as_decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
     if encoding != Encoding::F32 {
         let mut bytes = vec![0; encoding.byte_len(values.len())];
-        // // The lengths agree, so only values that are not finite fail here, and no device accepts a round
+        // The lengths agree, so only values that are not finite fail here, and no device accepts a round
         // with these.
         let _ = encoding.encode(&values, &mut bytes);
         let _ = encoding.decode(&bytes, &mut values);
@@ -118,7 +118,7 @@ impl Algorithm for FedRep {
             return Ok(());
         }
         let is_model = self.parameters.upload == Upload::Representation;
-        // // A mean does not depend on the point from which the steps are measured.
+        // A mean does not depend on the point from which the steps are measured.
         let center = if is_model && self.round.rule().needs_all_updates() {
             to_f64(&on_devices())
         } else {

@@ -124,7 +124,7 @@ impl Algorithm for LinearAdapter {
         if self.step_size_of(self.rounds).is_some() {
             let moved = Matrix::from_row_iterator(d, k, values);
             let basis = orthonormal(&moved)?;
-            // // With `A = Q R`, `Q (R B)` is the same product.
+            // With `A = Q R`, `Q (R B)` is the same product.
             self.up = product(&product_transposed(&basis, &moved), &self.up);
             self.down = basis;
         } else {

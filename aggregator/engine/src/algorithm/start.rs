@@ -21,9 +21,9 @@ pub fn random_start(d: usize, k: usize, seed: u64) -> Matrix {
     random_basis(d, k, &mut stream(seed, Purpose::Start, 0))
 }
 
-/// Distributed power iterations: each round multiplies a d x k basis by the mean of the devices' `(1/m) sum
-/// |y|^2 x x^T`. A device never sends that matrix; but one with a single sample sends that sample up to
-/// scale, as its gradients do.
+/// Distributed power iterations: each round multiplies a d x k basis by the mean of the devices'
+/// `(1/m) sum |y|^2 x x^T`. A device never sends that matrix; but one with a single sample sends that sample
+/// up to scale, as its gradients do.
 #[derive(Clone, Debug)]
 pub struct PowerStart {
     basis: Matrix,

@@ -1,7 +1,8 @@
-//! Where something begins to hold, or ceases to, by halving.
+//! Bisection on monotone predicates of integers and floats.
 
-/// The largest number below `above` for which `within` holds, which it does for 0 and, once it does not, for none after.
-/// The result always holds: where rounding makes `within` waver it is one of the numbers around.
+/// Largest number below `above` for which `within` holds. `within` must hold for 0 and must not hold again
+/// once it has failed. The result always satisfies `within`; if rounding makes `within` waver, it is a number
+/// near the boundary.
 pub(super) fn largest_u64(above: u64, within: impl Fn(u64) -> bool) -> u64 {
     let (mut most, mut above) = (0, above);
     while above.saturating_sub(most) > 1 {
@@ -15,8 +16,9 @@ pub(super) fn largest_u64(above: u64, within: impl Fn(u64) -> bool) -> u64 {
     most
 }
 
-/// The least `f64` from 0 for which `holds`, which does not cease once it has begun; `None` if it does not for the largest.
-/// Floats from 0 up are ordered as their bits are. The result always holds, as that of [`most`].
+/// Least `f64` from 0 for which `holds`; `None` if the largest does not satisfy it. `holds` must not fail
+/// again once it has held. Non-negative floats are ordered like their bits. The result always satisfies
+/// `holds`, with the same caveat as [`largest_u64`].
 pub(super) fn smallest_f64(holds: impl Fn(f64) -> bool) -> Option<f64> {
     if holds(0.0) {
         return Some(0.0);

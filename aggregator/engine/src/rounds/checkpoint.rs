@@ -65,7 +65,7 @@ impl Engine {
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         let mut state = self.current().state();
-        // // A start has no participation policy.
+        // A start has no participation policy.
         if self.start.is_none() {
             match &self.open {
                 Some(round) => state.extend(&round.policy_state),
@@ -80,7 +80,7 @@ impl Engine {
             Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
             Phase::Train(number) if open.is_some() => Phase::Train(number - 1),
             Phase::FitHead | Phase::Finished if self.scores_ridges() => Phase::RidgeScores,
-            // // Restoring derives the open round from the scores.
+            // Restoring derives the open round from the scores.
             Phase::FitHead | Phase::Finished if self.ridge.is_some() => Phase::FitHead,
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
             Phase::RidgeScores if open.is_some() => Phase::Train(self.settings.rounds),
@@ -124,7 +124,7 @@ impl Engine {
         let Some((own, mut policy)) = state.split_at_checked(target.state().len()) else { return false };
         if *done == Phase::RidgeScores {
             let Some(ridge) = &mut self.ridge else { return false };
-            // // Scores in the checkpoint are there to be used, whatever the present configuration says.
+            // Scores in the checkpoint are there to be used, whatever the present configuration says.
             ridge.asked = true;
             let before = policy.len().checked_sub(ridge.state().len());
             let Some((rest, scores)) = before.and_then(|before| policy.split_at_checked(before)) else {
@@ -146,10 +146,10 @@ impl Engine {
         self.settings.rounds = *rounds;
         self.phase = *done;
         self.last_id = *id;
-        // // The open round was the one of ridge scores, which the present configuration forbids.
+        // The open round was the one of ridge scores, which the present configuration forbids.
         let dropped = *done == Phase::Train(*rounds) && self.ridge.is_some() && !self.scores_ridges();
         let Some(open) = open.as_ref().filter(|_| !dropped) else {
-            // // No device was connected. Some may never return: after a delay the round opens with those
+            // No device was connected. Some may never return: after a delay the round opens with those
             // that have.
             let patience = self.settings.patience.filter(|_| id.round > 0);
             self.retry_at = patience.map(|patience| now.saturating_add(patience.max(self.settings.absence)));
@@ -158,7 +158,7 @@ impl Engine {
         let Some(before) = id.round.checked_sub(1) else { return false };
         self.last_id.round = before;
         self.fleet = open.fleet.iter().map(|device| (*device, Presence::Disconnected(now))).collect();
-        // // No device is connected, so no broadcast is sent.
+        // No device is connected, so no broadcast is sent.
         self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::new());
         self.open.as_ref().is_some_and(|round| round.broadcast.id == *id)
     }
@@ -198,7 +198,7 @@ impl Engine {
         else {
             return false;
         };
-        // // The id under which each device was invited is not stored: devices without a counted update get
+        // The id under which each device was invited is not stored: devices without a counted update get
         // the last one.
         round.rename(id, OpenRound::has_counted);
         self.last_id = id;
@@ -219,7 +219,7 @@ impl Engine {
     /// not count in the open round.
     pub fn replay_update(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
         let Some(round) = &mut self.open else { return false };
-        // // The device may not be in the redrawn cohort: it may have been invited later.
+        // The device may not be in the redrawn cohort: it may have been invited later.
         round.cohort.insert(device);
         round.keep_earlier_id(device, update.id);
         self.fleet.entry(device).or_insert(Presence::Disconnected(at));

@@ -70,7 +70,7 @@ impl Engine {
         self.counters.short += u64::from(short_of.is_some());
         self.counters.capped_to_others += round.capped_to_others() as u64;
         let phase = self.phase;
-        // // The commit after the last round of a start must hold the algorithm's state, even if the next
+        // The commit after the last round of a start must hold the algorithm's state, even if the next
         // round opens later.
         if let (Some(start), Phase::Start(done)) = (&self.start, phase)
             && done >= start.rounds_needed()

@@ -320,12 +320,12 @@ impl OpenRound {
         let digest = update.digest();
         match self.digests.get(&device) {
             Some(known) if *known == digest => return AckOutcome::Duplicate,
-            // // With nothing to upload the contents cannot differ: the device has fitted its head again.
+            // With nothing to upload the contents cannot differ: the device has fitted its head again.
             Some(_) if self.broadcast.request.expects.is_empty() => return AckOutcome::Duplicate,
             Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
             None => {}
         }
-        // // The device is reachable again, whether its update is valid or not.
+        // The device is reachable again, whether its update is valid or not.
         self.absent.remove(&device);
         let expects = &self.broadcast.request.expects;
         let admitted = |()| if admits(&update.tensors) { Ok(()) } else { Err(Rejection::Tensors) };
@@ -333,7 +333,7 @@ impl OpenRound {
             self.excluded.insert(device);
             return AckOutcome::Rejected(rejection);
         }
-        // // A device that was rejected may send a valid update later.
+        // A device that was rejected may send a valid update later.
         self.excluded.remove(&device);
         self.digests.insert(device, digest);
         self.participants.push(device);
@@ -361,11 +361,11 @@ fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Resu
     }
     let values = update.tensors.iter().flat_map(|t| t.values.iter());
     let square: f64 = values.map(|&v| f64::from(v) * f64::from(v)).sum();
-    // // A sum of squares of finite f32 values cannot overflow an f64: each is below 2^256.
+    // A sum of squares of finite f32 values cannot overflow an f64: each is below 2^256.
     if !square.is_finite() {
         return Err(Rejection::NonFinite);
     }
-    // // Integer limbs have no meaningful norm; the algorithm checks them instead.
+    // Integer limbs have no meaningful norm; the algorithm checks them instead.
     if expects.iter().any(|tensor| tensor.role == Role::FeatureSums) {
         return Ok(());
     }

@@ -15,13 +15,13 @@ const RIDGE_DEADLINE: Millis = 600_000;
 
 impl Engine {
     pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
-        // // The device may have restarted and lost the tensors of earlier rounds.
+        // The device may have restarted and lost the tensors of earlier rounds.
         self.last_answered.remove(&device);
         if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
             self.connected += 1;
         }
         match (&mut self.open, self.phase) {
-            // // Devices that have answered are invited again, too: their acknowledgement may have been lost
+            // Devices that have answered are invited again, too: their acknowledgement may have been lost
             // with the connection. They repeat their update, or decline the round as finished.
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 round.cohort.insert(device);
@@ -43,7 +43,7 @@ impl Engine {
                 }
             }
             (None, Phase::Failed) => {}
-            // // A round that failed for lack of updates waits for its retry time.
+            // A round that failed for lack of updates waits for its retry time.
             (None, _) if self.has_opened && self.retry_at.is_some() => {}
             (None, _) => {
                 if self.connected >= self.devices_needed() {
@@ -56,10 +56,10 @@ impl Engine {
     /// Number of connected devices with which the next round opens.
     fn devices_needed(&self) -> usize {
         match self.phase {
-            // // Each device fits its head alone.
+            // Each device fits its head alone.
             Phase::Train(done) if done >= self.settings.rounds => 1,
             Phase::RidgeScores => 1,
-            // // After the first round, a campaign that lost all its devices continues with the fewest that
+            // After the first round, a campaign that lost all its devices continues with the fewest that
             // make a round.
             _ if self.has_opened => self.settings.min_count.min(self.settings.fleet_size),
             _ => self.settings.fleet_size,
@@ -113,7 +113,7 @@ impl Engine {
     /// Opens that round among the devices of `fleet`, ascending.
     pub(super) fn open_round_among(&mut self, now: Millis, fleet: Vec<DeviceId>, actions: &mut Vec<Action>) {
         if fleet.is_empty() {
-            // // The next device to join opens the round.
+            // The next device to join opens the round.
             return;
         }
         self.has_opened = true;
@@ -138,7 +138,7 @@ impl Engine {
         }
         self.phase = next;
         let policy = self.participation.state();
-        // // In the final rounds devices decline the ids that they have finished, so each needs a new one.
+        // In the final rounds devices decline the ids that they have finished, so each needs a new one.
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
@@ -146,18 +146,18 @@ impl Engine {
                     Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 (cohort, self.algorithm.fit_request(self.final_head()))
             }
-            // // Every device is invited, whatever the policy; devices that cannot compute scores decline.
+            // Every device is invited, whatever the policy; devices that cannot compute scores decline.
             Phase::RidgeScores => {
                 let cohort = Cohort { stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 let fit = self.algorithm.fit_request(self.settings.final_head);
                 let Some(ridge) = &self.ridge else { return };
                 (cohort, ridge.request(fit))
             }
-            // // The start is computed once, by all devices, whatever the policy.
+            // The start is computed once, by all devices, whatever the policy.
             Phase::Start(_) => (Cohort::new(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
                 let mut cohort = self.participation.cohort(number, &fleet);
-                // // Draws fix the devices that count when the round opens, so a reference that was not drawn
+                // Draws fix the devices that count when the round opens, so a reference that was not drawn
                 // must be invited, too.
                 if let Some(reference) = self.algorithm.reference(&fleet)
                     && !cohort.draws.is_empty()
@@ -166,7 +166,7 @@ impl Engine {
                 }
                 (cohort, self.current().request())
             }
-            // // These phases never follow another one here.
+            // These phases never follow another one here.
             Phase::Waiting | Phase::Finished | Phase::Failed => return,
         };
         let id = RoundId { round, stage: cohort.stage };
@@ -176,7 +176,7 @@ impl Engine {
             Ok(broadcast) => Arc::new(broadcast),
             Err(error) => return self.fail(Failure::Unsendable { round, error }, actions),
         };
-        // // Each device holds its own values of what it trained in the round before, even if that round was
+        // Each device holds its own values of what it trained in the round before, even if that round was
         // abandoned.
         let trained = std::mem::replace(&mut self.trained_roles, expected_roles(&broadcast));
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };

@@ -37,7 +37,7 @@ impl Engine {
                     (Some(start), Phase::Start(_)) => start,
                     _ => &self.algorithm,
                 };
-                // // Scores are counts, bounded by the number of samples instead of a norm.
+                // Scores are counts, bounded by the number of samples instead of a norm.
                 let ridge = self.ridge.as_ref().filter(|_| self.phase == Phase::RidgeScores);
                 let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
                 round.record_update(device, update, bound, |tensors| match ridge {
@@ -55,13 +55,13 @@ impl Engine {
             AckOutcome::Counted => {
                 self.failed_attempts = 0;
                 self.counters.skipped_samples += u64::from(update.skipped);
-                // // The only place where a declared sample count is cut to the maximum for one device.
+                // The only place where a declared sample count is cut to the maximum for one device.
                 let is_of_ridges = self.phase == Phase::RidgeScores;
                 let most = if is_of_ridges { u32::MAX } else { self.settings.samples.max_samples };
                 let samples = update.samples.min(most);
                 self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
-                    // // The first two phases have no open round, and so no update that counts.
+                    // The first two phases have no open round, and so no update that counts.
                     Phase::Waiting | Phase::Failed | Phase::FitHead | Phase::Finished => {}
                     Phase::RidgeScores => {
                         if let Some(ridge) = &mut self.ridge {
@@ -136,7 +136,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         self.counters.declined += 1;
-        // // The device may have lost tensors: it gets the complete broadcast next time.
+        // The device may have lost tensors: it gets the complete broadcast next time.
         self.last_answered.remove(&device);
         if let Some(round) = &mut self.open
             && round.id_for(device) == decline.id
@@ -160,14 +160,14 @@ impl Engine {
         let Some(round) = &self.open else { return };
         let all_answered = round.outstanding() == 0;
         match self.phase {
-            // // After a restart devices rejoin one by one, so the first few must not pass for the whole
+            // After a restart devices rejoin one by one, so the first few must not pass for the whole
             // fleet.
             Phase::FitHead if all_answered && self.fleet.len() >= self.settings.fleet_size => {
                 self.phase = Phase::Finished;
                 actions.push(Action::Finished);
             }
             Phase::FitHead | Phase::Finished => {}
-            // // Devices that cannot score ridges, or do not, are not needed.
+            // Devices that cannot score ridges, or do not, are not needed.
             Phase::RidgeScores if all_answered => self.close_round(now, actions),
             _ if round.is_complete() => self.close_round(now, actions),
             _ if all_answered => self.retry_or_fail(now, device, why, actions),
@@ -197,7 +197,7 @@ impl Engine {
                 self.retry_at = patience;
                 self.abandon_round();
             } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
-                // // Under a new id: a device that declined because it had lost an acknowledgement can answer
+                // Under a new id: a device that declined because it had lost an acknowledgement can answer
                 // that.
                 self.abandon_round();
                 self.next_round(now, actions);
@@ -205,7 +205,7 @@ impl Engine {
                 self.fail(Failure::NoUpdates { round, device, reason }, actions);
             }
         } else if patience.is_some() {
-            // // A device that keeps rejoining and declining must not postpone the retry.
+            // A device that keeps rejoining and declining must not postpone the retry.
             self.retry_at = self.retry_at.or(patience);
         } else if self.failed_attempts + 1 >= FAILED_ATTEMPTS_MAX {
             self.fail(Failure::TooFew { round, counted, min_count, device, reason }, actions);
@@ -240,7 +240,7 @@ impl Engine {
     /// Handles the time that [`Self::wake`] announced.
     pub(super) fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
-        // // First, since it may close the round, which makes the other timeouts void.
+        // First, since it may close the round, which makes the other timeouts void.
         if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
             self.deadline_passed(now, actions);
         }
@@ -273,7 +273,7 @@ impl Engine {
             _ => {
                 round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
                 self.counters.extended += 1;
-                // // The devices invited so far may never return.
+                // The devices invited so far may never return.
                 self.ask_everyone(now, actions);
                 self.ask_again(actions);
             }

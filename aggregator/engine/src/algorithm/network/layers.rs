@@ -223,7 +223,7 @@ impl NetworkShape {
                 _ => None,
             };
             let bound = match (self.front, number) {
-                // // Not zero, at which a following ReLU has no derivative.
+                // Not zero, at which a following ReLU has no derivative.
                 (Front::Adapter { .. }, 1) => UP_DEVIATION * 3f64.sqrt(),
                 (Front::Adapter { .. }, 0) => 1.0 / (*rows as f64).sqrt(),
                 _ if drawn => 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt(),

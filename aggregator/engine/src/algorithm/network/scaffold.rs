@@ -111,7 +111,7 @@ impl Algorithm for Scaffold {
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        // // The center of an update: its model is a step from the broadcast model, its control variate a
+        // The center of an update: its model is a step from the broadcast model, its control variate a
         // step from zero.
         let center = if self.round.rule().needs_all_updates() { self.on_devices() } else { Vec::new() };
         if let Some(values) = self.round.take_vector(&center) {

@@ -91,7 +91,7 @@ impl Algorithm for FleetScale {
     }
 
     fn requests(&self) -> Vec<Request> {
-        // // The first exchange has the most features.
+        // The first exchange has the most features.
         let sums = Self::new(self.features, self.max_samples, None).request();
         std::iter::once(sums).chain(self.next_start.iter().flat_map(Algorithm::requests)).collect()
     }
@@ -99,7 +99,7 @@ impl Algorithm for FleetScale {
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         match (self.active_start(), tensors) {
             (Some(next_start), _) => next_start.admits(samples, tensors),
-            // // Sums cannot be cut to a smaller sample count, so larger counts are refused.
+            // Sums cannot be cut to a smaller sample count, so larger counts are refused.
             (None, [sums]) => samples <= self.max_samples && are_possible(samples, &sums.values),
             (None, _) => false,
         }

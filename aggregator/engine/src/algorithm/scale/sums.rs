@@ -45,7 +45,7 @@ impl Row {
         let possible = EXPONENTS.contains(&exponent)
             && samples < SAMPLES_END
             && sum.abs() <= m * UNITS_MAX
-            // // Both sides are below 2^117.
+            // Both sides are below 2^117.
             && sum * sum <= m * squares
             && squares <= m * UNITS_MAX * UNITS_MAX
             && (sum + squares) % 2 == 0;
@@ -110,9 +110,9 @@ impl FeatureSums {
         let m = self.samples as f64;
         let unit = 2f64.powi(*EXPONENTS.start());
         let moments = |(sum, squares): &(BigInt, BigInt)| {
-            // // m^2 times the variance, exact and not negative.
+            // m^2 times the variance, exact and not negative.
             let spread = BigInt::from(self.samples) * squares - sum * sum;
-            // // The root is taken before the unit is applied, so that small values do not underflow.
+            // The root is taken before the unit is applied, so that small values do not underflow.
             FeatureMoments {
                 mean: float(sum) / m * unit,
                 deviation: float(&spread).max(0.0).sqrt() / m * unit,

@@ -47,7 +47,7 @@ impl Averaging {
     /// Roles of the factors unchanged since the last round, for devices that took part in it.
     fn unchanged(self, number: u32) -> &'static [Role] {
         match (self, self.trained(number)) {
-            // // A was last trained two rounds ago, and sent with the last round.
+            // A was last trained two rounds ago, and sent with the last round.
             (Self::RoLora, Trained::Down) => &[Role::AdapterDown],
             (Self::RoLora, _) => &[Role::AdapterUp],
             (Self::FfaLora, _) => &[Role::AdapterDown],
@@ -177,14 +177,14 @@ impl Algorithm for Adapter {
         let mean = self.round.take_vector(centre.unwrap_or_default());
         let both: Vec<Factors> = std::mem::take(&mut self.both).into_values().collect();
         let products = MeanOfProducts::new(&both);
-        // // With one common factor, the mean of products is the product of means, and there is no
+        // With one common factor, the mean of products is the product of means, and there is no
         // interference.
         self.interference = Some(products.as_ref().map_or(0.0, MeanOfProducts::interference));
         let truncated =
             products.filter(|_| self.averaging == Averaging::FlexLora).and_then(|p| p.truncated());
         match (truncated, mean) {
             (Some((down, up)), _) => {
-                // // Row-major, as on the wire.
+                // Row-major, as on the wire.
                 let rows = [down.transpose(), up.transpose()];
                 self.set_values(
                     place,

@@ -88,7 +88,7 @@ impl MeanOfProducts {
         let (left, right) = (product(&left.q(), &u), product(&right.q(), &v_t.transpose()));
         for (place, &from) in order.iter().take(self.rank).enumerate() {
             let value = svd.singular_values[from];
-            // // The largest entry of a column is made positive, so that the result is unique.
+            // The largest entry of a column is made positive, so that the result is unique.
             let column = left.column(from);
             let sign =
                 column.iter().fold(0.0f64, |most, v| if v.abs() > most.abs() { *v } else { most }).signum();
