@@ -1,4 +1,4 @@
-//! `[aggregation]`: how a round's updates become one; and what of it fits which algorithm.
+//! The section `[aggregation]`, and the rules that fit each algorithm.
 
 use fedspan_protocol::message::Upload;
 
@@ -32,7 +32,7 @@ pub fn read_aggregation(section: &Section<'_>) -> Result<Rule, Problem> {
     Ok(rule)
 }
 
-/// Checks a rule against what devices upload; `section` is `[aggregation]`.
+/// Checks a rule against the uploads of the algorithm; `section` is `[aggregation]`.
 ///
 /// # Errors
 /// [`Problem`] with the rules that fit.
@@ -69,7 +69,7 @@ pub fn check_aggregation(
                 "which is for subspaces; {word:?} uploads factors of a product; allowed: {numbers}"
             ))
         }
-        // FedPower's devices send bases then.
+        // Under a rule for subspaces FedPower's devices send bases.
         (AlgorithmName::FedPower, _) | (_, Upload::Representation) => Ok(()),
         _ => wrong(format!(
             "which is for subspaces; {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
@@ -79,7 +79,7 @@ pub fn check_aggregation(
     }
 }
 
-/// What the operator of a server under this rule should know, if anything.
+/// Warning to the operator of a server under this rule, if there is one.
 #[must_use]
 pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     let better = match (algorithm.name, algorithm.send) {
@@ -105,8 +105,8 @@ pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     }
 }
 
-/// Reads the bounds on an update that scenarios have, too: the largest Frobenius norm, and what declared numbers of
-/// samples may count under `rule`. They are by default as given.
+/// Reads the bounds of an update: the largest Frobenius norm and the cap of declared sample counts under
+/// `rule`. `norm` and `samples` are the defaults.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.

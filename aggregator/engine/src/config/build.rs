@@ -1,4 +1,4 @@
-//! From sections to an engine: the one place where names become algorithms and policies.
+//! Construction of an engine from its sections: the only place where names become algorithms and policies.
 
 use fedspan_protocol::message::Image;
 
@@ -21,16 +21,16 @@ use crate::rounds::{Engine, Settings};
 /// Sizes of the data that a campaign trains on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// `d`.
+    /// Number of features, `d`.
     pub features: usize,
-    /// `C`.
+    /// Number of outputs, `C`.
     pub outputs: usize,
-    /// How the values of a sample are arranged; without it they are a signal of one channel.
+    /// Arrangement of a sample's values; `None` for a signal of one channel.
     pub image: Option<Image>,
 }
 
-/// Builds the engine of a campaign. `given` is the starting representation where the file names one
-/// (`npy:`, `truth-sine:`); `over_select` is asked over waited for.
+/// Builds the engine of a campaign. `given` is the initial representation if the file names one (`npy:`,
+/// `truth-sine:`); `over_select` is the ratio of invited devices to those waited for.
 #[must_use]
 #[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
 pub fn build_engine(
@@ -45,7 +45,7 @@ pub fn build_engine(
     given: Option<Matrix>,
 ) -> Engine {
     let (d, k) = (shape.features, model.k);
-    // A network has no basis.
+    // A network has no basis, so a minimal one stands in.
     let k = if model.network.is_some() { 1 } else { k };
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
     let start: Option<Box<dyn Algorithm>> = match model.init {
@@ -90,8 +90,8 @@ pub fn build_engine(
                 rule,
             },
         )),
-        // The baselines without rounds have FedRep's requests. No reader gives a linear model one of the names of
-        // networks, nor `fedpower` without its section.
+        // The baselines without rounds have FedRep's requests. No reader gives a linear model one of the
+        // names of networks, nor `fedpower` without its section.
         (
             AlgorithmName::FedRep
             | AlgorithmName::GdGd
@@ -134,12 +134,12 @@ pub fn build_engine(
             Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawn_per(draw))
         }
     };
-    // One output is no choice between classes.
+    // With one output there are no classes to predict.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
     Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)
 }
 
-/// The sizes of a network, where the model is one.
+/// Sizes of the network, if the model is one.
 #[must_use]
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -155,7 +155,7 @@ pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape>
     Some(NetworkShape { features, front, hidden, outputs })
 }
 
-/// A method on networks as `[model]` and `[algorithm]` want it.
+/// Parameters of an algorithm on a network, from `[model]` and `[algorithm]`.
 #[must_use]
 pub fn network_parameters(
     shape: Shape,
@@ -181,7 +181,7 @@ pub fn network_parameters(
     })
 }
 
-/// FedPower as `[algorithm]` wants it.
+/// Parameters of FedPower, from `[algorithm]`.
 fn power_parameters(algorithm: &AlgorithmSection, power: PowerSection, rule: Rule) -> FedPowerParameters {
     FedPowerParameters {
         iterations: power.iterations,

@@ -1,5 +1,5 @@
-//! One file for methods on linear models and on networks: `[model.network]` beside a linear `[model]`, for those methods that
-//! need a network.
+//! One file for algorithms on linear models and on networks: a table `[model.network]` beside a linear
+//! `[model]`, for the algorithms that need a network.
 
 use super::algorithm_name::{AlgorithmName, read_name};
 use super::network::read_network;
@@ -10,19 +10,19 @@ use super::sections::{
 };
 use super::source::Problem;
 
-/// Reads `[model]` and `[algorithm]`. Beside a linear model there may be a table `[model.network]`, with the keys of a
-/// network's `[model]`, and `[algorithm.network]` with the keys of networks: a method that exists only on networks has that
-/// model and those keys then. Rounds, weighting and encodings are those of `[algorithm]`. Step sizes of linear models may be
-/// left to be measured.
+/// Reads `[model]` and `[algorithm]`. A linear model may be accompanied by a table `[model.network]`, with
+/// the keys of a network's `[model]`, and by `[algorithm.network]`, with the keys of networks: these apply if
+/// the algorithm exists only on networks. Rounds, weighting and encodings are those of `[algorithm]`. Step
+/// sizes of linear models may be left to be measured.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake, in what this algorithm does not use too.
+/// [`Problem`] for the first mistake, also in tables that this algorithm does not use.
 pub fn read_linear_or_network(
     model: &Section<'_>,
     algorithm: &Section<'_>,
 ) -> Result<(ModelSection, AlgorithmSection, MeasuredSteps), Problem> {
     let linear = model.peek_str("kind").is_none_or(|kind| kind == "linear");
-    // A known key of linear models alone.
+    // The key is known for linear models alone.
     let table = linear.then(|| model.section("network")).transpose()?.filter(Section::is_present);
     let own = read_model(model)?;
     let Some(table) = table else {

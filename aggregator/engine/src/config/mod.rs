@@ -1,4 +1,5 @@
-//! Configuration files: the reader with its messages, the sections that all files share, and the engine built from them.
+//! Configuration files: the reader with its error messages, the sections that servers and scenarios share,
+//! and the engine built from them.
 
 mod aggregation;
 mod algorithm_name;

@@ -1,57 +1,57 @@
-//! `[participation]`: who takes part in a round.
+//! The section `[participation]`: the policy that chooses the participants of a round.
 
 use super::reader::Section;
 use super::source::Problem;
 use crate::participation::{DoubleBy, DrawPer, Schedule};
 
-/// Words of `by`.
+/// Values of the key `by`.
 pub const DOUBLE_BY: [(&str, DoubleBy); 2] = [("devices", DoubleBy::Devices), ("samples", DoubleBy::Samples)];
 
-/// Words of `draw`.
+/// Values of the key `draw`.
 pub const DRAWS: [(&str, DrawPer); 2] = [("round", DrawPer::Round), ("stage", DrawPer::Stage)];
 
-/// `[participation]`.
+/// Participation policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ParticipationSection {
-    /// Everyone.
+    /// All devices in every round.
     Full,
-    /// A random part.
+    /// A random fraction of the devices.
     Fraction {
-        /// The rate `r`.
+        /// Participation rate `r`.
         r: f64,
     },
-    /// The first to answer.
+    /// The first devices to answer.
     FirstArrivals {
-        /// How many answers complete a round.
+        /// Number of updates that completes a round.
         n: usize,
-        /// How many are asked; all without it.
+        /// Number of invited devices; `None` for all.
         cohort: Option<usize>,
     },
     /// Draws of one device each, with replacement.
     WithReplacement {
-        /// K, how many.
+        /// Number of draws, K.
         draws: usize,
     },
-    /// The fastest few, then twice as many, until all count.
+    /// The fastest few devices, then twice as many per stage, until all count.
     Doubling {
-        /// `n0`, how many answers the first stage waits for.
+        /// Number of updates that the first stage waits for, `n0`.
         n0: usize,
-        /// `N`, how many are asked; all without it.
+        /// Number of invited devices, `N`; `None` for all.
         cohort: Option<usize>,
-        /// When they are drawn anew.
+        /// Interval at which the cohort is drawn.
         draw: DrawPer,
-        /// When a stage ends.
+        /// Rule that ends a stage.
         schedule: Schedule,
-        /// What doubles.
+        /// Quantity that doubles.
         by: DoubleBy,
     },
 }
 
 impl ParticipationSection {
-    /// Checks it against a fleet that begins with `devices` and may have `most` one day.
+    /// Checks the policy against a fleet of `devices` at first and at most `most` later.
     ///
     /// # Errors
-    /// The key that asks for more, and in words what is wrong with it.
+    /// The key whose value is too large, and a sentence with the numbers found and allowed.
     pub fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
         let (key, first, cohort) = match *self {
             Self::FirstArrivals { n, cohort } => ("n", n, cohort),
@@ -68,7 +68,7 @@ impl ParticipationSection {
     }
 }
 
-/// How many answers a round waits for at first, under `key`, and how many devices it asks.
+/// Reads the number of updates that a round waits for at first, under `key`, and the size of the cohort.
 fn read_first(
     section: &Section<'_>,
     key: &str,
@@ -82,7 +82,7 @@ fn read_first(
     }
 }
 
-/// The schedules by name, without their parameters.
+/// Schedules by name, without their parameters.
 #[derive(Clone, Copy)]
 enum ScheduleKind {
     Adaptive,
@@ -116,7 +116,7 @@ fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Sc
     })
 }
 
-/// The policies by name, without their parameters.
+/// Policies by name, without their parameters.
 #[derive(Clone, Copy)]
 enum PolicyKind {
     Full,
@@ -126,8 +126,8 @@ enum PolicyKind {
     Doubling,
 }
 
-/// Reads `[participation]`; `communication` is what a round takes besides computation, in mean computations, where
-/// that is known from elsewhere.
+/// Reads `[participation]`. `communication` is the default communication time of a round, in mean computation
+/// times, if it is known.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.

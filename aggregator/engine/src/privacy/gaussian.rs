@@ -136,7 +136,8 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
     if least > A_MAX {
         return Profile::Delta { at_most: f64::NEG_INFINITY };
     }
-    // What that is worth in the logarithm of R(a), whose slope is at most 2 from -1 on; of the rest for a long b.
+    // Effect of that range on the logarithm of R(a), whose slope is at most 2 for a >= -1, and on that of the
+    // complement for a large b.
     let slope = 2.0 * (most - least);
     if a < -1.0 {
         let sum = libm::log(mills(-a).ratio + mills(b).ratio);
@@ -144,7 +145,7 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
         let error = slope + f64::EPSILON * (32.0 + square + sum.abs());
         return Profile::Complement { at_least: sum - 0.5 * square - LN_SQRT_2PI - error };
     }
-    // The part that a rounding of R takes of the difference.
+    // Factor by which the cancellation of the difference magnifies the rounding of R.
     let (difference, lost) = if mu <= 1.0 {
         (half * descent(centre, half), 1.0)
     } else {
@@ -158,7 +159,7 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
     Profile::Delta { at_most: log - 0.5 * square - LN_SQRT_2PI + error }
 }
 
-/// The integral of `1 - x R(x)` over `centre + half * [-1, 1]`, over `half`.
+/// Integral of `1 - x R(x)` over `centre + half * [-1, 1]`, divided by `half`.
 fn descent(centre: f64, half: f64) -> f64 {
     let pair = |(at, weight): (f64, f64)| {
         weight * (mills(centre - half * at).descent + mills(centre + half * at).descent)
