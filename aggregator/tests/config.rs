@@ -99,7 +99,7 @@ fn rules_must_fit_what_is_uploaded() {
     let rule = |word: &str| message("", &format!("[aggregation]\nrule = {word:?}"));
     assert_eq!(
         rule("projector-mean"),
-        "fleet.toml:14: aggregation.rule: found \"projector-mean\", which is for subspaces; \"fedrep\" with send = \
+        "fleet.toml:14: aggregation.rule: found \"projector-mean\", a rule for subspaces, but \"fedrep\" with send = \
          \"gradient\" uploads gradients; allowed: \"mean\", \"geometric-median\", \"trimmed-mean\" (or send = \
          \"representation\")"
     );
@@ -140,7 +140,7 @@ fn rules_must_fit_what_is_uploaded() {
     assert!(said.contains("model.base: which simulated devices read"), "{said}");
     let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
     assert!(
-        said.contains("found \"trimmed-mean\", \"flexlora\" is a mean of products; allowed: \"mean\""),
+        said.contains("found \"trimmed-mean\", but \"flexlora\" is a mean of products; allowed: \"mean\""),
         "{said}"
     );
 }

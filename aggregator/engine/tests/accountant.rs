@@ -112,7 +112,7 @@ const PROFILE: [(f64, f64, f64, f64); 18] = [
 ];
 
 #[test]
-fn the_oracle_is_right() {
+fn oracle_matches_closed_form() {
     let mut worst: f64 = 0.0;
     for (mu, epsilon, ln, _) in PROFILE {
         let got = oracle::ln_delta(mu, epsilon);
@@ -130,7 +130,7 @@ fn the_oracle_is_right() {
 /// Never below, and above by no more than the roundings that it allows for: where `a` is a difference of large numbers,
 /// these are most.
 #[test]
-fn delta_is_that_of_the_closed_form() {
+fn delta_matches_closed_form() {
     let mut worst: f64 = 0.0;
     for (mu, at, ln, ln_rest) in PROFILE.into_iter().filter(|row| row.1 > 0.0) {
         let got = of_mu(mu).delta(epsilon(at));
@@ -148,7 +148,7 @@ fn delta_is_that_of_the_closed_form() {
 
 /// The exact figures are also those of a privacy loss distribution accountant.
 #[test]
-fn golden_table() {
+fn account_matches_golden_table() {
     for (count, z, exact, real, classical) in [
         (1, 4.0, 0.926_341_503_998, 1.012_286_638, 1.230_881_478),
         (100, 20.0, 1.993_091_404_42, 2.165_715_545, 2.524_262_956),
@@ -175,7 +175,7 @@ fn golden_table() {
 }
 
 #[test]
-fn epsilon_is_never_below_the_oracle_and_hardly_above() {
+fn epsilon_bounds_oracle_tightly() {
     let (mut worst, mut zero): (f64, u32) = (0.0, 0);
     for index in 0..1000 {
         let random = &mut stream(7, Purpose::Test, index);
@@ -206,7 +206,7 @@ fn epsilon_is_never_below_the_oracle_and_hardly_above() {
 }
 
 #[test]
-fn calibrated_noise_is_enough_and_hardly_too_much() {
+fn calibrated_noise_meets_budget_tightly() {
     let mut worst: f64 = 0.0;
     for index in 0..200 {
         let random = &mut stream(8, Purpose::Test, index);
@@ -228,7 +228,7 @@ fn calibrated_noise_is_enough_and_hardly_too_much() {
 }
 
 #[test]
-fn the_most_releases_are_within_and_one_more_is_not() {
+fn max_releases_is_largest_within_budget() {
     for (z, budget) in [(4.0, 1.0), (20.0, 1.0), (100.0, 0.5), (3.0, 10.0), (1000.0, 8.0)] {
         let most = max_releases(multiplier(z), epsilon(budget), delta(1e-5));
         assert!(most > 0 && repeated(z, most).epsilon(delta(1e-5)) <= budget);
@@ -240,7 +240,7 @@ fn the_most_releases_are_within_and_one_more_is_not() {
 
 /// The setting of the paper's Model I: n = 2 000 000 records on m = 20 machines, rank 5, T = 10, delta = 1e-4.
 #[test]
-fn the_paper_adds_six_to_nine_times_the_noise() {
+fn paper_calibration_adds_six_to_nine_times_the_noise() {
     let products = Products::new(5, 20.0 / 2e6).unwrap();
     let (paper, tight) = (Calibration::Paper, Calibration::Tight);
     let sensitivities = products.sensitivity(paper) / products.sensitivity(tight);
@@ -268,7 +268,7 @@ fn the_paper_adds_six_to_nine_times_the_noise() {
 
 /// `|(u u^T - v v^T) Z|` over random records in the unit ball and random bases in 6 dimensions.
 #[test]
-fn sensitivities_are_not_exceeded_and_the_tight_one_is_attained() {
+fn tight_sensitivity_is_attained_and_never_exceeded() {
     const D: usize = 6;
     let dot = |x: &[f64; D], y: &[f64; D]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
     let moved = |u: &[f64; D], v: &[f64; D], basis: &[[f64; D]]| {
@@ -321,7 +321,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn more_releases_less_noise_and_less_delta_cost_more(
+    fn cost_grows_with_releases_and_shrinks_with_noise_and_delta(
         count in 1u32..10_000, z in -1.0f64..3.0, at in -100.0f64..-0.5, more in 1u32..50, part in 0.01f64..0.99
     ) {
         let (z, at) = (libm::pow(10.0, z), libm::pow(10.0, at));
@@ -342,7 +342,7 @@ proptest! {
     }
 
     #[test]
-    fn the_renyi_account_is_never_below_and_its_order_is_the_best(
+    fn renyi_account_bounds_exact_one_with_best_order(
         mu in -6.0f64..3.0, at in -300.0f64..-0.01, other in 0.001f64..1000.0
     ) {
         let (account, delta) = (of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, at)));
@@ -353,7 +353,7 @@ proptest! {
     }
 
     #[test]
-    fn composition_has_no_order_and_is_one_gaussian(
+    fn composition_is_order_free_and_one_gaussian(
         parts in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40), turn in 0usize..40
     ) {
         let parts: Vec<_> = parts.into_iter().map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n))).collect();
@@ -374,7 +374,7 @@ proptest! {
 }
 
 #[test]
-fn at_the_ends_of_the_floats() {
+fn account_holds_at_extreme_floats() {
     let at = delta(1e-5);
     // Nothing released costs nothing.
     let nothing = Composition::new(&[]);
@@ -411,7 +411,7 @@ fn at_the_ends_of_the_floats() {
 }
 
 #[test]
-fn what_is_no_parameter_is_refused_with_its_value() {
+fn invalid_parameter_is_refused_with_its_value() {
     for bad in [0.0, -1.0, f64::INFINITY, f64::NEG_INFINITY] {
         assert_eq!(Epsilon::new(bad), Err(ParameterError::Epsilon(bad)));
         assert_eq!(NoiseMultiplier::new(bad), Err(ParameterError::NoiseMultiplier(bad)));

@@ -82,7 +82,7 @@ impl World {
 }
 
 #[test]
-fn it_begins_with_all_for_the_clock_then_with_few_and_ends_with_all() {
+fn schedule_measures_all_then_grows_from_few_to_all() {
     for seed in 1..=10 {
         let n = World::exponential(0, seed).rounds(&mut doubling(DoubleBy::Devices), 150);
         assert_eq!((n[0], n[149]), (N, N), "{n:?}");
@@ -92,7 +92,7 @@ fn it_begins_with_all_for_the_clock_then_with_few_and_ends_with_all() {
 }
 
 #[test]
-fn where_waiting_for_all_costs_nothing_it_does() {
+fn schedule_waits_for_all_if_that_is_free() {
     for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
         let n = World::new(times, 3).rounds(&mut doubling(DoubleBy::Devices), 40);
         assert_eq!(n, [N; 40]);
@@ -101,7 +101,7 @@ fn where_waiting_for_all_costs_nothing_it_does() {
 
 /// Only ratios of times count.
 #[test]
-fn the_unit_of_time_does_not_matter() {
+fn schedule_is_independent_of_time_unit() {
     let world = |factor: u64| {
         let mut world = World::exponential(500, 5);
         world.times.iter_mut().for_each(|time| *time *= factor);
@@ -112,7 +112,7 @@ fn the_unit_of_time_does_not_matter() {
 
 /// Three of the fleet are there for a round, then all again: it goes on as before.
 #[test]
-fn an_outage_does_not_end_it() {
+fn schedule_survives_outage() {
     let mut world = World::exponential(0, 2);
     let mut policy = doubling(DoubleBy::Devices);
     let before = world.rounds(&mut policy, 6);
@@ -128,7 +128,7 @@ fn an_outage_does_not_end_it() {
 
 /// A shared head, say: every number counts, not a span. Devices send the model that each would have.
 #[test]
-fn models_that_are_no_representation_do_as_well() {
+fn schedule_handles_models_without_representation() {
     for seed in 1..=5 {
         let mut world = World::exponential(0, seed);
         let mut policy = doubling(DoubleBy::Devices);
@@ -168,7 +168,7 @@ fn models_that_are_no_representation_do_as_well() {
 }
 
 #[test]
-fn by_samples_of_equal_devices_is_by_devices() {
+fn doubling_samples_equals_doubling_devices_for_equal_devices() {
     let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
     // Also where it matters what the first stage covers, in which the round for the clock does not count.
@@ -186,7 +186,7 @@ fn by_samples_of_equal_devices_is_by_devices() {
 /// The fastest sixteen know one direction only: waiting for them alone would never teach the other. A stage has one
 /// round then; without a look at what they cover these stages last for tens of rounds.
 #[test]
-fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
+fn schedule_rejects_devices_covering_one_direction() {
     for seed in 1..=10 {
         let mut world = World::exponential(0, seed);
         world.model = random_basis(D, K, &mut world.random);
@@ -201,7 +201,7 @@ fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
 
 /// One more device, of the slowest kind, is no reason to wait for everybody from then on.
 #[test]
-fn a_device_that_joins_later_does_not_end_the_schedule() {
+fn schedule_survives_late_device() {
     for seed in 1..=10 {
         let mut world = World::exponential(0, seed);
         let mut policy = doubling(DoubleBy::Devices);
@@ -215,7 +215,7 @@ fn a_device_that_joins_later_does_not_end_the_schedule() {
 
 /// With one answer a round there is no spread between answers: what is learnt stays finite, and can be gone on from.
 #[test]
-fn one_answer_a_round_leaves_a_state_to_go_on_from() {
+fn single_update_rounds_leave_valid_state() {
     for seed in 0..20 {
         let mut world = World::new(vec![10], seed);
         let mut policy = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
@@ -234,7 +234,7 @@ proptest! {
 
     /// What a restart keeps is enough for the next decision to be the same, and the schedule still ends with all.
     #[test]
-    fn a_restart_decides_as_if_nothing_had_happened(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
+    fn restart_preserves_decisions(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
         let by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
         let mut world = World::exponential(200, seed);
         let mut policy = doubling(by);
@@ -250,7 +250,7 @@ proptest! {
 
     /// A state that is cut, or has a number that is none, is refused, and changes nothing.
     #[test]
-    fn a_damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
+    fn damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
         let mut policy = doubling(DoubleBy::Devices);
         World::exponential(0, 1).rounds(&mut policy, rounds);
         let mut state = policy.state();

@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_order_gives_the_same_bits(
+    fn mean_is_order_free_bit_for_bit(
         (sorted, shuffled) in updates().prop_flat_map(|u| (Just(u.clone()), Just(u).prop_shuffle()))
     ) {
         let (a, b) = (mean(&sorted), mean(&shuffled));
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn it_is_the_weighted_mean_of_the_rounded_values(updates in updates()) {
+    fn mean_is_weighted_mean_of_rounded_values(updates in updates()) {
         let weight: u128 = updates.iter().map(|(w, _)| u128::from(*w)).sum();
         let result = mean(&updates);
         prop_assert_eq!(u128::from(result.weight()), weight);
@@ -74,7 +74,7 @@ proptest! {
 
     /// Of every bit pattern, and of halves of a step, which go to the even side.
     #[test]
-    fn a_value_is_rounded_to_the_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
+    fn value_is_rounded_to_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
         for value in [f32::from_bits(bits), (f64::from(halves) * STEP / 2.0) as f32] {
             let bounded = value.clamp(-MAGNITUDE_MAX, MAGNITUDE_MAX);
             let expected = if value.is_nan() { 0 } else { steps(bounded) };
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn one_update_comes_back_to_the_grid(weight in 1u32.., value in value()) {
+    fn single_update_returns_rounded_value(weight in 1u32.., value in value()) {
         let result = mean(&[(weight, [value, -value, 0.0])]).value().unwrap();
         prop_assert!((result[0] - f64::from(value)).abs() <= STEP / 2.0 + f64::from(value).abs() * 1e-15);
         prop_assert_eq!(result[0], -result[1]);
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn what_must_not_come_saturates_and_stays_order_free() {
+fn invalid_values_saturate_in_any_order() {
     let bad = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
     let good = [1.0, 1.0, 1.0];
     let bound = f64::from(MAGNITUDE_MAX);
@@ -104,7 +104,7 @@ fn what_must_not_come_saturates_and_stays_order_free() {
 }
 
 #[test]
-fn the_largest_sums_do_not_overflow() {
+fn largest_sums_do_not_overflow() {
     let mut mean = FixedPointMean::new(1);
     for _ in 0..10_000 {
         mean.absorb(u32::MAX, [[MAGNITUDE_MAX].as_slice()]);
@@ -116,7 +116,7 @@ fn the_largest_sums_do_not_overflow() {
 }
 
 #[test]
-fn nothing_absorbed_has_no_mean() {
+fn empty_mean_is_none() {
     let mut mean = FixedPointMean::new(2);
     assert_eq!(mean.value(), None);
     mean.absorb(0, [[5.0, 5.0].as_slice()]);

@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn fedrep_is_the_mean_step_and_its_q(
+    fn fedrep_takes_mean_step_and_its_q(
         (d, k, n, seed) in shape(), by_samples in any::<bool>(), counts in proptest::collection::vec(1u32..50, 8)
     ) {
         let random = &mut random(seed);
@@ -101,7 +101,7 @@ proptest! {
     /// Facts 1 and 2 of the papers' guide: with gradients orthogonal to B, R^T R = I + eta^2 G^T G, so that
     /// Q differs from the unfactored step only in second order.
     #[test]
-    fn orthogonal_gradients_give_the_identity_of_r((d, k, n, seed) in shape(), size in 0.001f64..1.0) {
+    fn orthogonal_gradients_match_closed_form((d, k, n, seed) in shape(), size in 0.001f64..1.0) {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
         let mut server = FedRep::new(start.clone(), parameters());
@@ -126,7 +126,7 @@ proptest! {
 
     /// The server steps from what devices decode, not from what it encoded.
     #[test]
-    fn quantised_downloads_step_from_what_devices_hold(
+    fn quantised_download_steps_from_decoded_model(
         (d, k, n, seed) in shape(), encoding in prop::sample::select(vec![Encoding::F16, Encoding::I8])
     ) {
         let random = &mut random(seed);
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn fedavg_is_the_mean_of_both_tensors((d, k, n, seed) in shape(), outputs in 1usize..4) {
+    fn fedavg_averages_both_tensors((d, k, n, seed) in shape(), outputs in 1usize..4) {
         let random = &mut random(seed);
         let mut server = fedavg(random_basis(d, k, random), outputs);
         let request = server.request();
@@ -180,7 +180,7 @@ proptest! {
 
     /// Rounds of B and of A in turn: the mean of either, then A's Q, and the product stays what it was.
     #[test]
-    fn rolora_averages_one_factor_a_round((d, k, n, seed) in shape()) {
+    fn rolora_averages_one_factor_per_round((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
         let mut server = adapter(start.clone(), Some(ETA), Encoding::F32);
@@ -225,7 +225,7 @@ proptest! {
 
     /// FFA-LoRA: A as it began, and not sent to whom it has come.
     #[test]
-    fn ffa_lora_asks_for_b_alone((d, k, n, seed) in shape()) {
+    fn ffa_lora_requests_b_alone((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
         let mut server = adapter(start.clone(), None, Encoding::F32);
@@ -244,7 +244,7 @@ proptest! {
     /// Under a robust rule steps are from what devices hold, not from what was encoded: beside honest ones that hardly
     /// move, whoever is far off does not move the model further than they do.
     #[test]
-    fn quantised_models_are_no_room_for_liars((d, k, n, seed) in shape(), f16 in any::<bool>()) {
+    fn quantised_model_leaves_no_room_for_attackers((d, k, n, seed) in shape(), f16 in any::<bool>()) {
         let random = &mut random(seed);
         let encoding = if f16 { Encoding::F16 } else { Encoding::I8 };
         let representation = random_basis(d, k, random);
@@ -274,7 +274,7 @@ proptest! {
 
     /// A device whose matrix is `symmetric` answers both starts; both find its top eigenspace.
     #[test]
-    fn both_starts_find_the_top_eigenspace(k in 1usize..=3, more in 1usize..=9, seed in any::<u64>()) {
+    fn both_starts_find_top_eigenspace(k in 1usize..=3, more in 1usize..=9, seed in any::<u64>()) {
         let d = k + more;
         let random = &mut random(seed);
         let vectors = random_basis(d, d, random);
@@ -318,7 +318,7 @@ proptest! {
 
     /// A restart at any point: the copy goes on exactly as the original does.
     #[test]
-    fn state_and_restore_go_round((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
+    fn restore_inverts_state((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
         let stream = &mut random(seed);
         let mut original = build(kind, d, k, seed);
         let step = |algorithm: &mut Box<dyn Algorithm>, stream: &mut _| {
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn a_round_without_updates_changes_nothing((d, k, _, seed) in shape(), kind in 0usize..6) {
+    fn round_without_updates_changes_nothing((d, k, _, seed) in shape(), kind in 0usize..6) {
         let mut algorithm = build(kind, d, k, seed);
         let before = algorithm.state();
         prop_assert!(algorithm.finish().is_ok());
@@ -406,7 +406,7 @@ fn moment_rows(task: &Task, matrix: &Matrix) -> Tensor {
 }
 
 #[test]
-fn a_step_that_leaves_no_rank_is_an_error_and_the_model_stays() {
+fn rank_deficient_step_fails_and_keeps_model() {
     let start = random_start(5, 2, 1);
     let upload = Upload::Representation;
     let mut server = FedRep::new(start.clone(), FedRepParameters { upload, ..parameters() });
@@ -421,7 +421,7 @@ fn a_step_that_leaves_no_rank_is_an_error_and_the_model_stays() {
 
 /// Descriptors count columns in 16 bits: a block of the moment matrix must fit them, too.
 #[test]
-fn blocks_of_moments_fit_their_descriptor() {
+fn moment_blocks_fit_descriptor() {
     let (d, k) = (784, 100);
     let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::Mean);
     let mut rows_seen = 0;

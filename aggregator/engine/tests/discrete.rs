@@ -43,7 +43,7 @@ fn account(variance: f64, sensitivity: f64, epsilon: f64) -> f64 {
 const EPSILONS: [f64; 7] = [0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0];
 
 #[test]
-fn discrete_noise_is_worth_no_less_than_it_is_charged() {
+fn discrete_noise_costs_at_most_its_charge() {
     for sigma in [5.0f64, 6.0, 8.0, 12.0, 40.0, 200.0] {
         let variance = sigma * sigma;
         for shift in [1, 2, 3, 5, 11, 40] {
@@ -61,7 +61,7 @@ fn discrete_noise_is_worth_no_less_than_it_is_charged() {
 }
 
 #[test]
-fn so_in_two_coordinates_at_once() {
+fn discrete_noise_costs_at_most_its_charge_in_two_coordinates() {
     for sigma in [5.0f64, 7.0, 15.0] {
         for shift in [(1, 1), (3, 4), (0, 7), (5, 12)] {
             let sensitivity = f64::hypot(shift.0 as f64, shift.1 as f64);
@@ -77,7 +77,7 @@ fn so_in_two_coordinates_at_once() {
 /// The bound is not idle: without the 16 discrete noise can be worth less than continuous noise of its variance, and on a
 /// fine grid the two are the same.
 #[test]
-fn the_difference_vanishes_on_a_fine_grid() {
+fn difference_to_continuous_noise_vanishes_on_fine_grid() {
     let ratio = |sigma: f64| {
         let shift = (sigma / 4.0) as i64;
         one_coordinate(sigma * sigma, shift, 0.5) / account(sigma * sigma, shift as f64, 0.5)
@@ -95,7 +95,7 @@ fn the_difference_vanishes_on_a_fine_grid() {
 /// The lemma itself, on numbers: rounding continuous noise at random, with the discrete Gaussian around it, gives the
 /// discrete Gaussian of the sum of the variances.
 #[test]
-fn randomly_rounded_continuous_noise_is_discrete_noise() {
+fn randomly_rounded_continuous_noise_matches_discrete_noise() {
     // A variance of the rounding at which the factor of the lemma can be seen, and one at which it cannot.
     for (rounding, factor) in [(0.25, 2e-2), (1.0, 1e-7), (4.0, 1e-13)] {
         let noise = 9.0;

@@ -21,7 +21,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_is_as_predicted_and_ends(setup in setup(), ops in proptest::collection::vec(op(), 0..80)) {
+    fn engine_matches_model_and_terminates(setup in setup(), ops in proptest::collection::vec(op(), 0..80)) {
         let mut world = World::new(setup);
         for op in ops {
             world.apply(op);
@@ -50,7 +50,7 @@ proptest! {
 /// After a restart of its connection a device may be quicker than the opening on its way to it: its update was not
 /// read, so it is neither counted nor rejected, and counts when it comes again.
 #[test]
-fn an_update_that_could_not_be_read_yet_leaves_the_device_in_the_round() {
+fn unread_update_keeps_device_in_round() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
     engine.handle(0, Event::Joined(0), &mut actions);
@@ -80,7 +80,7 @@ fn an_update_that_could_not_be_read_yet_leaves_the_device_in_the_round() {
 
 /// The whole cohort is gone for good; somebody else is there.
 #[test]
-fn a_round_whose_cohort_is_gone_asks_who_is_there() {
+fn lost_cohort_is_replaced_by_present_devices() {
     let mut world = World::new(plain());
     world.apply(Op::Join(0));
     world.apply(Op::Join(1));
@@ -97,7 +97,7 @@ fn a_round_whose_cohort_is_gone_asks_who_is_there() {
 
 /// One device without samples must not end a campaign of others who have some.
 #[test]
-fn a_cohort_that_declines_is_replaced_by_who_was_not_asked() {
+fn declining_cohort_is_replaced_by_uninvited_devices() {
     let fraction = Some((0.2, 1.0));
     let mut world = World::new(Setup { fleet_size: 4, fraction, deadline: None, ..plain() });
     for device in 0..4 {
@@ -112,7 +112,7 @@ fn a_cohort_that_declines_is_replaced_by_who_was_not_asked() {
 }
 
 #[test]
-fn a_campaign_fails_when_everyone_declines_three_times_and_says_who_was_last() {
+fn campaign_fails_after_three_declined_rounds() {
     let mut world = World::new(plain());
     world.apply(Op::Join(0));
     world.apply(Op::Join(1));
@@ -135,7 +135,7 @@ fn joined(setup: Setup, devices: u64) -> World {
 /// All four have answered or declined, and that is one too few: the round stays open with what it has, and
 /// who declined is asked again, in the same round.
 #[test]
-fn a_round_with_too_few_updates_keeps_them_and_asks_again_after_a_while() {
+fn short_round_keeps_updates_and_retries_later() {
     let setup = Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..plain() };
     let mut world = joined(setup, 4);
     let first = world.model.last;
@@ -179,7 +179,7 @@ fn a_round_with_too_few_updates_keeps_them_and_asks_again_after_a_while() {
 }
 
 #[test]
-fn a_round_with_too_few_updates_asks_who_was_not_asked_before_anything_else() {
+fn short_round_invites_uninvited_devices_first() {
     let fraction = Some((0.5, 1.0));
     let mut world = joined(Setup { fleet_size: 4, min_count: 2, fraction, deadline: None, ..plain() }, 4);
     let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
@@ -196,7 +196,7 @@ fn a_round_with_too_few_updates_asks_who_was_not_asked_before_anything_else() {
 
 /// A minimum that the participation rule never waits for does not hold up a round.
 #[test]
-fn the_participation_rule_decides_where_it_waits_for_fewer_than_the_minimum() {
+fn policy_target_overrides_larger_minimum() {
     let fraction = Some((0.2, 1.0));
     let mut world = joined(Setup { fleet_size: 4, min_count: 5, fraction, ..plain() }, 4);
     let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
@@ -206,7 +206,7 @@ fn the_participation_rule_decides_where_it_waits_for_fewer_than_the_minimum() {
 }
 
 #[test]
-fn without_patience_too_few_updates_fail_after_three_tries_in_vain_and_say_how_many_there_are() {
+fn short_round_without_patience_fails_after_three_attempts() {
     let setup = Setup { fleet_size: 3, min_count: 3, deadline: None, ..plain() };
     let mut engine = setup.engine();
     let mut actions = Vec::new();
@@ -236,14 +236,14 @@ fn without_patience_too_few_updates_fail_after_three_tries_in_vain_and_say_how_m
     let [Action::Failed(failure)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(
         failure.to_string(),
-        "round 1 has 2 of the 3 updates that close it, and nobody else can answer; \
+        "round 1 has 2 of the 3 updates that close it, and no other device can answer; \
          device 1: declined, the device has no usable sample"
     );
 }
 
 /// Who declined and is there is asked again when the deadline passes and another never came back.
 #[test]
-fn a_deadline_with_too_few_updates_asks_again_who_declined() {
+fn missed_deadline_invites_declined_devices_again() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..plain() };
     let mut world = joined(setup, 3);
     world.apply(Op::Leave(0));
@@ -263,7 +263,7 @@ fn a_deadline_with_too_few_updates_asks_again_who_declined() {
 /// A straggler whose update comes after the deadline is told so, and the model is that of a campaign in which it never
 /// answered.
 #[test]
-fn a_straggler_past_the_deadline_never_counts() {
+fn late_update_never_counts() {
     let setup = Setup { fleet_size: 3, rounds: 3, ..plain() };
     let run = |straggler_answers: bool| {
         let mut engine = setup.engine();
@@ -318,7 +318,7 @@ fn waits_for(world: &World) -> usize {
 
 /// Four of six devices go for good: the stage of three ends with two, says so, and the next stage is of two.
 #[test]
-fn a_stage_that_loses_more_devices_than_it_can_spare_shrinks_and_says_so() {
+fn stage_that_lost_devices_closes_short() {
     let mut world = joined(doubling(), 6);
     assert_eq!(waits_for(&world), 3);
     for device in 0..4 {
@@ -346,7 +346,7 @@ fn a_stage_that_loses_more_devices_than_it_can_spare_shrinks_and_says_so() {
 
 /// All have gone for good and nothing has counted: whoever comes, a stranger too, makes the round.
 #[test]
-fn a_round_that_everybody_has_left_takes_whoever_comes() {
+fn abandoned_round_invites_any_device_that_joins() {
     let mut world = joined(Setup { fleet_size: 3, ..doubling() }, 3);
     for device in 0..3 {
         world.apply(Op::Leave(device));
@@ -362,7 +362,7 @@ fn a_round_that_everybody_has_left_takes_whoever_comes() {
 
 /// A device that is always first with numbers that are none: the next to answer takes its place, in every stage.
 #[test]
-fn a_device_that_is_always_first_with_garbage_is_replaced_by_the_next_arrival() {
+fn rejected_device_is_replaced_by_next_arrival() {
     let mut world = joined(doubling(), 6);
     for (stage, counted) in [3, 5, 5].into_iter().enumerate() {
         assert_eq!(world.model.commits.len(), stage);
@@ -380,7 +380,7 @@ fn a_device_that_is_always_first_with_garbage_is_replaced_by_the_next_arrival() 
 
 /// The time to try again comes when everybody has gone for good: nothing is due until somebody joins.
 #[test]
-fn nothing_is_due_while_nobody_is_there() {
+fn nothing_is_due_without_devices() {
     let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..plain() };
     let mut world = joined(setup, 1);
     world.apply(Op::Decline(0, true));
@@ -395,7 +395,7 @@ fn nothing_is_due_while_nobody_is_there() {
 
 /// A fleet of one whose device lost an acknowledgement goes on.
 #[test]
-fn a_round_that_everyone_declined_is_repeated_under_a_new_number() {
+fn declined_round_is_repeated_under_new_id() {
     let mut world = World::new(Setup { fleet_size: 1, ..plain() });
     world.apply(Op::Join(0));
     let before = world.model.last.round;
@@ -408,7 +408,7 @@ fn a_round_that_everyone_declined_is_repeated_under_a_new_number() {
 /// The last round of a start closes at its deadline, when everybody is gone: what is committed is the
 /// algorithm's state all the same.
 #[test]
-fn a_start_that_ends_with_nobody_there_can_be_resumed() {
+fn start_that_ends_without_devices_can_be_restored() {
     let setup = Setup { power: true, fedavg: true, absence: 0, ..plain() };
     let mut engine = setup.engine();
     let mut records = Vec::new();
@@ -439,7 +439,7 @@ fn a_start_that_ends_with_nobody_there_can_be_resumed() {
 /// A server is started again where heads are fitted: who joins is offered its head at once, a newcomer, too, and the campaign
 /// is finished when those are that were there.
 #[test]
-fn a_finished_campaign_offers_heads_again_after_a_restart() {
+fn finished_campaign_offers_heads_after_restart() {
     let setup = Setup { fleet_size: 3, ..plain() };
     let life = live(setup.engine(), 3, usize::MAX);
     let last = life.kept.last().unwrap();
@@ -464,7 +464,7 @@ fn a_finished_campaign_offers_heads_again_after_a_restart() {
 /// Training ends after the first round in which the representation moved less than the settings say, and
 /// that is what a campaign of as many rounds gives; so does a server that was restarted in between.
 #[test]
-fn training_ends_when_the_representation_moves_little() {
+fn small_change_ends_training() {
     for fedavg in [false, true] {
         let setup = Setup { fleet_size: 3, rounds: 12, power: true, fedavg, ..plain() };
         let starts = ITERATIONS as usize;
@@ -515,14 +515,14 @@ fn training_ends_when_the_representation_moves_little() {
 
 /// However little is asked for, the start is not shortened.
 #[test]
-fn a_start_is_not_stopped() {
+fn small_change_does_not_end_start() {
     let life = live(Setup { power: true, stop_change: Some(1.0), ..plain() }.engine(), 2, usize::MAX);
     let phases: Vec<Phase> = life.kept.iter().map(|kept| kept.phase).collect();
     assert_eq!(phases, [Phase::Start(1), Phase::Start(2), Phase::Train(1)]);
 }
 
 #[test]
-fn training_that_is_stopped_early_closes_and_fits_heads() {
+fn stopped_training_closes_round_and_fits_heads() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
     engine.handle(0, Event::Joined(0), &mut actions);
@@ -541,7 +541,7 @@ fn training_that_is_stopped_early_closes_and_fits_heads() {
 
 /// A value that the encoding cannot hold is not sent as something else.
 #[test]
-fn what_cannot_be_encoded_is_not_sent() {
+fn unencodable_value_is_not_sent() {
     let (_, request) = request_of_f16(65_000.0);
     assert!(RoundBroadcast::new(RoundId { round: 1, stage: 0 }, request).is_ok());
     for value in [1e5, f32::NAN, f32::INFINITY] {
@@ -569,7 +569,7 @@ fn request_of_f16(value: f32) -> (usize, Request) {
 
 /// One device, alone in its round, takes the representation away: its first column is what the step takes off.
 #[test]
-fn a_round_that_leaves_no_representation_is_asked_again() {
+fn rank_deficient_round_is_repeated() {
     let ruin = |patience| {
         let setup = Setup { fleet_size: 1, min_count: 1, power: false, fedavg: false, patience, ..plain() };
         let mut engine = setup.engine();
@@ -624,7 +624,7 @@ fn a_round_that_leaves_no_representation_is_asked_again() {
 /// Who was asked later than the others may have made the round wait: after a restart, which does not know of those that have
 /// not answered, it closes with what was counted.
 #[test]
-fn a_round_that_was_widened_is_taken_up_again() {
+fn widened_round_is_restored() {
     let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
@@ -653,7 +653,7 @@ fn a_round_that_was_widened_is_taken_up_again() {
 
 /// Everybody had left when the server went down, and one of them never comes back. Found by simulated disasters.
 #[test]
-fn after_a_restart_nobody_is_waited_for_for_ever() {
+fn restored_round_does_not_wait_forever() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));

@@ -118,7 +118,7 @@ fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool,
 const CLOSE: f64 = 1e-4;
 
 #[test]
-fn the_papers_synchronisation_sets() {
+fn synchronisation_sets_match_paper() {
     let sums = |(steps, ends): (Vec<u16>, bool)| {
         let sums: Vec<u16> =
             steps.iter().scan(0, |sum, step| Some(std::mem::replace(sum, *sum + step) + step)).collect();
@@ -140,7 +140,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn steps_add_up_to_t(t in 1u16..500, p in 1u16..500, decay in any::<bool>()) {
+    fn steps_sum_to_t(t in 1u16..500, p in 1u16..500, decay in any::<bool>()) {
         let (steps, ends) = synchronisations(t, p, decay);
         prop_assert_eq!(steps.iter().sum::<u16>(), t);
         prop_assert!(steps.iter().all(|step| (1..=p).contains(step)));
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn it_is_algorithm_2(
+    fn fedpower_matches_algorithm_2(
         seed in any::<u64>(), m in 1usize..6, p in 1u16..5, decay in any::<bool>(), aligned in any::<bool>()
     ) {
         let all = covariances(m, 9, 3, 0.2, seed);
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn procrustes_is_orthogonal_and_no_rotation_is_nearer(seed in any::<u64>(), r in 1usize..6) {
+    fn procrustes_is_optimal_rotation(seed in any::<u64>(), r in 1usize..6) {
         let random = &mut random(seed);
         let (own, reference) = (gaussian(8, r, random), gaussian(8, r, random));
         let best = procrustes(&own, &reference);
@@ -187,7 +187,7 @@ proptest! {
 
     /// Signs and rotations of a device's basis are nobody's business.
     #[test]
-    fn rotations_on_a_device_change_nothing(seed in any::<u64>()) {
+    fn device_rotations_change_nothing(seed in any::<u64>()) {
         let random = &mut random(seed);
         let all = covariances(4, 9, 3, 0.2, seed);
         let start = random_basis(9, 3, random);
@@ -212,7 +212,7 @@ proptest! {
 
     /// In any order of arrival, and across a restart between two exchanges.
     #[test]
-    fn order_and_restarts_change_no_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
+    fn order_and_restarts_keep_every_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
         let rule = [Rule::Mean, Rule::GeometricMedian, Rule::ProjectorMean][rule];
         let all = covariances(5, 8, 2, 0.2, seed);
         let start = random_basis(8, 2, &mut random(seed));
@@ -240,7 +240,7 @@ proptest! {
 }
 
 #[test]
-fn with_one_step_each_it_is_the_power_method_on_the_mean() {
+fn single_steps_equal_power_method_on_mean() {
     let all = covariances(6, 12, 3, 0.3, 1);
     let pooled = mean(&all);
     let start = random_basis(12, 5, &mut random(2));
@@ -258,7 +258,7 @@ fn with_one_step_each_it_is_the_power_method_on_the_mean() {
 
 /// Without alignment, bases that are turned against each other cancel.
 #[test]
-fn alignment_is_what_makes_local_steps_work() {
+fn local_steps_need_alignment() {
     let all = covariances(8, 12, 3, 0.15, 3);
     let truth = top_eigenspace(&mean(&all), 3);
     let start = random_basis(12, 3, &mut random(4));
@@ -272,7 +272,7 @@ fn alignment_is_what_makes_local_steps_work() {
 
 /// The one-shot divide and conquer of Fan et al. 2019: every device its own eigenspace, then the mean of the projectors.
 #[test]
-fn one_exchange_of_projectors_is_divide_and_conquer() {
+fn single_exchange_equals_divide_and_conquer() {
     let all = covariances(8, 12, 3, 0.1, 5);
     let projectors: Vec<Matrix> =
         all.iter().map(|a| top_eigenspace(a, 3)).map(|own| &own * own.transpose()).collect();
@@ -287,7 +287,7 @@ fn one_exchange_of_projectors_is_divide_and_conquer() {
 
 /// Two references in a row are lost: the next one takes over, and the span does not mind.
 #[test]
-fn lost_references_are_replaced_and_the_span_is_unharmed() {
+fn lost_reference_is_replaced_and_span_is_kept() {
     let all = covariances(6, 12, 3, 0.1, 7);
     let truth = top_eigenspace(&mean(&all), 3);
     let start = random_basis(12, 3, &mut random(8));
@@ -332,7 +332,7 @@ fn lost_references_are_replaced_and_the_span_is_unharmed() {
 
 /// Algorithm 3: the mean is over the draws, and the reference counts only as often as it was drawn.
 #[test]
-fn draws_are_weights() {
+fn draws_act_as_weights() {
     let all = covariances(4, 9, 2, 0.3, 9);
     let start = random_basis(9, 2, &mut random(10));
     let parameters = FedPowerParameters { iterations: 4, local_steps: 2, ..ALGORITHM_2 };
@@ -372,7 +372,7 @@ fn draws_are_weights() {
 }
 
 #[test]
-fn sampling_with_replacement_is_fair() {
+fn sampling_with_replacement_is_uniform() {
     let fleet: Vec<DeviceId> = (0..10).map(|id| 3 * id + 1).collect();
     let mut policy = WithReplacement { draws: 6, seed: 5 };
     let mut counts = [0u32; 10];
@@ -398,7 +398,7 @@ fn sampling_with_replacement_is_fair() {
 }
 
 #[test]
-fn bases_that_nobody_can_be_aligned_by_are_not_admitted() {
+fn basis_unfit_for_alignment_is_not_admitted() {
     let all = covariances(2, 9, 2, 0.3, 11);
     let start = random_basis(9, 2, &mut random(12));
     let two = FedPower::new(start.clone(), FedPowerParameters { local_steps: 2, ..ALGORITHM_2 });

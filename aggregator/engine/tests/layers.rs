@@ -9,7 +9,7 @@ const fn shape(features: u16, front: Front, first: u16) -> NetworkShape {
 
 /// A layer travels with its biases, so 65534 inputs are the most.
 #[test]
-fn layers_of_more_inputs_than_can_be_told_are_refused() {
+fn layer_beyond_descriptor_limits_is_refused() {
     assert_eq!(shape(65_534, Front::Nothing, 2).check(), Ok(()));
     let refused = |shape: NetworkShape, layer: usize, inputs: usize| {
         let text = shape.check().unwrap_err();

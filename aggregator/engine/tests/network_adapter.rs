@@ -135,7 +135,7 @@ fn near(a: &Matrix, b: &Matrix) -> bool {
 }
 
 #[test]
-fn rolora_trains_one_factor_a_round_and_its_mean_is_that_of_the_products() {
+fn rolora_mean_equals_mean_of_products() {
     let mut world = World::new(Averaging::RoLora, 3);
     for round in 0..6 {
         let trained = BOTH[usize::from(round % 2 == 0)];
@@ -166,7 +166,7 @@ fn rolora_trains_one_factor_a_round_and_its_mean_is_that_of_the_products() {
 }
 
 #[test]
-fn ffa_lora_never_moves_the_down_projection() {
+fn ffa_lora_keeps_down_projection() {
     let mut world = World::new(Averaging::FfaLora, 3);
     let start = world.factors();
     for round in 0..4 {
@@ -179,7 +179,7 @@ fn ffa_lora_never_moves_the_down_projection() {
 }
 
 #[test]
-fn plain_averaging_reports_what_it_misses() {
+fn plain_averaging_reports_interference() {
     let mut world = World::new(Averaging::Lora, 3);
     for round in 0..3 {
         // Both have changed, for everyone.
@@ -200,7 +200,7 @@ fn plain_averaging_reports_what_it_misses() {
 }
 
 #[test]
-fn flexlora_keeps_the_best_of_the_mean_of_products() {
+fn flexlora_keeps_best_factors_of_mean() {
     let mut world = World::new(Averaging::FlexLora, 3);
     let answers = world.round(3);
     let both = mean(&answers, |answer| product(&matrix(&answer[0]), &matrix(&answer[1])));
@@ -222,7 +222,7 @@ fn flexlora_keeps_the_best_of_the_mean_of_products() {
 
 /// One result for one set of updates, in any order of arrival.
 #[test]
-fn order_of_arrival_does_not_matter() {
+fn result_is_independent_of_arrival_order() {
     for averaging in [Averaging::RoLora, Averaging::Lora, Averaging::FfaLora, Averaging::FlexLora] {
         let result = |order: [u64; 3]| {
             let mut world = World::new(averaging, 3);
@@ -242,7 +242,7 @@ fn order_of_arrival_does_not_matter() {
 
 /// Who cannot have it gets everything: a device that is new, was away, declined, or did not answer the round before.
 #[test]
-fn everything_is_sent_to_who_does_not_have_it() {
+fn stale_device_receives_all_tensors() {
     let mut world = World::new(Averaging::RoLora, 3);
     world.round(3);
     assert_eq!(world.roles(0), [Role::AdapterUp]);
@@ -275,7 +275,7 @@ fn everything_is_sent_to_who_does_not_have_it() {
 
 /// A round that nothing came of is tried again: what devices have trained in it is theirs, and has to come again.
 #[test]
-fn a_round_that_is_repeated_sends_what_was_trained_in_it() {
+fn repeated_round_sends_trained_tensors() {
     let mut world = World::new(Averaging::RoLora, 2);
     world.round(2);
     let before = world.factors();
@@ -296,7 +296,7 @@ fn a_round_that_is_repeated_sends_what_was_trained_in_it() {
 }
 
 #[test]
-fn a_state_is_restored_in_the_middle() {
+fn state_is_restored_between_rounds() {
     let mut world = World::new(Averaging::RoLora, 2);
     world.round(2);
     let (mut server, state) =

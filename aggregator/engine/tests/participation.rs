@@ -22,7 +22,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_fraction_waits_for_r_n_distinct_devices_and_asks_more_where_told(
+    fn fraction_waits_for_r_n_distinct_devices(
         fleet in fleet(), rate in 0.001f64..=1.0, over in 1.0f64..4.0, seed in any::<u64>(), round in any::<u32>()
     ) {
         let n = fleet.len();
@@ -37,7 +37,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_seed_and_round_draw_the_same_whatever_was_drawn_before(
+    fn draws_depend_on_seed_and_round_alone(
         fleet in fleet(), seed in any::<u64>(), rounds in proptest::collection::vec(any::<u32>(), 1..6)
     ) {
         let mut used = fraction(0.4, 1.5, seed);
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn full_asks_everyone(fleet in fleet(), round in any::<u32>()) {
+    fn full_participation_invites_all_devices(fleet in fleet(), round in any::<u32>()) {
         let cohort = Full.cohort(round, &fleet);
         prop_assert_eq!(cohort.target, fleet.len());
         prop_assert_eq!(cohort.devices, fleet);
@@ -58,7 +58,7 @@ proptest! {
 /// Every device has the same chance: 100 devices, 4000 rounds, a tenth each. The standard deviation of a
 /// device's count is 19; 5.5 of them for the worst of 100.
 #[test]
-fn draws_are_even_and_change_from_round_to_round() {
+fn draws_are_uniform_and_change_each_round() {
     let fleet: Vec<DeviceId> = (0..100).collect();
     let mut counts = vec![0u32; fleet.len()];
     let mut cohorts = BTreeSet::new();
@@ -76,7 +76,7 @@ fn draws_are_even_and_change_from_round_to_round() {
 }
 
 #[test]
-fn nobody_there_is_nobody_asked() {
+fn empty_fleet_gives_empty_cohort() {
     let cohort = fraction(0.5, 2.0, 1).cohort(1, &[]);
     assert!(cohort.devices.is_empty());
 }
@@ -94,7 +94,7 @@ fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16)
 }
 
 #[test]
-fn stages_double_until_all_count() {
+fn stages_double_up_to_whole_fleet() {
     let fleet: Vec<DeviceId> = (0..30).collect();
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
@@ -119,7 +119,7 @@ proptest! {
 
     /// Drawn for a stage, a cohort of the size asked for stays for the stage; a restart changes nothing.
     #[test]
-    fn a_stage_keeps_its_cohort_also_over_a_restart(
+    fn stage_keeps_cohort_over_restart(
         fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
     ) {
         let fresh = || {
@@ -152,7 +152,7 @@ proptest! {
 
 /// An outage that leaves fewer than a stage waits for ends no schedule: it goes on where it was.
 #[test]
-fn a_fleet_that_is_small_for_a_while_ends_no_schedule() {
+fn schedule_survives_shrunken_fleet() {
     let fleet: Vec<DeviceId> = (0..64).collect();
     let fleets = [64, 64, 3, 1, 64, 64];
     let run = |schedule| {
@@ -166,7 +166,7 @@ fn a_fleet_that_is_small_for_a_while_ends_no_schedule() {
 
 /// Where samples double, one device cannot complete a round alone by saying that it has very many.
 #[test]
-fn a_device_that_boasts_of_its_samples_completes_no_round_alone() {
+fn inflated_sample_count_completes_no_round_alone() {
     let fleet: Vec<DeviceId> = (0..10).collect();
     let mut policy = Doubling::new(3, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
     by_size(&mut policy, &[10; 10], 3);
@@ -177,7 +177,7 @@ fn a_device_that_boasts_of_its_samples_completes_no_round_alone() {
 /// With a cohort for every round the fastest few are of the whole fleet in time; as many are asked as of a random part,
 /// and the same.
 #[test]
-fn cohorts_are_drawn_for_every_round() {
+fn cohort_is_drawn_for_every_round() {
     let fleet: Vec<DeviceId> = (0..40).collect();
     let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), DoubleBy::Devices, 5);
     let mut seen = BTreeSet::new();
@@ -192,7 +192,7 @@ fn cohorts_are_drawn_for_every_round() {
 }
 
 #[test]
-fn a_state_that_is_none_is_refused() {
+fn invalid_state_is_refused() {
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     for state in [
         vec![],
@@ -236,7 +236,7 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
 
 /// The first two devices to answer have 10 samples together: stages of 10, 20, 40, 80 and all 100 samples.
 #[test]
-fn by_samples_a_stage_has_twice_the_samples_of_the_one_before() {
+fn doubling_by_samples_doubles_sample_count() {
     let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
     let mut policy = Doubling::new(2, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
     let counted = by_size(&mut policy, &sizes, 11);
@@ -255,7 +255,7 @@ proptest! {
     /// Whatever the sizes: stages end, each has at least the samples of the one before, all count in the end, and a
     /// restart changes nothing.
     #[test]
-    fn by_samples_all_count_in_the_end(
+    fn doubling_by_samples_ends_with_all_devices(
         sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20
     ) {
         let fresh = || Doubling::new(first, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn the_first_arrivals_are_waited_for_of_a_cohort(
+    fn first_arrivals_wait_for_n_of_cohort(
         fleet in fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40), round in any::<u32>()
     ) {
         let drawn = FirstArrivals { n, cohort, seed: 3 }.cohort(round, &fleet);

@@ -22,7 +22,7 @@ fn magnitude(from: f64, to: f64) -> impl Strategy<Value = f64> {
 
 proptest! {
     #[test]
-    fn no_report_of_a_scenario_is_above_the_epsilon_that_it_asks_for(
+    fn scenario_report_is_within_requested_epsilon(
         asked in magnitude(-6.0, 6.0),
         exponent in -14.0f64..-0.5,
         releases in prop_oneof![1u32..50, 50u32..100_000],
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn no_account_within_its_budget_is_above_the_epsilon_of_the_budget(
+    fn account_within_budget_is_within_epsilon(
         asked in magnitude(-6.0, 6.0),
         exponent in -14.0f64..-0.5,
         part in 0.0f64..1.0,
@@ -64,7 +64,7 @@ proptest! {
 
 /// Found before charges counted: 0.4 % above.
 #[test]
-fn many_releases_of_much_noise_stay_within_their_epsilon() {
+fn many_noisy_releases_stay_within_epsilon() {
     for asked in [0.1, 0.5, 1.0, 2.0, 10.0] {
         let (epsilon, delta) = (Epsilon::new(asked).unwrap(), Delta::new(1e-5).unwrap());
         let section = PrivacySection { epsilon, delta, calibration: Calibration::Tight, clip: None };

@@ -113,7 +113,7 @@ fn ridge(place: usize) -> f32 {
 }
 
 #[test]
-fn everybody_is_asked_for_counts_and_gets_the_ridge() {
+fn all_devices_score_and_receive_ridge() {
     let mut life = Life::trained(Some(100));
     let opening = life.opening();
     let expects = TensorDescriptor::inline(Role::RidgeScores, Encoding::F32, 1, COUNT as u16);
@@ -140,7 +140,7 @@ fn everybody_is_asked_for_counts_and_gets_the_ridge() {
 }
 
 #[test]
-fn no_device_is_needed() {
+fn ridge_round_needs_no_device() {
     let mut life = Life::trained(None);
     (0..3).for_each(|device| life.declines(device));
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, OTHERWISE));
@@ -157,7 +157,7 @@ fn no_device_is_needed() {
 
 /// Also where rounds have no deadline.
 #[test]
-fn silent_devices_are_waited_for_until_the_deadline() {
+fn ridge_round_waits_until_deadline() {
     for (deadline, last) in [(Some(100), 101), (None, 600_001)] {
         let mut life = Life::trained(deadline);
         life.answers(1, 50, peak(8, 50));
@@ -168,7 +168,7 @@ fn silent_devices_are_waited_for_until_the_deadline() {
 }
 
 #[test]
-fn devices_that_are_gone_are_not_waited_for() {
+fn ridge_round_ignores_absent_devices() {
     let mut life = Life::trained(Some(1000));
     life.answers(0, 50, peak(8, 50));
     life.handle(3, Event::Left(1));
@@ -180,7 +180,7 @@ fn devices_that_are_gone_are_not_waited_for() {
 
 /// What nobody can have counted is rejected; what is large is not.
 #[test]
-fn impossible_counts_are_rejected() {
+fn impossible_scores_are_rejected() {
     let rejected = AckOutcome::Rejected(Rejection::Tensors);
     let most = RIDGE_SAMPLES_MAX * RIDGE_DRAWS;
     let mut life = Life::trained(Some(100));
@@ -196,7 +196,7 @@ fn impossible_counts_are_rejected() {
 
 /// However many samples it says it has, a device is one device.
 #[test]
-fn nobody_outweighs_the_others() {
+fn devices_have_equal_weight() {
     let mut life = Life::trained(Some(100));
     life.answers(0, RIDGE_SAMPLES_MAX, |place| if place == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 });
     life.answers(1, 10, |place| if place == 5 { 10.0 } else { 0.0 });
@@ -206,7 +206,7 @@ fn nobody_outweighs_the_others() {
 
 /// A restart at any moment of the round, or after it, goes on to the same ridge.
 #[test]
-fn restarts_change_nothing() {
+fn restart_keeps_ridge_scores() {
     for answered in 0..=3 {
         let mut life = Life::trained(Some(100));
         let checkpoint = life.engine.checkpoint();
@@ -255,7 +255,7 @@ fn restarts_change_nothing() {
 /// Scores have no noise: [privacy] may come and go while a campaign runs, whatever is open then. What was chosen before stays, what
 /// is open then is dropped, and a campaign that ended without scores does not begin with them.
 #[test]
-fn campaigns_go_on_where_scores_are_hidden_from_now_on() {
+fn campaign_continues_after_scores_become_private() {
     let answer = |life: &mut Life, device| life.answers(device, 40, peak(5, 40));
     for answered in 0..=3 {
         let mut life = Life::trained(Some(100));
@@ -300,7 +300,7 @@ fn campaigns_go_on_where_scores_are_hidden_from_now_on() {
 }
 
 #[test]
-fn checkpoints_of_others_are_refused() {
+fn foreign_checkpoint_is_refused() {
     let mut life = Life::trained(Some(100));
     (0..3).for_each(|device| assert_eq!(life.answers(device, 40, peak(5, 40)), AckOutcome::Counted));
     let good = life.engine.checkpoint();
@@ -319,7 +319,7 @@ fn checkpoints_of_others_are_refused() {
 
 /// Without scores there is no round, and the ridge is the one that was given.
 #[test]
-fn private_fleets_have_no_such_round() {
+fn private_fleet_has_no_ridge_round() {
     let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
     let head = HeadSolve::LeaveOneOut { otherwise: 0.25 };
     let mut life = Life::new(setup.engine().with_final_head(head));
@@ -334,7 +334,7 @@ proptest! {
 
     /// Sums do not depend on the order, and survive being written down.
     #[test]
-    fn order_changes_nothing(
+    fn score_sums_are_order_free(
         devices in prop::collection::vec((1u32..5000, prop::collection::vec(0.0f32..1.0, COUNT)), 1..9),
         turn in 0usize..9,
     ) {
@@ -360,7 +360,7 @@ proptest! {
 }
 
 #[test]
-fn ends_of_the_grid_are_told() {
+fn ridge_at_grid_end_is_reported() {
     let chosen = |right: &dyn Fn(usize) -> f32| {
         let mut sums = RidgeScores::new(1);
         let values = (0..COUNT).map(right).collect();

@@ -85,7 +85,7 @@ proptest! {
 
     /// One result for one set of updates, whatever the order of arrival.
     #[test]
-    fn no_rule_minds_the_order_of_arrival(seed in any::<u64>(), n in 1usize..12, which in 0usize..5, by_samples in any::<bool>()) {
+    fn rules_are_independent_of_arrival_order(seed in any::<u64>(), n in 1usize..12, which in 0usize..5, by_samples in any::<bool>()) {
         let (d, k) = (5, 2);
         let random = &mut random(seed);
         let reference = random_basis(d, k, random);
@@ -121,7 +121,7 @@ proptest! {
 
     /// A device that is there twice is one of twice the weight.
     #[test]
-    fn a_second_copy_is_twice_the_weight(seed in any::<u64>(), n in 1usize..10, weights in proptest::collection::vec(1u32..9, 10)) {
+    fn duplicate_equals_double_weight(seed in any::<u64>(), n in 1usize..10, weights in proptest::collection::vec(1u32..9, 10)) {
         let values = vectors(n, 6, seed);
         let weights: Vec<f64> = weights.iter().take(n).map(|w| f64::from(*w)).collect();
         let once = weighted(&values, &weights);
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn the_geometric_median_is_where_the_oracle_finds_the_least(
+    fn geometric_median_matches_oracle_minimum(
         seed in any::<u64>(), n in 1usize..15, length in 1usize..8, weights in proptest::collection::vec(1u32..9, 15)
     ) {
         let values = vectors(n, length, seed);
@@ -159,7 +159,7 @@ proptest! {
 
     /// Who sends anything from afar, however far, moves it no further than the longest honest update.
     #[test]
-    fn under_a_half_cannot_move_the_geometric_median_far(seed in any::<u64>(), size in 1f32..1e6) {
+    fn minority_moves_geometric_median_within_bound(seed in any::<u64>(), size in 1f32..1e6) {
         let (honest, length) = (11, 6);
         let values = vectors(20, length, seed);
         let all: Vec<Vec<f32>> = values
@@ -184,7 +184,7 @@ proptest! {
 
     /// Every weight a whole number: as many copies, sorted, and a slice of them.
     #[test]
-    fn the_trimmed_mean_is_the_mean_of_what_sorting_leaves(
+    fn trimmed_mean_matches_sorted_oracle(
         seed in any::<u64>(), weights in proptest::collection::vec(1usize..6, 1..10), cut in 0usize..10
     ) {
         let values = vectors(weights.len(), 3, seed);
@@ -209,7 +209,7 @@ proptest! {
     /// As many devices as the trim says, whatever they weigh, send what they like: every coordinate stays among those of
     /// the others.
     #[test]
-    fn the_trimmed_mean_withstands_the_heaviest(
+    fn trimmed_mean_withstands_heaviest_devices(
         seed in any::<u64>(), mut samples in proptest::collection::vec(1u32..40, 5..30), lie in -1e6f32..1e6
     ) {
         samples.sort_unstable_by(|a, b| b.cmp(a));
@@ -230,7 +230,7 @@ proptest! {
 
     /// However unequal devices are, or say they are.
     #[test]
-    fn the_heaviest_fifth_has_a_quarter_of_the_weight(mut declared in proptest::collection::vec(1u32.., 1..60), shift in 0u32..31) {
+    fn heaviest_fifth_has_at_most_quarter_of_weight(mut declared in proptest::collection::vec(1u32.., 1..60), shift in 0u32..31) {
         declared.iter_mut().for_each(|count| *count = (*count >> shift).max(1));
         declared.sort_unstable();
         let n = declared.len();
@@ -247,7 +247,7 @@ proptest! {
 
     /// A subspace has no basis of its own: neither has the result.
     #[test]
-    fn rules_for_subspaces_do_not_mind_how_a_device_turns_its_basis(seed in any::<u64>(), n in 1usize..8, k in 1usize..4) {
+    fn subspace_rules_are_independent_of_device_rotation(seed in any::<u64>(), n in 1usize..8, k in 1usize..4) {
         let (d, random) = (7, &mut random(seed));
         let reference = random_basis(d, k, random);
         let bases: Vec<(f64, Matrix)> = (0..n)
@@ -263,7 +263,7 @@ proptest! {
 
     /// By d x d matrices and nothing else.
     #[test]
-    fn the_projector_median_is_the_span_of_the_median_of_the_projectors(seed in any::<u64>(), n in 2usize..8) {
+    fn projector_median_matches_dense_median(seed in any::<u64>(), n in 2usize..8) {
         let (d, k, random) = (6, 2, &mut random(seed));
         let reference = random_basis(d, k, random);
         let bases: Vec<(f64, Matrix)> = (0..n)
@@ -294,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn of_equal_updates_every_rule_makes_the_same_update(seed in any::<u64>(), n in 1usize..9) {
+    fn rules_return_common_update_unchanged(seed in any::<u64>(), n in 1usize..9) {
         let one = &vectors(1, 6, seed)[0];
         let all = vec![one.clone(); n];
         let exact: Vec<f64> = one.iter().map(|v| f64::from(*v)).collect();
@@ -318,7 +318,7 @@ proptest! {
 
 /// One subspace a device, once: 45 % agree on an orthogonal plane (research: 1.6 times the clean distance at most).
 #[test]
-fn forty_five_percent_on_an_orthogonal_plane_do_not_win() {
+fn forty_five_percent_attackers_on_orthogonal_plane_lose() {
     let (n, d, k) = (40, 20, 2);
     let (mut clean, mut attacked, mut mean) = (Vec::new(), Vec::new(), Vec::new());
     for seed in 1..=20 {
@@ -345,7 +345,7 @@ fn forty_five_percent_on_an_orthogonal_plane_do_not_win() {
 /// The two ways to the top eigenspace agree where both can go.
 /// Steps that are shorter than the grid of an encoding make honest bases the same, bit by bit.
 #[test]
-fn a_fifth_does_not_win_where_the_honest_agree_exactly() {
+fn fifth_of_attackers_loses_against_exact_agreement() {
     for jitter in [0.0, 1e-7, 1e-3] {
         let at = |angle: f64| Matrix::from_column_slice(3, 1, &[angle.cos(), angle.sin(), 0.0]);
         let honest = (0..8).map(|n| at(jitter * f64::from(n - 4)));
@@ -358,7 +358,7 @@ fn a_fifth_does_not_win_where_the_honest_agree_exactly() {
 }
 
 #[test]
-fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
+fn block_iteration_matches_decomposition() {
     let random = &mut random(7);
     let (d, k) = (260, 3);
     let truth = random_basis(d, k, random);
@@ -372,7 +372,7 @@ fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
 }
 
 #[test]
-fn declared_samples_are_bounded_by_what_others_declare() {
+fn declared_samples_are_bounded_by_other_devices() {
     let relative = SampleCap { max_samples: 100, relative: true };
     assert_eq!(relative.bound(&[]), 100);
     assert_eq!(relative.bound(&[7]), 7);
@@ -390,7 +390,7 @@ fn declared_samples_are_bounded_by_what_others_declare() {
 
 /// Four honest devices of 40 samples, one that says a billion: under a robust rule it counts as one of them.
 #[test]
-fn who_declares_a_billion_samples_counts_as_one() {
+fn billion_declared_samples_count_as_one() {
     let update = |value: f32| [tensor(Role::Gradient, 1, 1, vec![value])];
     for rule in [Rule::GeometricMedian, Rule::TrimmedMean { trim: 0.0 }] {
         let value = |lie: u32| {
@@ -407,7 +407,7 @@ fn who_declares_a_billion_samples_counts_as_one() {
 }
 
 #[test]
-fn a_representation_without_full_rank_is_not_admitted() {
+fn rank_deficient_representation_is_not_admitted() {
     let good = [tensor(Role::Representation, 3, 2, vec![1.0, 0.0, 0.0, 1.0, 0.0, 0.0])];
     let bad = [tensor(Role::Representation, 3, 2, vec![1.0, 2.0, 0.0, 0.0, 0.0, 0.0])];
     let round = |rule| RoundAggregate::new(rule, Weighting::Uniform, 6);

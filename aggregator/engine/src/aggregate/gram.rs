@@ -118,7 +118,7 @@ mod tests {
 
     /// The Gram matrix has the same bits as products computed pair by pair.
     #[test]
-    fn every_pair_is_the_square_of_its_product_bit_by_bit() {
+    fn gram_equals_pairwise_products_bit_for_bit() {
         for (n, d, k) in [(1, 1, 1), (3, 7, 2), (9, 20, 3), (13, 64, 4), (8, 30, 5), (6, 33, 9)] {
             let random = &mut stream(1, Purpose::Start, (n * d * k) as u64);
             let bases: Vec<(f64, Matrix)> = (0..n).map(|_| (1.0, random_basis(d, k, random))).collect();

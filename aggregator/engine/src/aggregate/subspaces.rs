@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spread_is_the_least_of_all_medians_bit_by_bit() {
+    fn spread_is_least_median_distance_bit_for_bit() {
         for seed in 0..200 {
             let random = &mut stream(seed, Purpose::Start, 0);
             let n = 1 + random.below(12);

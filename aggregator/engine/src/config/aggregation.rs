@@ -48,31 +48,31 @@ pub fn check_aggregation(
         Err(section.problem("rule", message))
     };
     if !name.is_federated() && rule != Rule::Mean {
-        return wrong(format!("{:?} uploads nothing; allowed: \"mean\"", name.as_str()));
+        return wrong(format!("but {:?} uploads nothing; allowed: \"mean\"", name.as_str()));
     }
     if name == AlgorithmName::FlexLora && rule != Rule::Mean {
-        return wrong("\"flexlora\" is a mean of products; allowed: \"mean\"".into());
+        return wrong("but \"flexlora\" is a mean of products; allowed: \"mean\"".into());
     }
     if !rule.is_for_subspaces() {
         return Ok(());
     }
     match (name, algorithm.send) {
         _ if algorithm.network.is_some() => {
-            wrong(format!("which is for subspaces; networks have layers; allowed: {numbers}"))
+            wrong(format!("a rule for subspaces, but networks upload layers; allowed: {numbers}"))
         }
         (AlgorithmName::FedAvg, _) => {
-            wrong(format!("which is for subspaces; \"fedavg\" uploads a model; allowed: {numbers}"))
+            wrong(format!("a rule for subspaces, but \"fedavg\" uploads a model; allowed: {numbers}"))
         }
         (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => {
             let word = name.as_str();
             wrong(format!(
-                "which is for subspaces; {word:?} uploads factors of a product; allowed: {numbers}"
+                "a rule for subspaces, but {word:?} uploads factors of a product; allowed: {numbers}"
             ))
         }
         // Under a rule for subspaces FedPower's devices send bases.
         (AlgorithmName::FedPower, _) | (_, Upload::Representation) => Ok(()),
         _ => wrong(format!(
-            "which is for subspaces; {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
+            "a rule for subspaces, but {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
              \"representation\")",
             name.as_str()
         )),

@@ -42,7 +42,7 @@ mod tests {
     use super::{DEPTH_MAX, too_deep};
 
     #[test]
-    fn depth_is_counted_over_keys_tables_and_lists() {
+    fn depth_counts_keys_tables_and_lists() {
         let deep = |n: usize| format!("{}b = 1\n", "a.".repeat(n));
         assert_eq!(
             (too_deep(&deep(DEPTH_MAX)), too_deep(&deep(DEPTH_MAX + 1))),

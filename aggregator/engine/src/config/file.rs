@@ -35,6 +35,6 @@ pub fn read_file(path: &Path) -> Result<String, Problem> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        problem(format!("found a byte {valid} that is no UTF-8, allowed: text in UTF-8"))
+        problem(format!("found invalid UTF-8 at byte {valid}, allowed: text in UTF-8"))
     })
 }

@@ -266,13 +266,13 @@ fn read_method(
     };
     if name == AlgorithmName::Scaffold && descent.momentum > 0.0 {
         let message = format!(
-            "found {}, scaffold's control variates are for steps without; allowed: 0",
+            "found {}, but scaffold's control variates need steps without momentum; allowed: 0",
             descent.momentum
         );
         return Err(place("momentum").problem("momentum", message));
     }
     if name == AlgorithmName::Scaffold && descent.step_size == 0.0 {
-        let message = "found 0, by which scaffold's control variates are divided; allowed: above 0";
+        let message = "found 0, but scaffold divides its control variates by the step size; allowed: above 0";
         return Err(place("step_size").problem("step_size", message));
     }
     // Where a batch's curvature is above 1 / alpha, second derivatives reverse a step.
@@ -302,9 +302,8 @@ fn read_method(
         AlgorithmName::L2gd => {
             let coin = place("coin").number("coin", Some(0.0), 0.0..=0.99)?;
             if coin > 0.0 && coin < 0.01 {
-                let message = format!(
-                    "found {coin}, with which rounds are hardly ever over; allowed: 0, or 0.01 to 0.99"
-                );
+                let message =
+                    format!("found {coin}, which makes rounds too long; allowed: 0, or 0.01 to 0.99");
                 return Err(place("coin").problem("coin", message));
             }
             let (part, coin) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));

@@ -100,7 +100,8 @@ pub fn check_private_algorithm(algorithm: &AlgorithmSection, section: &Section<'
         return Err(section.problem("name", message));
     }
     if gradients && algorithm.numeric != Numeric::F32 {
-        let message = "found \"i16\", in which no gradient is hidden; allowed with [privacy]: \"f32\"";
+        let message =
+            "found \"i16\", in which devices add no noise to gradients; allowed with [privacy]: \"f32\"";
         return Err(section.problem("numeric", message));
     }
     Ok(())

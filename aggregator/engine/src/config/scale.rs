@@ -36,7 +36,7 @@ fn read_row(table: &Section<'_>, key: &str, features: usize) -> Result<Vec<f32>,
         Some(wide as f32).filter(|value| value.is_finite())
     };
     let Some(row) = table.list(key, &allowed, number)? else {
-        return Err(table.problem(key, format!("it is missing, allowed: {allowed}")));
+        return Err(table.problem(key, format!("missing, allowed: {allowed}")));
     };
     if row.len() != features {
         return Err(table.problem(key, format!("found {} numbers, allowed: {allowed}", row.len())));
@@ -65,7 +65,7 @@ pub fn check_scale(
     }
     if rule != Rule::Mean {
         let message = format!(
-            "\"fleet\" is a mean that one device can move at will, which aggregation.rule = {:?} is to prevent; {instead}",
+            "\"fleet\" is a mean that one device can move at will, which aggregation.rule = {:?} must prevent; {instead}",
             rule.as_str()
         );
         return Err(section.problem("scale", message));
@@ -83,7 +83,7 @@ pub fn check_scaled_tensors(source: &ScaleSource, engine: &Engine) -> Result<(),
         return Ok(());
     }
     Err(format!(
-        "a scale and {} layers of a network do not fit a round, which carries {TENSORS_MAX} tensors; allowed: \"none\"",
+        "a scale and {} layers of a network do not fit a round, which carries at most {TENSORS_MAX} tensors; allowed: \"none\"",
         most - 1
     ))
 }

@@ -69,9 +69,8 @@ pub fn read_server_stop(section: &Section<'_>) -> Result<Option<f64>, Problem> {
 pub fn check_change(change: Option<f64>, model: &ModelSection, section: &Section<'_>) -> Result<(), Problem> {
     match change {
         Some(change) if model.adapter => {
-            let message = format!(
-                "found {change}, of an adapter one factor moves and the other does not; leave it out"
-            );
+            let message =
+                format!("found {change}, but only one factor of an adapter moves in a round; leave it out");
             Err(section.problem("change", message))
         }
         _ => Ok(()),

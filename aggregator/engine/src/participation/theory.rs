@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_the_fixed_point_and_rounds_lead_to_it() {
+    fn recursion_converges_to_floor() {
         for contraction in CONTRACTIONS {
             let recursion = Recursion { contraction };
             for ratio in [1.0, 2.0, 17.3, 65536.0] {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_the_fewest_that_reach() {
+    fn rounds_returns_fewest_that_reach_distance() {
         let recursion = Recursion { contraction: 0.1 };
         for to in [0.3, 0.5, 0.9] {
             let rounds = recursion.rounds(1.0, to, 100.0);
@@ -217,7 +217,7 @@ mod tests {
     /// Compared with the means of sorted draws, within six standard errors; the largest rank has the largest
     /// error, about 1.28 / sqrt(n).
     #[test]
-    fn arrivals_are_those_of_exponentials() {
+    fn expected_arrivals_match_exponential_draws() {
         for total in [1, 7, 40] {
             let draws = 20_000;
             let mut sums = vec![0.0; total];
@@ -236,7 +236,7 @@ mod tests {
 
     /// Compared with `H_N = ln N + gamma + 1/(2N) - 1/(12 N^2) + 1/(120 N^4) - ...`
     #[test]
-    fn arrivals_of_large_fleets_are_harmonic_numbers() {
+    fn expected_arrivals_match_harmonic_numbers() {
         let harmonic = |n: f64| {
             n.ln() + 0.577_215_664_901_532_9 + 0.5 / n - 1.0 / (12.0 * n * n) + 1.0 / (120.0 * n.powi(4))
         };
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn at_a_switch_both_gain_alike_and_switches_descend() {
+    fn levels_gain_equally_at_switch_distance() {
         for contraction in CONTRACTIONS {
             for communication in COMMUNICATIONS {
                 for (first, cohort) in [(1, 16), (4, 64), (4, 4096), (3, 48)] {
@@ -271,7 +271,7 @@ mod tests {
 
     /// Compared with the formula as printed, with sqrt 2, for cohorts whose last level is `2^j first`.
     #[test]
-    fn theorem_stages_are_equation_203() {
+    fn theorem_stages_match_equation_203() {
         for contraction in CONTRACTIONS {
             for (first, cohort) in [(4, 64), (2, 1024), (1, 8)] {
                 let t = |n: usize| expected_arrival(n, cohort);
@@ -294,7 +294,7 @@ mod tests {
 
     /// The communication cancels between two switches, so equation 203 is exact there.
     #[test]
-    fn between_its_switches_a_stage_has_the_theorems_length() {
+    fn stage_between_switches_has_theorem_length() {
         let recursion = Recursion { contraction: 0.19 };
         let theorem = theorem_stages(4, 1000, 0.19);
         for communication in COMMUNICATIONS {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn optimal_stages_do_not_depend_on_the_unit() {
+    fn optimal_stages_are_unit_free() {
         let stages = |scale: f64| optimal_stages(4, 1024, 0.19, 1.0, 0.5 * scale, 0.009 * scale);
         assert_eq!(stages(1.0), stages(7.5));
         assert!(stages(1.0).iter().any(|rounds| *rounds > 0));
@@ -332,7 +332,7 @@ mod tests {
     /// Compared with all vectors of stage lengths. For rounds that could be cut anywhere the switches are
     /// optimal, for every target; whole rounds cost at most one round of full participation more.
     #[test]
-    fn switching_there_is_optimal_up_to_whole_rounds() {
+    fn switching_is_optimal_up_to_whole_rounds() {
         let (mut worst, mut sum, mut same, mut cases): (f64, f64, u32, u32) = (1.0, 0.0, 0, 0);
         for contraction in [0.1, 0.25] {
             for communication in [0.0, 0.3, 1.0, 10.0] {

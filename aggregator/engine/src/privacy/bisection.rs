@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_is_found_wherever_it_is() {
+    fn bisection_finds_largest_integer() {
         for last in [0, 1, 2, 1000, u64::MAX - 2, u64::MAX - 1] {
             assert_eq!(largest_u64(u64::MAX, |n| n <= last), last);
         }
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_found_wherever_it_is() {
+    fn bisection_finds_smallest_float() {
         for first in [0.0, 5e-324, 1e-300, 1.0, 1.0f64.next_up(), 1e300, f64::MAX] {
             assert_eq!(smallest_f64(|x| x >= first), Some(first));
         }

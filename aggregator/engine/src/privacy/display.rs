@@ -50,7 +50,7 @@ mod tests {
     use crate::privacy::Epsilon;
 
     #[test]
-    fn epsilons_are_printed_rounded_up() {
+    fn printed_epsilon_is_rounded_up() {
         for (epsilon, text) in [
             (0.0, "0.0000"),
             (0.5, "0.5000"),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn epsilons_are_rounded_down_to_what_is_printed() {
+    fn calibrated_epsilon_is_rounded_down() {
         let pairs = [
             (0.5, 0.5),
             (1.0 / 3.0, 0.3333),

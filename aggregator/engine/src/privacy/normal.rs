@@ -59,7 +59,7 @@ mod tests {
     ];
 
     #[test]
-    fn mills_ratio_is_that_of_the_table() {
+    fn mills_ratio_matches_table() {
         let mut worst = [0.0f64; 2];
         for (x, ratio, descent) in TABLE {
             let got = mills(x);
@@ -72,7 +72,7 @@ mod tests {
 
     /// Both formulas agree where both hold, and so does a longer continued fraction.
     #[test]
-    fn the_ratio_is_one_function() {
+    fn mills_ratio_formulas_agree() {
         for step in 0..4000 {
             let x = 2.0 + f64::from(step) * 0.01;
             let longer = (1..=400).rev().fold(0.0, |rest, n| f64::from(n) / (x + rest));

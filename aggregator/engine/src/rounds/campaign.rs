@@ -81,7 +81,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
     /// No update of a round counted, and every invited device has answered.
-    #[error("no update could be counted in round {round}; device {device}: {reason}")]
+    #[error("no update counted in round {round}; device {device}: {reason}")]
     NoUpdates {
         /// Number of the round on the wire.
         round: u32,
@@ -92,7 +92,7 @@ pub enum Failure {
     },
     /// Some updates counted, but fewer than the minimum, and every invited device has answered.
     #[error(
-        "round {round} has {counted} of the {min_count} updates that close it, and nobody else can answer; \
+        "round {round} has {counted} of the {min_count} updates that close it, and no other device can answer; \
          device {device}: {reason}"
     )]
     TooFew {
@@ -141,7 +141,7 @@ impl std::fmt::Display for NotCounted {
         match self {
             Self::Declined(reason) => write!(f, "declined, {reason}"),
             Self::Rejected(reason) => write!(f, "rejected, {reason}"),
-            Self::Absent => f.write_str("gone for too long"),
+            Self::Absent => f.write_str("disconnected for too long"),
         }
     }
 }

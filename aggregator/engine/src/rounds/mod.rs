@@ -334,7 +334,7 @@ impl Engine {
         let deadline = self.open.as_ref().and_then(|round| round.deadline);
         // Called after every event, and the fleet may be large: hence the cache.
         let absence = self.next_absence_cache.get().unwrap_or_else(|| self.next_absence());
-        debug_assert_eq!(absence, self.next_absence(), "an absence that was looked up before");
+        debug_assert_eq!(absence, self.next_absence(), "cached absence is stale");
         self.next_absence_cache.set(Some(absence));
         deadline.into_iter().chain(self.retry_at).chain(absence).min()
     }

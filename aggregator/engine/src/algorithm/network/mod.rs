@@ -95,21 +95,21 @@ impl NetworkMethod {
     pub fn evaluated_model(self) -> &'static str {
         match self {
             Self::FedRep | Self::FedPer => {
-                "everyone's body with the client's head as it was trained last; zeros, where it was in no round"
+                "the shared body with the client's head as last trained; a zero head if the client took part in no round"
             }
-            Self::FedAvg | Self::FedProx { .. } | Self::Scaffold | Self::LowRank(_) => "everyone's network",
+            Self::FedAvg | Self::FedProx { .. } | Self::Scaffold | Self::LowRank(_) => "the shared network",
             Self::LgFedAvg { .. } => {
-                "the client's body as it was trained last with everyone's last layers; what all begin with, where it was in \
+                "the client's body as last trained with the shared last layers; the initial body if the client took part in \
                  no round"
             }
             Self::PerFedAvg { .. } => {
-                "everyone's network after one step down the gradient of all the client's samples"
+                "the shared network after one step down the gradient of all the client's samples"
             }
             Self::Apfl { .. } => {
-                "the client's mixture of its own network, which is what all begin with where it was in no round, and everyone's"
+                "the client's mixture of the shared network and its own, which is the initial one if it took part in no round"
             }
             Self::Ditto { .. } | Self::L2gd { .. } | Self::FedMtl { .. } | Self::LocalOnly => {
-                "the client's own network as it was trained last; what all begin with, where it was in no round"
+                "the client's own network as last trained; the initial network if the client took part in no round"
             }
         }
     }
@@ -118,17 +118,17 @@ impl NetworkMethod {
     #[must_use]
     pub fn evaluated_newcomer_model(self) -> &'static str {
         match self {
-            Self::FedRep | Self::FedPer => "everyone's body with a head that the newcomer trained",
+            Self::FedRep | Self::FedPer => "the shared body with a head that the newcomer trained",
             Self::LgFedAvg { .. } => {
-                "the newcomer's own network, trained from what all begin with and everyone's last layers for as many \
-                 epochs as clients have had on average, then its head"
+                "the newcomer's own network, trained from the initial body and the shared last layers for as many epochs as \
+                 clients have had on average, then its head"
             }
             Self::LocalOnly => {
-                "the newcomer's own network, trained from what all begin with for as many epochs as clients have had on \
+                "the newcomer's own network, trained from the initial network for as many epochs as clients have had on \
                  average, then its head"
             }
             Self::PerFedAvg { .. } => {
-                "everyone's network after one step down the gradient of all the newcomer's samples and epochs on its head"
+                "the shared network after one step down the gradient of all the newcomer's samples and epochs on its head"
             }
             Self::FedAvg
             | Self::FedProx { .. }
@@ -137,7 +137,7 @@ impl NetworkMethod {
             | Self::Apfl { .. }
             | Self::L2gd { .. }
             | Self::FedMtl { .. }
-            | Self::LowRank(_) => "everyone's network after epochs on its head by the newcomer",
+            | Self::LowRank(_) => "the shared network after the newcomer has trained its head",
         }
     }
 

@@ -133,7 +133,7 @@ mod tests {
 
     /// Compared with dense matrices, and with the identity `mean((A_i - mean A)(B_i - mean B))`.
     #[test]
-    fn interference_is_what_it_is_for_dense_matrices() {
+    fn interference_equals_dense_computation() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
             for count in [1, 2, 5] {
                 let updates = drawn(seed as u64, count, sizes);
@@ -153,7 +153,7 @@ mod tests {
 
     /// With one common factor the interference vanishes.
     #[test]
-    fn alternating_rounds_do_not_interfere() {
+    fn common_factor_has_no_interference() {
         for down_is_common in [true, false] {
             let mut updates = drawn(7, 4, [12, 3, 6]);
             let first = updates[0].clone();
@@ -168,7 +168,7 @@ mod tests {
     /// The squared error equals the sum of the discarded squared singular values, and a single upload is kept
     /// exactly.
     #[test]
-    fn truncation_is_the_best_there_is() {
+    fn truncation_is_optimal() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
             for count in [1, 2, 5] {
                 let updates = drawn(seed as u64, count, sizes);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn without_weight_there_is_no_mean() {
+    fn zero_weight_gives_no_mean() {
         assert!(MeanOfProducts::new(&[]).is_none());
         let mut updates = drawn(1, 1, [2, 1, 2]);
         updates[0].weight = 0.0;
