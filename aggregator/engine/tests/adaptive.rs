@@ -1,5 +1,5 @@
-//! The adaptive schedule in a small world: a model that contracts towards the truth with noise, devices that answer in
-//! a fixed order of speed.
+//! Adaptive schedule in a small world: a model that contracts towards the truth with noise, and devices that
+//! answer in a fixed order.
 
 use crate::common::gaussian;
 use fedspan_engine::Tensor;
@@ -19,7 +19,7 @@ fn doubling(by: DoubleBy) -> Doubling {
     Doubling::new(4, None, Schedule::Adaptive, by, 1)
 }
 
-/// A fleet whose device `i` answers after `times[i]`, ascending, and whose head is `heads[i]`.
+/// Fleet whose device `i` answers after `times[i]`, ascending, and has the head `heads[i]`.
 struct World {
     times: Vec<u64>,
     heads: Vec<Matrix>,
@@ -34,13 +34,13 @@ impl World {
         let mut random = stream(seed, Purpose::Truth, 0);
         let heads = (0..times.len()).map(|_| gaussian(K, 1, &mut random)).collect();
         let truth = random_basis(D, K, &mut random);
-        // Where the moments of samples might start.
+        // A start like that of the method of moments.
         let off = gaussian(D, K, &mut random) * 0.2;
         let model = orthonormal(&(&truth + off)).unwrap();
         Self { times, heads, truth, model, random, noise: 0.3 }
     }
 
-    /// Exponential times of mean 1000 after `communication`.
+    /// Exponential times of mean 1000, plus `communication`.
     fn exponential(communication: u64, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Speed, 0);
         let mut times: Vec<u64> =
@@ -49,7 +49,7 @@ impl World {
         Self::new(times, seed)
     }
 
-    /// One round; how many answered, and how long it took.
+    /// Runs one round, and returns the number of updates and the round's duration.
     fn round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
         let fleet: Vec<DeviceId> = (0..self.times.len() as u64).collect();
         let cohort = policy.cohort(number, &fleet);
@@ -58,7 +58,7 @@ impl World {
             .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
         let mut sum = Matrix::zeros(D, K);
         for (place, (head, after)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
-            // The population gradient of a device, and noise.
+            // The population gradient of a device, plus noise.
             let missed = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
             let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
             let gradient = (missed * head * -1.0 + noise) * head.transpose();
@@ -99,7 +99,7 @@ fn schedule_waits_for_all_if_that_is_free() {
     }
 }
 
-/// Only ratios of times count.
+/// Only ratios of times matter.
 #[test]
 fn schedule_is_independent_of_time_unit() {
     let world = |factor: u64| {
@@ -110,7 +110,7 @@ fn schedule_is_independent_of_time_unit() {
     assert_eq!(world(1), world(64));
 }
 
-/// Three of the fleet are there for a round, then all again: it goes on as before.
+/// Only three devices are present for one round, then all again: the schedule goes on as before.
 #[test]
 fn schedule_survives_outage() {
     let mut world = World::exponential(0, 2);
@@ -126,7 +126,8 @@ fn schedule_survives_outage() {
     assert_eq!(after[199], N);
 }
 
-/// A shared head, say: every number counts, not a span. Devices send the model that each would have.
+/// A model of which every value matters, such as a shared head, rather than a span. Devices upload their
+/// models.
 #[test]
 fn schedule_handles_models_without_representation() {
     for seed in 1..=5 {
@@ -171,7 +172,8 @@ fn schedule_handles_models_without_representation() {
 fn doubling_samples_equals_doubling_devices_for_equal_devices() {
     let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
-    // Also where it matters what the first stage covers, in which the round for the clock does not count.
+    // Also where the coverage of the first stage matters, to which the round that measures times does not
+    // belong.
     let run = |by| {
         let mut world = World::exponential(0, 7);
         world.model = random_basis(D, K, &mut world.random);
@@ -183,8 +185,8 @@ fn doubling_samples_equals_doubling_devices_for_equal_devices() {
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
 }
 
-/// The fastest sixteen know one direction only: waiting for them alone would never teach the other. A stage has one
-/// round then; without a look at what they cover these stages last for tens of rounds.
+/// The fastest sixteen devices cover one direction only, so waiting for them alone would never learn the
+/// other. The stage has one round; without the coverage estimate it would last for tens of rounds.
 #[test]
 fn schedule_rejects_devices_covering_one_direction() {
     for seed in 1..=10 {
@@ -199,7 +201,7 @@ fn schedule_rejects_devices_covering_one_direction() {
     }
 }
 
-/// One more device, of the slowest kind, is no reason to wait for everybody from then on.
+/// One more device, of the slowest kind, does not make the schedule wait for all devices from then on.
 #[test]
 fn schedule_survives_late_device() {
     for seed in 1..=10 {
@@ -213,7 +215,8 @@ fn schedule_survives_late_device() {
     }
 }
 
-/// With one answer a round there is no spread between answers: what is learnt stays finite, and can be gone on from.
+/// With one update per round there is no variance between updates: the estimates stay finite and can be
+/// restored.
 #[test]
 fn single_update_rounds_leave_valid_state() {
     for seed in 0..20 {
@@ -232,7 +235,8 @@ fn single_update_rounds_leave_valid_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What a restart keeps is enough for the next decision to be the same, and the schedule still ends with all.
+    /// The state is enough for the next decision to be the same, and the schedule still ends with all
+    /// devices.
     #[test]
     fn restart_preserves_decisions(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
         let by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
@@ -248,7 +252,7 @@ proptest! {
         prop_assert_eq!(n.last(), Some(&N));
     }
 
-    /// A state that is cut, or has a number that is none, is refused, and changes nothing.
+    /// A state that is cut, or contains NaN, is refused and changes nothing.
     #[test]
     fn damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
         let mut policy = doubling(DoubleBy::Devices);

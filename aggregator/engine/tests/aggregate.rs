@@ -1,9 +1,9 @@
-//! The mean in fixed point: one result for one set of updates, and the right one.
+//! Mean in fixed point: correct, and independent of the order.
 
 use fedspan_engine::aggregate::{FixedPointMean, MAGNITUDE_MAX};
 use proptest::prelude::*;
 
-/// The grid that the module's text states.
+/// Grid step as documented.
 const STEP: f64 = 1.0 / (1u64 << 40) as f64;
 
 const LEN: usize = 3;
@@ -11,14 +11,14 @@ const LEN: usize = 3;
 fn mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
     let mut mean = FixedPointMean::new(LEN);
     for (weight, values) in updates {
-        // Cut anywhere it is the same vector.
+        // A vector cut at any place is the same vector.
         let (first, rest) = values.split_at(*weight as usize % (LEN + 1));
         mean.absorb(*weight, [first, rest]);
     }
     mean
 }
 
-/// Values of every magnitude that is accepted, from far below the grid to the bound.
+/// Values of every accepted magnitude, from far below the grid to the bound.
 fn value() -> impl Strategy<Value = f32> {
     let magnitude = (-60i32..=22, 0.5f32..1.0, any::<bool>());
     magnitude.prop_map(|(exponent, mantissa, negative)| {
@@ -32,7 +32,7 @@ fn updates() -> impl Strategy<Value = Vec<(u32, [f32; LEN])>> {
     proptest::collection::vec((weight, [value(), value(), value()]), 1..40)
 }
 
-/// The nearest multiple of the step to a value, as an integer: f32 times 2^40 is exact in f64.
+/// Nearest multiple of the step to a value, as an integer: f32 times 2^40 is exact in f64.
 fn steps(value: f32) -> i128 {
     (f64::from(value) / STEP).round_ties_even() as i128
 }
@@ -64,7 +64,7 @@ proptest! {
             let sum: i128 = updates.iter().map(|(w, v)| i128::from(*w) * steps(v[place])).sum();
             let exact = sum as f64 / weight as f64 * STEP;
             prop_assert!((value - exact).abs() <= exact.abs() * 1e-15, "{value:e} {exact:e}");
-            // And the f64 mean of the values themselves: half a step, and f64's own rounding.
+            // Compared with the f64 mean of the values: half a step, plus f64's own rounding.
             let total: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place])).sum();
             let size: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place]).abs()).sum();
             let bound = STEP / 2.0 + size / weight as f64 * 1e-14;
@@ -72,7 +72,7 @@ proptest! {
         }
     }
 
-    /// Of every bit pattern, and of halves of a step, which go to the even side.
+    /// For every bit pattern, and for halves of a step, which round to even.
     #[test]
     fn value_is_rounded_to_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
         for value in [f32::from_bits(bits), (f64::from(halves) * STEP / 2.0) as f32] {
@@ -110,7 +110,7 @@ fn largest_sums_do_not_overflow() {
         mean.absorb(u32::MAX, [[MAGNITUDE_MAX].as_slice()]);
     }
     assert_eq!(mean.value().unwrap(), vec![f64::from(MAGNITUDE_MAX)]);
-    // The stated reach, by the same arithmetic: 2^32 updates of weight 2^32 - 1 at the bound.
+    // The documented range, by the same arithmetic: 2^32 updates of weight 2^32 - 1 at the bound.
     let one = steps(MAGNITUDE_MAX) * i128::from(u32::MAX);
     assert!(one.checked_mul(1 << 32).is_some());
 }

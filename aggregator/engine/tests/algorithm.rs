@@ -1,4 +1,4 @@
-//! The server's side of each algorithm against its formula in f64, and its state across a restart.
+//! Server side of each algorithm, compared with its formula in f64, and its state across a restart.
 
 use crate::common;
 use crate::common::{bits, distance, gaussian, random, tensors};
@@ -38,12 +38,12 @@ fn gradient_tensor(matrix: &Matrix) -> Tensor {
     }
 }
 
-/// An f32 gradient, as f64.
+/// Matrix rounded to f32.
 fn rounded(matrix: &Matrix) -> Matrix {
     from_f32(matrix.nrows(), matrix.ncols(), &to_f32(matrix))
 }
 
-/// The positive-diagonal Q of a matrix by nalgebra's own Cholesky: `Q = B R^-1` with `R^T R = B^T B`.
+/// Positive-diagonal Q factor by nalgebra's Cholesky decomposition: `Q = B R^-1` with `R^T R = B^T B`.
 fn q_of(b: &Matrix) -> Matrix {
     let r = (b.transpose() * b).cholesky().unwrap().l().transpose();
     b * r.try_inverse().unwrap()
@@ -79,7 +79,7 @@ proptest! {
         prop_assert!(distance(server.representation(), &expected) < 1e-10);
     }
 
-    /// Devices send the gradient or their own step: the same mean, up to the rounding of f32.
+    /// Gradients and stepped representations give the same mean, up to the rounding of f32.
     #[test]
     fn gradient_and_representation_uploads_agree((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
@@ -98,8 +98,8 @@ proptest! {
         prop_assert!(distance(by_gradient.representation(), by_step.representation()) < 1e-5);
     }
 
-    /// Facts 1 and 2 of the papers' guide: with gradients orthogonal to B, R^T R = I + eta^2 G^T G, so that
-    /// Q differs from the unfactored step only in second order.
+    /// With gradients orthogonal to B, R^T R = I + eta^2 G^T G, so that Q differs from the unfactored step
+    /// only in second order.
     #[test]
     fn orthogonal_gradients_match_closed_form((d, k, n, seed) in shape(), size in 0.001f64..1.0) {
         let random = &mut random(seed);
@@ -124,7 +124,7 @@ proptest! {
         prop_assert!((server.representation() - &bar).norm() <= second.norm() + 1e-5);
     }
 
-    /// The server steps from what devices decode, not from what it encoded.
+    /// The server steps from the model that devices decode, not from the encoder's input.
     #[test]
     fn quantised_download_steps_from_decoded_model(
         (d, k, n, seed) in shape(), encoding in prop::sample::select(vec![Encoding::F16, Encoding::I8])
@@ -135,7 +135,7 @@ proptest! {
         let mut server = FedRep::new(start.clone(), FedRepParameters { download_encoding, ..parameters() });
         let request = server.request();
         prop_assert_eq!(request.encoding, encoding);
-        // A device by SPEC section 7.
+        // Device side by SPEC section 7.
         let values = &request.tensors[0].values;
         let mut held = vec![0.0; values.len()];
         encoding.decode(&common::encoded(encoding, values), &mut held).unwrap();
@@ -178,7 +178,7 @@ proptest! {
         prop_assert!(principal_angle_distance(&orthonormal(&b).unwrap(), &orthonormal(&sent).unwrap()) < 1e-4);
     }
 
-    /// Rounds of B and of A in turn: the mean of either, then A's Q, and the product stays what it was.
+    /// Rounds of B and of A alternate: the mean of either, then A's Q factor, with the product unchanged.
     #[test]
     fn rolora_averages_one_factor_per_round((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
@@ -223,7 +223,7 @@ proptest! {
         }
     }
 
-    /// FFA-LoRA: A as it began, and not sent to whom it has come.
+    /// FFA-LoRA keeps A as initialised, and does not send it to devices that have it.
     #[test]
     fn ffa_lora_requests_b_alone((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
@@ -241,8 +241,8 @@ proptest! {
         }
     }
 
-    /// Under a robust rule steps are from what devices hold, not from what was encoded: beside honest ones that hardly
-    /// move, whoever is far off does not move the model further than they do.
+    /// Under a robust rule steps are measured from the decoded model: beside honest devices that hardly move,
+    /// a distant attacker does not move the model further than they do.
     #[test]
     fn quantised_model_leaves_no_room_for_attackers((d, k, n, seed) in shape(), f16 in any::<bool>()) {
         let random = &mut random(seed);
@@ -268,11 +268,11 @@ proptest! {
         }
         server.finish().unwrap();
         let held = from_f32(d, k, &held(&sent[0].values));
-        // Each value may have been rounded once more on its way.
+        // Each value may have been rounded once more in transit.
         prop_assert!((server.representation() - held).amax() < 2e-6);
     }
 
-    /// A device whose matrix is `symmetric` answers both starts; both find its top eigenspace.
+    /// For a device with the matrix `symmetric`, both starts find its leading eigenspace.
     #[test]
     fn both_starts_find_top_eigenspace(k in 1usize..=3, more in 1usize..=9, seed in any::<u64>()) {
         let d = k + more;
@@ -316,7 +316,7 @@ proptest! {
         prop_assert!(principal_angle_distance(&top, moments.representation()) < 1e-5);
     }
 
-    /// A restart at any point: the copy goes on exactly as the original does.
+    /// After a restart at any point the copy continues exactly as the original does.
     #[test]
     fn restore_inverts_state((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
         let stream = &mut random(seed);
@@ -396,7 +396,7 @@ fn build(kind: usize, d: usize, k: usize, seed: u64) -> Box<dyn Algorithm> {
     }
 }
 
-/// What a device whose moment matrix is `matrix` answers: rows from their diagonal on.
+/// Upload of a device with the moment matrix `matrix`: rows from the diagonal on.
 fn moment_rows(task: &Task, matrix: &Matrix) -> Tensor {
     let Task::MomentRows { first, count } = *task else { panic!("another task") };
     let rows = usize::from(first)..usize::from(first + count);
@@ -413,13 +413,13 @@ fn rank_deficient_step_fails_and_keeps_model() {
     server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
     assert!(server.finish().is_err());
     assert_eq!(bits(server.representation()), bits(&start));
-    // And nothing of that round is left in the next.
+    // No update of the failed round is left in the next.
     server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&start)]);
     server.finish().unwrap();
     assert!(distance(server.representation(), &start) < 1e-6);
 }
 
-/// Descriptors count columns in 16 bits: a block of the moment matrix must fit them, too.
+/// A descriptor counts columns in 16 bits, and a block of the moment matrix must fit.
 #[test]
 fn moment_blocks_fit_descriptor() {
     let (d, k) = (784, 100);

@@ -1,4 +1,5 @@
-//! The engine beside a model of it: any history is as predicted, and ends; and examples of its rules.
+//! Engine compared with a simple model: any history of events has the predicted actions, and ends. Plus
+//! examples of single rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ proptest! {
         }
         world.finish_honestly();
         if world.model.phase == Phase::Failed {
-            // Failed stays failed.
+            // A failed campaign stays failed.
             world.apply(Op::Join(50));
             world.apply(Op::Tick);
             return Ok(());
@@ -36,49 +37,50 @@ proptest! {
         prop_assert_eq!(world.finished, 1);
         let expected = setup.rounds + if setup.power { ITERATIONS } else { 0 };
         prop_assert_eq!(world.model.commits.len(), expected as usize, "one commit a round");
-        // Newcomers, and those who were away, are still offered their head; it ends only once.
+        // New and returning devices are still invited to fit their heads, but the campaign finishes only
+        // once.
         for device in [100, 101] {
             world.apply(Op::Join(device));
-            let opening = world.pending.get(&device).cloned().expect("fit-head is offered");
-            prop_assert_eq!(opening.request.expects.len(), 0);
+            let broadcast = world.pending.get(&device).cloned().expect("fit-head is offered");
+            prop_assert_eq!(broadcast.request.expects.len(), 0);
             world.apply(Op::Answer(device, Kind::Good));
-            prop_assert_eq!(&world.counted[&device].id, &opening.id);
+            prop_assert_eq!(&world.counted[&device].id, &broadcast.id);
         }
     }
 }
 
-/// After a restart of its connection a device may be quicker than the opening on its way to it: its update was not
-/// read, so it is neither counted nor rejected, and counts when it comes again.
+/// A device that reconnects may send its update before the broadcast reaches it. The connection discards such
+/// an update: it neither counts nor is rejected, and counts when it is sent again.
 #[test]
 fn unread_update_keeps_device_in_round() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
     engine.handle(0, Event::Joined(0), &mut actions);
     engine.handle(0, Event::Joined(1), &mut actions);
-    let opening = actions.iter().find_map(|action| match action {
-        Action::Open(0, opening) => Some(Arc::clone(opening)),
+    let broadcast = actions.iter().find_map(|action| match action {
+        Action::Open(0, broadcast) => Some(Arc::clone(broadcast)),
         _ => None,
     });
-    let opening = opening.expect("asked");
+    let broadcast = broadcast.expect("asked");
     let mut say = |event| {
         let mut actions = Vec::new();
         engine.handle(0, event, &mut actions);
         (actions, engine.counters())
     };
-    let (actions, counters) = say(Event::Unread(0, opening.id));
+    let (actions, counters) = say(Event::Unread(0, broadcast.id));
     assert_eq!((actions, counters.unread, counters.rejected()), (vec![], 1, 0));
     let ack = |device, id, outcome| vec![Action::Acknowledge(device, Ack { id, outcome })];
     let outcome = AckOutcome::Rejected(Rejection::NotAsked);
-    assert_eq!(say(Event::Unread(7, opening.id)).0, ack(7, opening.id, outcome));
-    let next = RoundId { round: opening.id.round + 1, stage: 0 };
+    assert_eq!(say(Event::Unread(7, broadcast.id)).0, ack(7, broadcast.id, outcome));
+    let next = RoundId { round: broadcast.id.round + 1, stage: 0 };
     assert_eq!(say(Event::Unread(0, next)).0, ack(0, next, AckOutcome::Rejected(Rejection::WrongRound)));
-    let counted = say(Event::Update(0, honest(0, &opening))).0;
-    assert_eq!(counted, ack(0, opening.id, AckOutcome::Counted));
-    say(Event::Update(1, honest(1, &opening)));
-    assert_eq!(say(Event::Unread(0, opening.id)).0, ack(0, opening.id, AckOutcome::Late));
+    let counted = say(Event::Update(0, honest(0, &broadcast))).0;
+    assert_eq!(counted, ack(0, broadcast.id, AckOutcome::Counted));
+    say(Event::Update(1, honest(1, &broadcast)));
+    assert_eq!(say(Event::Unread(0, broadcast.id)).0, ack(0, broadcast.id, AckOutcome::Late));
 }
 
-/// The whole cohort is gone for good; somebody else is there.
+/// The whole cohort is gone for good, and another device is present.
 #[test]
 fn lost_cohort_is_replaced_by_present_devices() {
     let mut world = World::new(plain());
@@ -95,7 +97,7 @@ fn lost_cohort_is_replaced_by_present_devices() {
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// One device without samples must not end a campaign of others who have some.
+/// A device without samples must not end a campaign of others that have some.
 #[test]
 fn declining_cohort_is_replaced_by_uninvited_devices() {
     let fraction = Some((0.2, 1.0));
@@ -132,8 +134,8 @@ fn joined(setup: Setup, devices: u64) -> World {
     world
 }
 
-/// All four have answered or declined, and that is one too few: the round stays open with what it has, and
-/// who declined is asked again, in the same round.
+/// All four devices have answered or declined, one update too few: the round stays open with its updates, and
+/// the devices that declined are invited again to the same round.
 #[test]
 fn short_round_keeps_updates_and_retries_later() {
     let setup = Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..plain() };
@@ -147,11 +149,11 @@ fn short_round_keeps_updates_and_retries_later() {
     world.apply(Op::Decline(3, true));
     assert_eq!((world.model.last, world.model.commits.len()), (first, 0));
     assert_eq!(world.engine.wake(), Some(75));
-    // Once more in vain. It is put off by nobody who comes back only to decline.
+    // Another attempt in vain. A device that keeps rejoining and declining does not postpone the next one.
     world.apply(Op::Advance(10));
     world.apply(Op::Leave(3));
     world.apply(Op::Join(3));
-    assert_eq!(world.pending.remove(&3).map(|opening| opening.id), Some(first));
+    assert_eq!(world.pending.remove(&3).map(|broadcast| broadcast.id), Some(first));
     world.apply(Op::Decline(3, true));
     assert_eq!(world.engine.wake(), Some(75));
     for _ in 0..10 {
@@ -163,7 +165,7 @@ fn short_round_keeps_updates_and_retries_later() {
         world.apply(Op::Decline(1, true));
         assert_eq!(world.engine.open_round().unwrap().participants, [0, 2]);
     }
-    // Somebody new will do, and so will one who has samples at last.
+    // A new device can complete the round, and so can one that has samples at last.
     world.apply(Op::Join(6));
     assert_eq!(world.pending[&6].id, first);
     world.apply(Op::Decline(6, true));
@@ -194,7 +196,7 @@ fn short_round_invites_uninvited_devices_first() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
-/// A minimum that the participation rule never waits for does not hold up a round.
+/// A minimum above the policy's target does not hold up a round.
 #[test]
 fn policy_target_overrides_larger_minimum() {
     let fraction = Some((0.2, 1.0));
@@ -213,26 +215,26 @@ fn short_round_without_patience_fails_after_three_attempts() {
     for device in 0..3 {
         engine.handle(0, Event::Joined(device), &mut actions);
     }
-    let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
-    let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
-    let mut says = |event| {
+    let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+    let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
+    let mut handle = |event| {
         let mut actions = Vec::new();
         engine.handle(0, event, &mut actions);
         actions.retain(|action| !matches!(action, Action::Acknowledge(..)));
         actions
     };
-    let again = |device| Action::Open(device, Arc::clone(&opening));
-    assert_eq!(says(Event::Update(2, honest(2, &opening))), []);
-    assert_eq!(says(Event::Declined(0, decline)), []);
-    assert_eq!(says(Event::Declined(1, decline)), [again(0), again(1)]);
-    // One more counts: that is progress, and the tries are counted anew.
-    assert_eq!(says(Event::Update(0, honest(0, &opening))), []);
+    let again = |device| Action::Open(device, Arc::clone(&broadcast));
+    assert_eq!(handle(Event::Update(2, honest(2, &broadcast))), []);
+    assert_eq!(handle(Event::Declined(0, decline)), []);
+    assert_eq!(handle(Event::Declined(1, decline)), [again(0), again(1)]);
+    // One more update counts, so the attempts start again from zero.
+    assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
     for _ in 0..2 {
-        assert_eq!(says(Event::Declined(1, decline)), [again(1)]);
-        // A stray message is no try.
-        assert_eq!(says(Event::Update(0, honest(0, &opening))), []);
+        assert_eq!(handle(Event::Declined(1, decline)), [again(1)]);
+        // A stray message is not an attempt.
+        assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
     }
-    let actions = says(Event::Declined(1, decline));
+    let actions = handle(Event::Declined(1, decline));
     let [Action::Failed(failure)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(
         failure.to_string(),
@@ -241,7 +243,8 @@ fn short_round_without_patience_fails_after_three_attempts() {
     );
 }
 
-/// Who declined and is there is asked again when the deadline passes and another never came back.
+/// Connected devices that declined are invited again when the deadline passes and another device never
+/// returned.
 #[test]
 fn missed_deadline_invites_declined_devices_again() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..plain() };
@@ -260,8 +263,8 @@ fn missed_deadline_invites_declined_devices_again() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
-/// A straggler whose update comes after the deadline is told so, and the model is that of a campaign in which it never
-/// answered.
+/// A device whose update arrives after the deadline gets the outcome `Late`, and the model is that of a
+/// campaign without its update.
 #[test]
 fn late_update_never_counts() {
     let setup = Setup { fleet_size: 3, rounds: 3, ..plain() };
@@ -273,14 +276,14 @@ fn late_update_never_counts() {
         }
         for round in 0..3u64 {
             let began = 100 * round;
-            let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
+            let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
             for device in 0..2 {
-                engine.handle(began + 99, Event::Update(device, honest(device, &opening)), &mut actions);
+                engine.handle(began + 99, Event::Update(device, honest(device, &broadcast)), &mut actions);
             }
             assert_eq!(engine.wake(), Some(began + 100));
             actions.clear();
             engine.handle(began + 100, Event::Tick, &mut actions);
-            assert!(actions.contains(&Action::Close(2, opening.id)), "it is told to stop");
+            assert!(actions.contains(&Action::Close(2, broadcast.id)), "it is told to stop");
             let counted = actions.iter().find_map(|action| match action {
                 Action::Commit(record) => Some((record.participants.clone(), record.short_of)),
                 _ => None,
@@ -288,8 +291,8 @@ fn late_update_never_counts() {
             assert_eq!(counted, Some((vec![0, 1], Some(3))));
             if straggler_answers {
                 actions.clear();
-                engine.handle(began + 100, Event::Update(2, honest(2, &opening)), &mut actions);
-                let ack = Ack { id: opening.id, outcome: AckOutcome::Late };
+                engine.handle(began + 100, Event::Update(2, honest(2, &broadcast)), &mut actions);
+                let ack = Ack { id: broadcast.id, outcome: AckOutcome::Late };
                 assert_eq!(actions, [Action::Acknowledge(2, ack)]);
             }
         }
@@ -311,12 +314,13 @@ fn doubling() -> Setup {
     }
 }
 
-/// The number that the open round waits for.
+/// Target of the open round.
 fn waits_for(world: &World) -> usize {
     world.engine.open_round().unwrap().target
 }
 
-/// Four of six devices go for good: the stage of three ends with two, says so, and the next stage is of two.
+/// Four of six devices leave for good: the stage of three closes with two, the record says so, and the next
+/// stage is of two.
 #[test]
 fn stage_that_lost_devices_closes_short() {
     let mut world = joined(doubling(), 6);
@@ -337,14 +341,15 @@ fn stage_that_lost_devices_closes_short() {
     let counters = world.engine.counters();
     assert_eq!((counters.short, counters.absent), (1, 4));
     assert_eq!(waits_for(&world), 2);
-    // One that comes back counts again.
+    // A device that returns counts again.
     world.apply(Op::Join(0));
     world.apply(Op::Answer(4, Kind::Good));
     world.apply(Op::Answer(5, Kind::Good));
     assert_eq!(waits_for(&world), 3);
 }
 
-/// All have gone for good and nothing has counted: whoever comes, a stranger too, makes the round.
+/// All devices have left for good and no update has counted: any device that joins, a new one too, makes up
+/// the round.
 #[test]
 fn abandoned_round_invites_any_device_that_joins() {
     let mut world = joined(Setup { fleet_size: 3, ..doubling() }, 3);
@@ -360,7 +365,8 @@ fn abandoned_round_invites_any_device_that_joins() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
-/// A device that is always first with numbers that are none: the next to answer takes its place, in every stage.
+/// A device that always answers first with values that are not finite is replaced by the next arrival, in
+/// every stage.
 #[test]
 fn rejected_device_is_replaced_by_next_arrival() {
     let mut world = joined(doubling(), 6);
@@ -378,7 +384,7 @@ fn rejected_device_is_replaced_by_next_arrival() {
     assert_eq!(counters.short, 2, "where it waited for all six, five is what there was");
 }
 
-/// The time to try again comes when everybody has gone for good: nothing is due until somebody joins.
+/// The retry time comes when all devices have left for good: nothing is due until a device joins.
 #[test]
 fn nothing_is_due_without_devices() {
     let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..plain() };
@@ -393,7 +399,7 @@ fn nothing_is_due_without_devices() {
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// A fleet of one whose device lost an acknowledgement goes on.
+/// A fleet of one continues after its device has lost an acknowledgement.
 #[test]
 fn declined_round_is_repeated_under_new_id() {
     let mut world = World::new(Setup { fleet_size: 1, ..plain() });
@@ -405,7 +411,7 @@ fn declined_round_is_repeated_under_new_id() {
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// The last round of a start closes at its deadline, when everybody is gone: what is committed is the
+/// The last round of a start closes at its deadline, when all devices have left: the commit holds the
 /// algorithm's state all the same.
 #[test]
 fn start_that_ends_without_devices_can_be_restored() {
@@ -423,8 +429,8 @@ fn start_that_ends_without_devices_can_be_restored() {
         handle(&mut engine, 0, Event::Joined(device));
     }
     for device in [0, 1, 0] {
-        let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
-        handle(&mut engine, 1, Event::Update(device, honest(device, &opening)));
+        let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+        handle(&mut engine, 1, Event::Update(device, honest(device, &broadcast)));
     }
     for device in [0, 1] {
         handle(&mut engine, 2, Event::Left(device));
@@ -436,8 +442,8 @@ fn start_that_ends_without_devices_can_be_restored() {
     assert_eq!(result(&resumed), result(&engine));
 }
 
-/// A server is started again where heads are fitted: who joins is offered its head at once, a newcomer, too, and the campaign
-/// is finished when those are that were there.
+/// A server restarts while heads are fitted: any device that joins is invited at once, and the campaign
+/// finishes when all devices of the fleet have fitted their heads.
 #[test]
 fn finished_campaign_offers_heads_after_restart() {
     let setup = Setup { fleet_size: 3, ..plain() };
@@ -450,9 +456,9 @@ fn finished_campaign_offers_heads_after_restart() {
     for device in [7, 0, 1, 2, 8] {
         let mut actions = Vec::new();
         engine.handle(5, Event::Joined(device), &mut actions);
-        let [Action::Open(to, opening)] = actions.as_slice() else { panic!("{actions:?}") };
+        let [Action::Open(to, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
         assert_eq!(*to, device);
-        let answer = Event::Update(device, honest(device, opening));
+        let answer = Event::Update(device, honest(device, broadcast));
         let mut actions = Vec::new();
         engine.handle(6, answer, &mut actions);
         finished += actions.iter().filter(|action| **action == Action::Finished).count();
@@ -461,8 +467,8 @@ fn finished_campaign_offers_heads_after_restart() {
     assert_eq!(finished, 1);
 }
 
-/// Training ends after the first round in which the representation moved less than the settings say, and
-/// that is what a campaign of as many rounds gives; so does a server that was restarted in between.
+/// Training ends after the first round with a change below the setting, with the result of a campaign of that
+/// many rounds; a server that was restarted in between gives the same.
 #[test]
 fn small_change_ends_training() {
     for fedavg in [false, true] {
@@ -475,7 +481,7 @@ fn small_change_ends_training() {
         let bases: Vec<Matrix> = whole.kept[starts - 1..].iter().map(basis).collect();
         let moved: Vec<f64> =
             bases.windows(2).map(|two| principal_angle_distance(&two[0], &two[1])).collect();
-        // A bound under which round 6 or an earlier one is the first.
+        // A bound that round 6 or an earlier one is the first to meet.
         let stop_change = Some(moved[5] * 1.0001);
         let last = moved.iter().position(|moved| Some(*moved) < stop_change).unwrap() + 1;
         let stopping = Setup { stop_change, ..setup };
@@ -494,7 +500,7 @@ fn small_change_ends_training() {
             whole.kept[starts + last - 1].checkpoint.state
         );
 
-        // Restarted before the round that ends it: the committed state is the one before.
+        // Restarted before the round that ends training: the committed state is the one before.
         let before = &ended.kept[starts + last - 2];
         let mut engine = stopping.engine();
         assert!(engine.resume(0, &before.checkpoint));
@@ -508,12 +514,12 @@ fn small_change_ends_training() {
         assert_eq!(engine.checkpoint().done, after.phase);
         let mut actions = Vec::new();
         engine.handle(0, Event::Joined(9), &mut actions);
-        let [Action::Open(9, opening)] = actions.as_slice() else { panic!("{actions:?}") };
-        assert_eq!((engine.phase(), opening.request.expects.len()), (Phase::FitHead, 0));
+        let [Action::Open(9, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
+        assert_eq!((engine.phase(), broadcast.request.expects.len()), (Phase::FitHead, 0));
     }
 }
 
-/// However little is asked for, the start is not shortened.
+/// The start is not shortened, however large the setting is.
 #[test]
 fn small_change_does_not_end_start() {
     let life = live(Setup { power: true, stop_change: Some(1.0), ..plain() }.engine(), 2, usize::MAX);
@@ -539,7 +545,7 @@ fn stopped_training_closes_round_and_fits_heads() {
     assert!(engine.open_round().unwrap().broadcast.id > first);
 }
 
-/// A value that the encoding cannot hold is not sent as something else.
+/// A value that the encoding cannot represent is refused rather than sent as another one.
 #[test]
 fn unencodable_value_is_not_sent() {
     let (_, request) = request_of_f16(65_000.0);
@@ -551,7 +557,7 @@ fn unencodable_value_is_not_sent() {
     }
 }
 
-/// A request with one value of interest, and where it is.
+/// A request with one value of interest, and its index.
 fn request_of_f16(value: f32) -> (usize, Request) {
     let parameters = FedRepParameters {
         step_size: 0.5,
@@ -567,7 +573,7 @@ fn request_of_f16(value: f32) -> (usize, Request) {
     (5, request)
 }
 
-/// One device, alone in its round, takes the representation away: its first column is what the step takes off.
+/// A device, alone in its round, removes a direction of the representation: its step equals the first column.
 #[test]
 fn rank_deficient_round_is_repeated() {
     let ruin = |patience| {
@@ -575,15 +581,15 @@ fn rank_deficient_round_is_repeated() {
         let mut engine = setup.engine();
         let mut actions = Vec::new();
         engine.handle(0, Event::Joined(0), &mut actions);
-        let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
-        let mut update = honest(0, &opening);
+        let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+        let mut update = honest(0, &broadcast);
         for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
-            let sent = opening.request.tensors[0].values[index];
+            let sent = broadcast.request.tensors[0].values[index];
             *value = if index % K == 0 { sent / ETA } else { 0.0 };
         }
         actions.clear();
         engine.handle(1, Event::Update(0, update), &mut actions);
-        (engine, opening.id, actions)
+        (engine, broadcast.id, actions)
     };
     let (mut engine, id, actions) = ruin(Some(5));
     assert!(
@@ -598,69 +604,70 @@ fn rank_deficient_round_is_repeated() {
     let update = honest(0, again);
     engine.handle(7, Event::Update(0, update), &mut actions);
     assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
-    // Where asking again takes no time it is not done for ever.
+    // With a retry delay of 0 the attempts are bounded.
     let (mut engine, _, _) = ruin(Some(0));
     let mut failed = false;
     for _ in 0..3 {
         let mut actions = Vec::new();
         engine.handle(2, Event::Tick, &mut actions);
-        let Some(Action::Open(0, opening)) = actions.pop() else { break };
-        let mut update = honest(0, &opening);
+        let Some(Action::Open(0, broadcast)) = actions.pop() else { break };
+        let mut update = honest(0, &broadcast);
         update.tensors[0]
             .values
             .iter_mut()
-            .zip(&opening.request.tensors[0].values)
+            .zip(&broadcast.request.tensors[0].values)
             .enumerate()
             .for_each(|(index, (value, sent))| *value = if index % K == 0 { sent / ETA } else { 0.0 });
         engine.handle(2, Event::Update(0, update), &mut actions);
         failed = matches!(actions.last(), Some(Action::Failed(_)));
     }
     assert!(failed && engine.counters().ruined == 2, "{:?}", engine.counters());
-    // Without patience nothing would change.
+    // Without a retry delay the campaign fails at once.
     let (_, _, actions) = ruin(None);
     assert!(matches!(actions[..], [_, Action::Failed(_)]), "{actions:?}");
 }
 
-/// Who was asked later than the others may have made the round wait: after a restart, which does not know of those that have
-/// not answered, it closes with what was counted.
+/// A device invited later than the others may have made the round wait. After a restart, which does not know
+/// of devices without a counted update, the round closes with the updates that counted.
 #[test]
 fn widened_round_is_restored() {
     let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
-    let (checkpoint, opening) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
-    engine.handle(1, Event::Update(0, honest(0, &opening)), &mut actions);
+    let (checkpoint, broadcast) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
+    engine.handle(1, Event::Update(0, honest(0, &broadcast)), &mut actions);
     for device in [1, 2] {
-        let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
+        let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
         engine.handle(1, Event::Declined(device, decline), &mut actions);
     }
     [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(device), &mut actions));
-    engine.handle(3, Event::Update(7, honest(7, &opening)), &mut actions);
+    engine.handle(3, Event::Update(7, honest(7, &broadcast)), &mut actions);
     let round = engine.open_round().unwrap();
-    assert_eq!((round.broadcast.id, round.participants.as_slice()), (opening.id, &[0, 7][..]));
+    assert_eq!((round.broadcast.id, round.participants.as_slice()), (broadcast.id, &[0, 7][..]));
 
     let mut again = setup.engine();
     assert!(again.resume(3, &checkpoint));
     [1, 2].into_iter().for_each(|device| again.mark_excluded(device));
     for (at, device) in [(1, 0), (3, 7)] {
-        assert!(again.replay_update(at, device, &honest(device, &opening)), "{device}");
+        assert!(again.replay_update(at, device, &honest(device, &broadcast)), "{device}");
     }
     let mut actions = Vec::new();
     again.handle(3, Event::Resumed, &mut actions);
     let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
-    assert_eq!((record.id, record.participants.as_slice()), (opening.id, &[0, 7][..]));
+    assert_eq!((record.id, record.participants.as_slice()), (broadcast.id, &[0, 7][..]));
 }
 
-/// Everybody had left when the server went down, and one of them never comes back. Found by simulated disasters.
+/// All devices had left when the server went down, and one of them never returns. Found by simulated
+/// disasters.
 #[test]
 fn restored_round_does_not_wait_forever() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
-    let opening = Arc::clone(&engine.open_round().unwrap().broadcast);
-    // Two are gone before the third answers, which closes the round.
+    let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+    // Two devices leave before the third answers, which closes the round.
     for device in [1, 2] {
-        engine.handle(1, Event::Update(device, honest(device, &opening)), &mut actions);
+        engine.handle(1, Event::Update(device, honest(device, &broadcast)), &mut actions);
         engine.handle(1, Event::Left(device), &mut actions);
     }
     engine.handle(2, Event::Left(0), &mut actions);
@@ -676,7 +683,7 @@ fn restored_round_does_not_wait_forever() {
     again.handle(due, Event::Tick, &mut actions);
     assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2]);
 
-    // Where all come in time, it opens with the last of them; where few do, with the first that are enough.
+    // If all return in time, the round opens with the last of them; otherwise with the fewest that suffice.
     let mut again = setup.engine();
     assert!(again.resume(1_000_000, &checkpoint));
     (0..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));

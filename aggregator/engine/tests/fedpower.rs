@@ -1,4 +1,5 @@
-//! FedPower on the server: against Algorithms 1 to 3 written down a second time in f64, and by the laws of alignment.
+//! FedPower on the server, compared with a second implementation of Algorithms 1 to 3 in f64, and with the
+//! laws of alignment.
 
 use crate::common::{bits, gaussian, random};
 use fedspan_engine::aggregate::{Rule, UpdateWeight, procrustes};
@@ -26,7 +27,7 @@ const ALGORITHM_2: FedPowerParameters = FedPowerParameters {
     rule: Rule::Mean,
 };
 
-/// Covariances of devices that have `k` directions in common, more or less.
+/// Covariances of devices that approximately share `k` directions.
 fn covariances(devices: usize, d: usize, k: usize, apart: f64, seed: u64) -> Vec<Matrix> {
     let random = &mut random(seed);
     let common = random_basis(d, k, random);
@@ -48,7 +49,7 @@ fn tensor(matrix: &Matrix) -> Tensor {
     Tensor { role: Role::Subspace, rows, cols, values: to_f32(matrix) }
 }
 
-/// What an honest device answers, in f64 from the basis that came.
+/// Upload of an honest device, computed in f64 from the broadcast basis.
 fn answer(a: &Matrix, request: &fedspan_engine::Request) -> Vec<Tensor> {
     let Task::FedPower { iterations, upload, .. } = request.task else { panic!("{:?}", request.task) };
     let sent = &request.tensors[0];
@@ -84,7 +85,7 @@ fn run(all: &[Matrix], start: &Matrix, parameters: FedPowerParameters) -> FedPow
     server
 }
 
-/// Algorithm 2, straight from the paper without its noise, in f64 and by other means: alignment by Newton's iteration for
+/// Algorithm 2 of the paper without its noise, in f64 and by other means: alignment by Newton's iteration for
 /// the polar factor.
 fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool, aligned: bool) -> Matrix {
     let m = all.len();
@@ -114,7 +115,7 @@ fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool,
     orthonormal(&mean(&turned)).unwrap()
 }
 
-/// What f32 on the wire leaves of a difference, also where bases nearly cancel.
+/// Tolerance for the rounding to f32 on the wire, also where bases nearly cancel.
 const CLOSE: f64 = 1e-4;
 
 #[test]
@@ -180,12 +181,12 @@ proptest! {
             let other = random_basis(r, r, random);
             prop_assert!(away <= (&own * other - &reference).norm() + 1e-12);
         }
-        // Bases of one subspace become one basis.
+        // Bases of one subspace are aligned to one basis.
         let turned = &own * random_basis(r, r, random);
         prop_assert!((&turned * procrustes(&turned, &own) - &own).norm() < 1e-9 * own.norm());
     }
 
-    /// Signs and rotations of a device's basis are nobody's business.
+    /// Signs and rotations of a device's basis do not matter.
     #[test]
     fn device_rotations_change_nothing(seed in any::<u64>()) {
         let random = &mut random(seed);
@@ -198,7 +199,7 @@ proptest! {
             let tensors = answer(a, &request);
             one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
             let turn = random_basis(3, 3, random);
-            // The reference says what the basis is.
+            // The reference determines the basis.
             let turn = if device == 0 { Matrix::identity(3, 3) } else { turn };
             let turned: Vec<Tensor> =
                 tensors.iter().map(|t| tensor(&(from_f32(9, 3, &t.values) * &turn))).collect();
@@ -210,7 +211,7 @@ proptest! {
         prop_assert!(off < CLOSE, "{off:e}");
     }
 
-    /// In any order of arrival, and across a restart between two exchanges.
+    /// The bits are the same in any order of arrival, and across a restart between two exchanges.
     #[test]
     fn order_and_restarts_keep_every_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
         let rule = [Rule::Mean, Rule::GeometricMedian, Rule::ProjectorMean][rule];
@@ -246,7 +247,7 @@ fn single_steps_equal_power_method_on_mean() {
     let start = random_basis(12, 5, &mut random(2));
     let server = run(&all, &start, FedPowerParameters { iterations: 60, ..ALGORITHM_2 });
     let truth = top_eigenspace(&pooled, 3);
-    // Rank 5 for 3 directions: all of them lie in what was found.
+    // Rank 5 for 3 directions: the result contains all of them.
     let off = principal_angle_distance(server.representation(), &truth);
     assert!(off < CLOSE, "{off:e}");
     let mut centralised = start;
@@ -256,7 +257,7 @@ fn single_steps_equal_power_method_on_mean() {
     assert!(principal_angle_distance(server.representation(), &centralised) < CLOSE);
 }
 
-/// Without alignment, bases that are turned against each other cancel.
+/// Without alignment, bases that are rotated against each other cancel.
 #[test]
 fn local_steps_need_alignment() {
     let all = covariances(8, 12, 3, 0.15, 3);
@@ -270,7 +271,8 @@ fn local_steps_need_alignment() {
     assert!(off(false) > 2.0 * off(true), "{} and {}", off(false), off(true));
 }
 
-/// The one-shot divide and conquer of Fan et al. 2019: every device its own eigenspace, then the mean of the projectors.
+/// One-shot divide and conquer of Fan et al. 2019: each device's own eigenspace, then the mean of the
+/// projectors.
 #[test]
 fn single_exchange_equals_divide_and_conquer() {
     let all = covariances(8, 12, 3, 0.1, 5);
@@ -285,7 +287,7 @@ fn single_exchange_equals_divide_and_conquer() {
     assert!(off < CLOSE, "{off:e}");
 }
 
-/// Two references in a row are lost: the next one takes over, and the span does not mind.
+/// Two references in a row are lost: the next device takes over, and the span is unaffected.
 #[test]
 fn lost_reference_is_replaced_and_span_is_kept() {
     let all = covariances(6, 12, 3, 0.1, 7);
@@ -318,9 +320,9 @@ fn lost_reference_is_replaced_and_span_is_kept() {
     let (all_there, some_lost) =
         (go(|_, _| false), go(|round, id| round == 5 && id == 4 || round == 6 && id < 2));
     assert!(all_there < 0.02, "{all_there}");
-    // Other devices count in those two rounds: no more than that may change.
+    // Other devices count in those two rounds, so the span may change a little.
     assert!(some_lost < 0.02 + all_there, "{some_lost}");
-    // The same devices, with another reference: nearly the same mean.
+    // The same devices with another reference have nearly the same mean.
     let once = |reference| {
         let mut server = FedPower::new(start.clone(), FedPowerParameters { reference, ..parameters });
         exchange(&mut server, &all);
@@ -342,11 +344,11 @@ fn draws_act_as_weights() {
     let mut share = |device: usize, draws: u32| {
         drawn.absorb(device as DeviceId, UpdateWeight { samples: 1, draws }, &answer(&all[device], &request));
     };
-    // Device 0 is there for the others.
+    // Device 0 is invited as the reference only.
     share(0, 0);
     share(1, 1);
     share(3, 3);
-    // The same by hand: turned towards device 0 first, which then is nobody.
+    // The same by hand: aligned with device 0, which is left out of the mean.
     let turned = |device: usize| {
         let (own, of) = (answer(&all[device], &request), answer(&all[0], &request));
         let matrix = |t: &Tensor| from_f32(9, 2, &t.values);
@@ -359,13 +361,13 @@ fn draws_act_as_weights() {
     drawn.finish().unwrap();
     repeated.finish().unwrap();
     assert!((drawn.representation() - repeated.representation()).norm() < CLOSE);
-    // Nobody but the reference has answered: better than nothing.
+    // Only the reference has answered, so its update is used.
     let before = drawn.representation().clone();
     let request = drawn.request();
     drawn.absorb(2, UpdateWeight { samples: 1, draws: 0 }, &answer(&all[2], &request));
     drawn.finish().unwrap();
     assert_ne!(bits(&before), bits(drawn.representation()));
-    // Nobody at all: nothing is lost, and the exchange is due again.
+    // Without any update nothing is lost, and the exchange is repeated.
     let state = drawn.state();
     drawn.finish().unwrap();
     assert_eq!(state, drawn.state());
@@ -393,7 +395,7 @@ fn sampling_with_replacement_is_uniform() {
     }
     let expected = f64::from(rounds) * 0.6;
     let chi: f64 = counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
-    // Nine degrees of freedom; one in a million is beyond 43.
+    // Nine degrees of freedom: the value exceeds 43 with a probability of one in a million.
     assert!(chi < 43.0, "{chi}: {counts:?}");
 }
 
@@ -410,7 +412,7 @@ fn basis_unfit_for_alignment_is_not_admitted() {
     assert!(!two.admits(1, &[good[0].clone(), zero.clone()]));
     let one_shot = FedPowerParameters { local_steps: 10, rule: Rule::ProjectorMean, ..ALGORITHM_2 };
     assert!(!FedPower::new(start.clone(), one_shot).admits(1, std::slice::from_ref(&zero)));
-    // A product may have any rank: what is left of the mean is judged.
+    // A product may have any rank: only the mean must have full rank.
     let mut one = FedPower::new(start, ALGORITHM_2);
     assert!(one.admits(1, std::slice::from_ref(&zero)));
     let state = one.state();

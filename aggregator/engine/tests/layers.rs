@@ -1,4 +1,4 @@
-//! Sizes of networks of which devices cannot be told.
+//! Networks too large for the tensor descriptors.
 
 use fedspan_engine::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};
@@ -7,7 +7,7 @@ const fn shape(features: u16, front: Front, first: u16) -> NetworkShape {
     NetworkShape { features, front, hidden: [first, 0, 0], outputs: 3 }
 }
 
-/// A layer travels with its biases, so 65534 inputs are the most.
+/// A layer is sent with its biases, so it has at most 65534 inputs.
 #[test]
 fn layer_beyond_descriptor_limits_is_refused() {
     assert_eq!(shape(65_534, Front::Nothing, 2).check(), Ok(()));

@@ -1,4 +1,4 @@
-//! The factorisations: their defining identities, known answers by construction, errors for what has none.
+//! Matrix factorisations: defining identities, constructed answers, and errors.
 
 use crate::common::{bits, distance, gaussian, random};
 use fedspan_engine::linalg::{
@@ -26,7 +26,7 @@ fn bases_at(sines: &[f64], d: usize, seed: u64) -> (Matrix, Matrix) {
     (first, turned)
 }
 
-/// An invertible matrix of moderate condition.
+/// Invertible matrix of moderate condition.
 fn invertible(k: usize, seed: u64) -> Matrix {
     let random = &mut random(seed ^ 0x5a5a);
     let (left, right) = (random_basis(k, k, random), random_basis(k, k, random));
@@ -68,7 +68,7 @@ proptest! {
             prop_assert!((q.column(j) - other.column(j) * sign).amax() < 1e-12);
         }
         prop_assert!(distance(&orthonormal(&(&b * 1e-7)).unwrap(), &q) < 1e-12);
-        // And it is where it was: orthonormal input with its diagonal positive comes back.
+        // Orthonormal input with a positive diagonal is returned unchanged.
         prop_assert!(distance(&orthonormal(&q).unwrap(), &q) < 1e-13);
         prop_assert_eq!(bits(&orthonormal(&b).unwrap()), bits(&q));
     }
@@ -134,7 +134,7 @@ proptest! {
         let q = random_basis(d, k, &mut random(seed));
         prop_assert!(identity_error(&q) < 1e-13);
         prop_assert_eq!(bits(&q), bits(&random_basis(d, k, &mut random(seed))));
-        // In one dimension there are only two.
+        // In one dimension there are only two bases.
         prop_assert!(d == 1 || bits(&q) != bits(&random_basis(d, k, &mut random(seed.wrapping_add(1)))));
     }
 
@@ -183,7 +183,7 @@ fn orthogonal_spans_have_distance_one() {
     assert_eq!(principal_angle_distance(&a, &b), 1.0);
 }
 
-/// An eigensolver that iterates until it converges must not be given what never does.
+/// An eigensolver that iterates until convergence must not be given values with which it never converges.
 #[test]
 fn non_finite_values_do_not_hang() {
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -202,7 +202,7 @@ fn non_finite_values_do_not_hang() {
     assert!(orthonormal(&space).is_err());
 }
 
-/// Taking several sums at a time changes none of them, to the bit.
+/// Computing several sums at a time changes no bit of any.
 #[test]
 fn product_is_summed_row_by_row_for_any_shape() {
     let mut random = random(4);

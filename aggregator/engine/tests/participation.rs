@@ -1,4 +1,4 @@
-//! Who is asked: as many as the policy says, distinct, the same for the same seed and round.
+//! Cohorts of each policy: their size, without duplicates, and the same for the same seed and round.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ proptest! {
 }
 
 /// Every device has the same chance: 100 devices, 4000 rounds, a tenth each. The standard deviation of a
-/// device's count is 19; 5.5 of them for the worst of 100.
+/// device's count is 19; the bound is 5.5 of them for the worst of 100.
 #[test]
 fn draws_are_uniform_and_change_each_round() {
     let fleet: Vec<DeviceId> = (0..100).collect();
@@ -86,7 +86,7 @@ fn close(policy: &mut dyn Participation) {
     policy.closed(&ClosedRound { elapsed: 10, short_of: None, before: &still, model: &still });
 }
 
-/// One closed round.
+/// Runs one round to its end.
 fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
     let cohort = policy.cohort(number, fleet);
     close(policy);
@@ -99,25 +99,25 @@ fn stages_double_up_to_whole_fleet() {
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
-    // More at first than there are: all from the start.
+    // With fewer devices than the first stage waits for, all count from the start.
     assert_eq!(
         round(&mut Doubling::new(64, None, Schedule::Fixed(2), DoubleBy::Devices, 1), 1, &fleet),
         (30, 0)
     );
-    // A fleet that shrinks takes the stage with it.
+    // A stage shrinks with the fleet.
     assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 3));
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let fleets = [30, 30, 30, 7, 5, 3, 30];
     let rounds: Vec<_> =
         (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
-    // The stage waits for the fleet to be back.
+    // The stage continues when the fleet is back.
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 1), (5, 1), (3, 1), (16, 2)]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Drawn for a stage, a cohort of the size asked for stays for the stage; a restart changes nothing.
+    /// A cohort drawn for a stage stays for the stage, also after a restart.
     #[test]
     fn stage_keeps_cohort_over_restart(
         fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
@@ -150,7 +150,7 @@ proptest! {
     }
 }
 
-/// An outage that leaves fewer than a stage waits for ends no schedule: it goes on where it was.
+/// An outage that leaves fewer devices than a stage waits for does not end the schedule.
 #[test]
 fn schedule_survives_shrunken_fleet() {
     let fleet: Vec<DeviceId> = (0..64).collect();
@@ -164,7 +164,7 @@ fn schedule_survives_shrunken_fleet() {
     assert_eq!(run(Schedule::Theorem { contraction: 0.05 }), [4, 4, 3, 1, 4, 4]);
 }
 
-/// Where samples double, one device cannot complete a round alone by saying that it has very many.
+/// If samples double, a single device cannot complete a round by declaring very many.
 #[test]
 fn inflated_sample_count_completes_no_round_alone() {
     let fleet: Vec<DeviceId> = (0..10).collect();
@@ -174,8 +174,8 @@ fn inflated_sample_count_completes_no_round_alone() {
     assert_eq!((enough.samples, enough.answers), (60, 3));
 }
 
-/// With a cohort for every round the fastest few are of the whole fleet in time; as many are asked as of a random part,
-/// and the same.
+/// With a cohort drawn for every round, the fastest few come from the whole fleet over time; the cohort has
+/// the requested size and is the same as that of a random fraction.
 #[test]
 fn cohort_is_drawn_for_every_round() {
     let fleet: Vec<DeviceId> = (0..40).collect();
@@ -208,7 +208,7 @@ fn invalid_state_is_refused() {
     assert_eq!(policy.state(), [0.0; 5]);
 }
 
-/// Rounds of devices with a fixed order of arrival and fixed sizes, as far as they are waited for; who counted.
+/// Runs rounds of devices with a fixed order of arrival and fixed sizes, and returns the participants.
 fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
     let fleet: Vec<DeviceId> = (0..sizes.len() as u64).collect();
     let mut counted = Vec::new();
@@ -234,7 +234,8 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
     counted
 }
 
-/// The first two devices to answer have 10 samples together: stages of 10, 20, 40, 80 and all 100 samples.
+/// The first two devices to answer have 10 samples together, so the stages wait for 10, 20, 40, 80 and all
+/// 100 samples.
 #[test]
 fn doubling_by_samples_doubles_sample_count() {
     let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
@@ -243,7 +244,7 @@ fn doubling_by_samples_doubles_sample_count() {
     let expected = [2, 2, 3, 3, 7, 7, 9, 9, 10, 10, 10];
     let stages: Vec<u16> = vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     assert_eq!(counted, expected.into_iter().zip(stages).collect::<Vec<_>>());
-    // Equal sizes: as many devices as by devices.
+    // With equal sizes, doubling by samples waits for as many devices as doubling by devices.
     let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
     let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Devices, 1);
     assert_eq!(by_size(&mut by_samples, &[6; 30], 8), by_size(&mut by_devices, &[6; 30], 8));
@@ -252,8 +253,8 @@ fn doubling_by_samples_doubles_sample_count() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever the sizes: stages end, each has at least the samples of the one before, all count in the end, and a
-    /// restart changes nothing.
+    /// For any sizes: stages end, each has at least the samples of the one before, all devices count in the
+    /// end, and a restart changes nothing.
     #[test]
     fn doubling_by_samples_ends_with_all_devices(
         sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20

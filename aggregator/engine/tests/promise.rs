@@ -1,4 +1,4 @@
-//! What is promised and what is reported: no epsilon of an account is above the one that was asked for, to the last digit.
+//! Requested and reported privacy: no reported epsilon is above the requested one, to the last digit.
 
 use fedspan_engine::config::PrivacySection;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -6,12 +6,13 @@ use fedspan_engine::privacy::ledger_units::{epsilon_of, max_units, provisioned};
 use fedspan_engine::privacy::{Delta, Epsilon, Releases, shown};
 use proptest::prelude::*;
 
-/// What a device is charged for a release with this square of its multiplier, in 2^-16: its inverse in 2^-30, rounded up.
+/// Charge of a device for a release with this square of its multiplier, in 2^-16: the inverse in 2^-30,
+/// rounded up.
 fn charge(square: u64) -> u64 {
     (1u64 << 46).div_ceil(square)
 }
 
-/// From a power of ten to another one, as anybody may write it.
+/// Value between two powers of ten, as a user may write it.
 fn magnitude(from: f64, to: f64) -> impl Strategy<Value = f64> {
     let free = (from..to).prop_map(|exponent| libm::pow(10.0, exponent));
     // 0.5, 0.33333, 2: with few digits or many.
@@ -62,7 +63,7 @@ proptest! {
     }
 }
 
-/// Found before charges counted: 0.4 % above.
+/// Before charges were part of the calibration, this epsilon was 0.4 % too large.
 #[test]
 fn many_noisy_releases_stay_within_epsilon() {
     for asked in [0.1, 0.5, 1.0, 2.0, 10.0] {

@@ -1,4 +1,4 @@
-//! The robust rules: laws that each keeps, and oracles that know nothing of how it is computed.
+//! Robust rules: laws that each obeys, and oracles that are computed differently.
 
 use crate::common::{gaussian, random};
 use fedspan_engine::aggregate::{
@@ -35,8 +35,8 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(x, y)| x - y).collect::<Vec<_>>())
 }
 
-/// What the geometric median minimises: a distance beyond the median norm counts as such, one within it as its
-/// square, joined smoothly; of updates clipped to that norm. The norm is found by counting.
+/// Objective of the geometric median: a distance beyond the median norm counts as such, one within it as its
+/// square, joined smoothly, for updates clipped to that norm. The norm is found by counting.
 fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     let total: f64 = updates.iter().map(|(w, _)| w).sum();
     let at_most = |r: f64| updates.iter().filter(|(_, v)| norm(v) <= r).map(|(w, _)| w).sum::<f64>();
@@ -46,7 +46,7 @@ fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     (radius, updates.iter().map(|(w, v)| (*w, clip(v))).collect())
 }
 
-/// Gradient descent with halved steps on that, until nothing becomes smaller.
+/// Minimises the objective by gradient descent with step halving, until it no longer decreases.
 fn minimise(radius: f64, points: &[(f64, Vec<f64>)]) -> Vec<f64> {
     let value = |z: &[f64]| -> f64 {
         let huber = |r: f64| if r <= radius { r * r / (2.0 * radius) } else { r - radius / 2.0 };
@@ -83,7 +83,7 @@ fn tensor(role: Role, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// One result for one set of updates, whatever the order of arrival.
+    /// A set of updates has one result, in any order of arrival.
     #[test]
     fn rules_are_independent_of_arrival_order(seed in any::<u64>(), n in 1usize..12, which in 0usize..5, by_samples in any::<bool>()) {
         let (d, k) = (5, 2);
@@ -108,7 +108,7 @@ proptest! {
             } else {
                 round.take_vector(&[]).unwrap()
             };
-            // Nothing is left of the round.
+            // The round is empty afterwards.
             assert!(round.take_vector(&[]).is_none() && round.take_subspace(&reference).unwrap().is_none());
             values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
         };
@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// A device that is there twice is one of twice the weight.
+    /// A device that occurs twice equals one of twice the weight.
     #[test]
     fn duplicate_equals_double_weight(seed in any::<u64>(), n in 1usize..10, weights in proptest::collection::vec(1u32..9, 10)) {
         let values = vectors(n, 6, seed);
@@ -157,7 +157,7 @@ proptest! {
         prop_assert!(apart(&found, &expected) < 1e-5 * radius, "{found:?} {expected:?}");
     }
 
-    /// Who sends anything from afar, however far, moves it no further than the longest honest update.
+    /// An attacker, however far away, moves the median no further than the longest honest update.
     #[test]
     fn minority_moves_geometric_median_within_bound(seed in any::<u64>(), size in 1f32..1e6) {
         let (honest, length) = (11, 6);
@@ -173,7 +173,7 @@ proptest! {
             .fold(0.0, f64::max);
         let median = geometric_median(&weighted(&all, &[1.0; 20]), &[]);
         prop_assert!(norm(&median) <= longest * (1.0 + 1e-9), "{} {longest}", norm(&median));
-        // Each coordinate of a trimmed mean that leaves out as many lies among the honest ones.
+        // Each coordinate of a trimmed mean that cuts off as many lies among the honest ones.
         let trimmed = trimmed_mean(&weighted(&all, &[1.0; 20]), 0.45);
         for (i, value) in trimmed.iter().enumerate() {
             let own: Vec<f64> = values[..honest].iter().map(|v| f64::from(v[i])).collect();
@@ -182,7 +182,7 @@ proptest! {
         }
     }
 
-    /// Every weight a whole number: as many copies, sorted, and a slice of them.
+    /// With integer weights: as many copies, sorted, and a slice of them.
     #[test]
     fn trimmed_mean_matches_sorted_oracle(
         seed in any::<u64>(), weights in proptest::collection::vec(1usize..6, 1..10), cut in 0usize..10
@@ -206,8 +206,8 @@ proptest! {
         }
     }
 
-    /// As many devices as the trim says, whatever they weigh, send what they like: every coordinate stays among those of
-    /// the others.
+    /// As many devices as the trim allows, of any weight, send arbitrary values: every coordinate stays among
+    /// those of the others.
     #[test]
     fn trimmed_mean_withstands_heaviest_devices(
         seed in any::<u64>(), mut samples in proptest::collection::vec(1u32..40, 5..30), lie in -1e6f32..1e6
@@ -228,7 +228,7 @@ proptest! {
         }
     }
 
-    /// However unequal devices are, or say they are.
+    /// For devices of any declared sizes.
     #[test]
     fn heaviest_fifth_has_at_most_quarter_of_weight(mut declared in proptest::collection::vec(1u32.., 1..60), shift in 0u32..31) {
         declared.iter_mut().for_each(|count| *count = (*count >> shift).max(1));
@@ -241,11 +241,11 @@ proptest! {
         };
         let (bound, median) = (cap.bound(&declared), declared[(n - 1) / 2]);
         prop_assert!(bound >= 1 && bound <= median && quarter(bound), "{bound}");
-        // And no tighter than that.
+        // The bound is tight.
         prop_assert!(bound == median || !quarter(bound + 1), "{bound}, {median}");
     }
 
-    /// A subspace has no basis of its own: neither has the result.
+    /// The result does not depend on the basis in which a device expresses its subspace.
     #[test]
     fn subspace_rules_are_independent_of_device_rotation(seed in any::<u64>(), n in 1usize..8, k in 1usize..4) {
         let (d, random) = (7, &mut random(seed));
@@ -261,7 +261,7 @@ proptest! {
         }
     }
 
-    /// By d x d matrices and nothing else.
+    /// Compared with a computation on d x d matrices.
     #[test]
     fn projector_median_matches_dense_median(seed in any::<u64>(), n in 2usize..8) {
         let (d, k, random) = (6, 2, &mut random(seed));
@@ -304,19 +304,20 @@ proptest! {
         let random = &mut random(seed);
         let basis = random_basis(300, 3, random);
         let near = orthonormal(&(&basis + gaussian(300, 3, random) * 0.01)).unwrap();
-        // Of the block iteration, too: d is over what is decomposed densely.
+        // Also for the block iteration: d is above the largest size that is decomposed densely.
         for (basis, near) in [(basis, near), (random_basis(6, 2, random), random_basis(6, 2, random))] {
             let same: Vec<(f64, Matrix)> = weights.iter().map(|w| (*w, basis.clone())).collect();
             for rule in [projector_mean, projector_geometric_median] {
                 prop_assert!(principal_angle_distance(&rule(&same, &near).unwrap(), &basis) < 1e-7);
             }
-            // In its own terms the span is the basis itself: heads that go on still fit.
+            // In the reference basis the span is the basis itself, so that kept heads still fit.
             prop_assert!((projector_mean(&same, &basis).unwrap() - &basis).amax() < 1e-9);
         }
     }
 }
 
-/// One subspace a device, once: 45 % agree on an orthogonal plane (research: 1.6 times the clean distance at most).
+/// One subspace per device: 45 % agree on an orthogonal plane (research: at most 1.6 times the clean
+/// distance).
 #[test]
 fn forty_five_percent_attackers_on_orthogonal_plane_lose() {
     let (n, d, k) = (40, 20, 2);
@@ -342,8 +343,8 @@ fn forty_five_percent_attackers_on_orthogonal_plane_lose() {
     assert!(average(&mean) > 10.0 * average(&clean), "the attack is none: {}", average(&mean));
 }
 
-/// The two ways to the top eigenspace agree where both can go.
-/// Steps that are shorter than the grid of an encoding make honest bases the same, bit by bit.
+/// Steps shorter than the grid of an encoding make honest bases equal, bit by bit; a fifth of attackers must
+/// not win then.
 #[test]
 fn fifth_of_attackers_loses_against_exact_agreement() {
     for jitter in [0.0, 1e-7, 1e-3] {
@@ -376,19 +377,20 @@ fn declared_samples_are_bounded_by_other_devices() {
     let relative = SampleCap { max_samples: 100, relative: true };
     assert_eq!(relative.bound(&[]), 100);
     assert_eq!(relative.bound(&[7]), 7);
-    // A fifth of liars among equals, in either direction, changes nobody's weight.
+    // A fifth of lying devices among equal ones, in either direction, changes no device's weight.
     assert_eq!(relative.bound(&[40, 40, 40, 40, 1_000_000_000]), 40);
     assert_eq!(relative.bound(&[1, 40, 40, 40, 40]), 40);
     assert_eq!(relative.total(&[40, 40, 40, 40, 1_000_000_000]), 200);
     assert_eq!(relative.bound(&[200, 300, 400]), 100);
-    // The median is 10; two that lie would have 20 of 64.
+    // The median is 10; with it, two lying devices would have 20 of 64.
     let unequal = [1, 1, 1, 1, 10, 10, 10, 10, 1_000_000_000, 1_000_000_000];
     assert_eq!((relative.bound(&unequal), relative.total(&unequal)), (2, 16));
     let absolute = SampleCap { max_samples: 100, relative: false };
     assert_eq!((absolute.bound(&[7]), absolute.total(&[7, 90, 100])), (100, 197));
 }
 
-/// Four honest devices of 40 samples, one that says a billion: under a robust rule it counts as one of them.
+/// Four honest devices of 40 samples, and one that declares a billion: under a robust rule it counts like one
+/// of them.
 #[test]
 fn billion_declared_samples_count_as_one() {
     let update = |value: f32| [tensor(Role::Gradient, 1, 1, vec![value])];
@@ -414,7 +416,7 @@ fn rank_deficient_representation_is_not_admitted() {
     for rule in RULES {
         assert!(round(rule).admits(&good) && round(rule).admits(&[]));
         assert!(!round(rule).admits(&bad));
-        // What is no representation may well be of lower rank.
+        // An upload that is no representation may be rank deficient.
         assert!(round(rule).admits(&bad.clone().map(|tensor| Tensor { role: Role::Gradient, ..tensor })));
     }
 }

@@ -23,7 +23,7 @@ pub fn gaussian(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
     Matrix::from_fn(rows, cols, |_, _| random.normal())
 }
 
-/// The tensors that a request asks for, drawn from `random`; each value a normal number times `scale`.
+/// Random tensors in answer to a request; each value is a normal number times `scale`.
 pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) -> Vec<Tensor> {
     let tensor = |d: &TensorDescriptor| Tensor {
         role: d.role,
@@ -34,7 +34,7 @@ pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) ->
     expects.iter().map(tensor).collect()
 }
 
-/// An update as the connection hands it on.
+/// Update as the connection passes it on.
 pub fn update(id: RoundId, samples: u32, expects: &[TensorDescriptor], tensors: Vec<Tensor>) -> Update {
     Update { id, samples, skipped: 0, descriptors: expects.to_vec(), tensors }
 }
