@@ -23,7 +23,7 @@ const FALLBACK_RIDGE: f32 = 0.07;
 
 fn engine(deadline: Option<Millis>) -> Engine {
     let mut engine = common::campaign::Setup { fleet_size: 3, rounds: 1, deadline, ..plain() }.engine();
-    let head = HeadSolve::LeaveOneOut { otherwise: FALLBACK_RIDGE };
+    let head = HeadSolve::LeaveOneOut { fallback_ridge: FALLBACK_RIDGE };
     engine = engine.with_final_head(head);
     engine.with_ridge_scores(Some(2))
 }
@@ -102,7 +102,7 @@ impl Life {
     /// Ridge in the requests for heads.
     fn published(&self) -> f32 {
         match self.broadcast().request.task {
-            Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise } } => otherwise,
+            Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: otherwise } } => otherwise,
             task => panic!("{task:?}"),
         }
     }
@@ -138,7 +138,7 @@ fn all_devices_score_and_receive_ridge() {
     let [(77, broadcast)] = &life.open[..] else { panic!() };
     assert_eq!(
         broadcast.request.task,
-        Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: ridge(6) } }
+        Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: ridge(6) } }
     );
 }
 
@@ -326,7 +326,7 @@ fn foreign_checkpoint_is_refused() {
 #[test]
 fn private_fleet_has_no_ridge_round() {
     let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
-    let head = HeadSolve::LeaveOneOut { otherwise: 0.25 };
+    let head = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
     let mut life = Life::new(setup.engine().with_final_head(head));
     life.handle(0, Event::Joined(0));
     let (device, broadcast) = life.open.pop().unwrap();

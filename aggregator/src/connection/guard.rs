@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fedspan_protocol::Error;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::{SCHEMA_HASH, WIRE_VERSION, wire_capacity};
-use fedspan_protocol::message::{Fault, Hello, Introduction, Refusal, ToDevice, ToServer, decode};
-use fedspan_protocol::secure::{Channel, Greeting, NONCE, TAG, Unopened, transcript};
+use fedspan_protocol::message::{Fault, Hello, HelloPrefix, Refusal, ToDevice, ToServer, decode};
+use fedspan_protocol::secure::{Channel, HandshakeInit, NONCE, OpenError, TAG, transcript};
 
 use super::Gate;
 use crate::keys::AcceptedKey;
@@ -126,7 +126,7 @@ impl Guard {
     }
 
     fn hello(&mut self, hello: Hello, body: &[u8], bytes: &[u8]) -> Heard<'static> {
-        let greeting = match Greeting::read(body) {
+        let greeting = match HandshakeInit::read(body) {
             None if !body.is_empty() => return Heard::Fault(Fault::Malformed),
             greeting => greeting,
         };
@@ -204,13 +204,13 @@ impl Guard {
             Some(open) => open.channel.open(frame),
             None => {
                 frame.fill(0);
-                Err(Unopened::Forged)
+                Err(OpenError::Forged)
             }
         };
         let message = match opened {
             Ok(message) => message,
             Err(reason) => {
-                let replayed = reason == Unopened::Replayed;
+                let replayed = reason == OpenError::Replayed;
                 count(if replayed { &mut self.seals.replayed } else { &mut self.seals.forged });
                 return Heard::Dropped;
             }
@@ -253,7 +253,7 @@ fn is_public(message: &ToDevice) -> bool {
 fn foreign(message: &[u8]) -> Option<Refusal> {
     // Most messages are none.
     message.first().filter(|&&tag| tag == 0)?;
-    let hello = Introduction::read(message).ok()?;
+    let hello = HelloPrefix::read(message).ok()?;
     if hello.wire_version != WIRE_VERSION {
         return Some(Refusal::WireVersion { served: WIRE_VERSION });
     }

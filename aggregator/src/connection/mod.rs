@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fedspan_protocol::assembly::plan;
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, wire_capacity};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
@@ -275,10 +275,10 @@ impl Connection {
             let known = self.device;
             // The decoder lends its buffer; what was read from it is owned before `self` is needed again.
             let heard = match self.decoder.feed(input) {
-                Fed::NeedMore => return None,
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => self.guard.checked(message),
-                Fed::Sealed(frame) => self.guard.sealed(frame, known),
+                FeedResult::NeedMore => return None,
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => self.guard.checked(message),
+                FeedResult::Sealed(frame) => self.guard.sealed(frame, known),
             };
             let parsed = match heard {
                 Heard::Message(message, body) => {
@@ -443,7 +443,7 @@ impl Connection {
         settle(&mut self.incoming, &mut self.settled);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         let task = opening.request.task;
-        let plain = task.without_choice().filter(|_| !self.chooses);
+        let plain = task.without_ridge_choice().filter(|_| !self.chooses);
         self.traffic.unchosen = self.traffic.unchosen.saturating_add(plain.is_some().into());
         let opening = Arc::clone(opening);
         self.open = Some(Cut { opening, task: plain.unwrap_or(task), tensors });

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, Privacy, ToDevice, ToServer, decode};
 
 pub use values::*;
@@ -105,10 +105,10 @@ pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
     let mut all = Vec::new();
     loop {
         match decoder.feed(&mut bytes) {
-            Fed::NeedMore => return all,
-            Fed::Dropped(why) => panic!("a bad frame from the server: {why:?}"),
-            Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
-            Fed::Message(message) => {
+            FeedResult::NeedMore => return all,
+            FeedResult::Dropped(why) => panic!("a bad frame from the server: {why:?}"),
+            FeedResult::Sealed(_) => panic!("a sealed frame from a server without keys"),
+            FeedResult::Message(message) => {
                 let (message, body) = decode::<ToDevice>(message).unwrap();
                 all.push((message, body.to_vec()));
             }

@@ -22,13 +22,13 @@ const PLAIN: Descent = Descent { momentum: 0.0, ..SMALL };
 const ALL: [usize; 3] = [0, 1, 2];
 
 const PERSONAL: [NetworkMethod; 4] = [
-    NetworkMethod::Ditto { pull: 0.7 },
-    NetworkMethod::Apfl { own: 0.3, adaptation: 0.5 },
-    NetworkMethod::L2gd { part: 0.4, coin: 0.0 },
-    NetworkMethod::FedMtl { pull: 0.5 },
+    NetworkMethod::Ditto { proximal_weight: 0.7 },
+    NetworkMethod::Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 },
+    NetworkMethod::L2gd { averaging_step: 0.4, averaging_probability: 0.0 },
+    NetworkMethod::FedMtl { proximal_weight: 0.5 },
 ];
 const OF_EVERYONE: [NetworkMethod; 4] = [
-    NetworkMethod::FedProx { pull: 0.5 },
+    NetworkMethod::FedProx { proximal_weight: 0.5 },
     NetworkMethod::Scaffold,
     NetworkMethod::PerFedAvg { inner_step: 0.2, hessian_free: false },
     NetworkMethod::PerFedAvg { inner_step: 0.2, hessian_free: true },
@@ -78,17 +78,20 @@ fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
 #[test]
 fn what_everyone_shares_is_that_of_fedavg() {
     for method in [
-        NetworkMethod::FedProx { pull: 0.0 },
-        NetworkMethod::Ditto { pull: 0.7 },
-        NetworkMethod::Apfl { own: 0.3, adaptation: 0.5 },
+        NetworkMethod::FedProx { proximal_weight: 0.0 },
+        NetworkMethod::Ditto { proximal_weight: 0.7 },
+        NetworkMethod::Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 },
         // Who goes all the way to the mean begins with it.
-        NetworkMethod::L2gd { part: 1.0, coin: 0.0 },
+        NetworkMethod::L2gd { averaging_step: 1.0, averaging_probability: 0.0 },
     ] {
         for descent in [SMALL, PLAIN] {
             assert_eq!(bits(method, descent), bits(NetworkMethod::FedAvg, descent), "{method:?}");
         }
     }
-    assert_ne!(bits(NetworkMethod::FedProx { pull: 0.01 }, SMALL), bits(NetworkMethod::FedAvg, SMALL));
+    assert_ne!(
+        bits(NetworkMethod::FedProx { proximal_weight: 0.01 }, SMALL),
+        bits(NetworkMethod::FedAvg, SMALL)
+    );
 }
 
 /// With one batch an epoch, which serves for the inner and the outer gradient.
@@ -162,7 +165,10 @@ fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
 
 #[test]
 fn who_is_drawn_nowhere_trains_alone() {
-    for method in [NetworkMethod::L2gd { part: 0.0, coin: 0.0 }, NetworkMethod::FedMtl { pull: 0.0 }] {
+    for method in [
+        NetworkMethod::L2gd { averaging_step: 0.0, averaging_probability: 0.0 },
+        NetworkMethod::FedMtl { proximal_weight: 0.0 },
+    ] {
         let [mut ours, mut alone] =
             [method, NetworkMethod::LocalOnly].map(|method| Fleet::new(method, SMALL, 2));
         for who in [&ALL[..], &[1, 2], &ALL] {
@@ -177,8 +183,9 @@ fn who_is_drawn_nowhere_trains_alone() {
 
 #[test]
 fn a_mixture_of_one_network_is_that_network() {
-    let mut everyones = Fleet::new(NetworkMethod::Apfl { own: 0.0, adaptation: 0.0 }, SMALL, 2);
-    let mut own = Fleet::new(NetworkMethod::Apfl { own: 1.0, adaptation: 0.0 }, SMALL, 2);
+    let mut everyones =
+        Fleet::new(NetworkMethod::Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }, SMALL, 2);
+    let mut own = Fleet::new(NetworkMethod::Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }, SMALL, 2);
     let [mut fedavg, mut alone] =
         [NetworkMethod::FedAvg, NetworkMethod::LocalOnly].map(|m| Fleet::new(m, SMALL, 2));
     for _ in 0..2 {

@@ -64,7 +64,8 @@ pub struct Oracle {
 impl Oracle {
     /// All begin with `start`.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16, start: Vector) -> Self {
-        let alpha = if let NetworkMethod::Apfl { own, .. } = method { own.into() } else { 0.0 };
+        let alpha =
+            if let NetworkMethod::Apfl { mixing_weight: own, .. } = method { own.into() } else { 0.0 };
         let control = vec![0.0; start.len()];
         let device = Device { own: start.clone(), control: control.clone(), alpha };
         Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
@@ -86,7 +87,9 @@ impl Oracle {
         let g = |w: &[f64]| gradient(set, w);
         let pulled = |pull: f32, w: &[f64]| plus(&g(w), pull.into(), &minus(w, w0));
         match self.method {
-            NetworkMethod::FedProx { pull } => (self.descend(w0.clone(), |w| pulled(pull, w)), none),
+            NetworkMethod::FedProx { proximal_weight: pull } => {
+                (self.descend(w0.clone(), |w| pulled(pull, w)), none)
+            }
             NetworkMethod::Scaffold => {
                 let correction = minus(&self.control, &device.control);
                 let y = self.descend(w0.clone(), |w| plus(&g(w), 1.0, &correction));
@@ -109,11 +112,11 @@ impl Oracle {
                 };
                 (self.descend(w0.clone(), step), none)
             }
-            NetworkMethod::Ditto { pull } => {
+            NetworkMethod::Ditto { proximal_weight: pull } => {
                 device.own = self.descend(device.own.clone(), |v| pulled(pull, v));
                 (self.descend(w0.clone(), g), none)
             }
-            NetworkMethod::Apfl { adaptation, .. } => {
+            NetworkMethod::Apfl { mixing_step_size: adaptation, .. } => {
                 let mixed = |alpha: f64, v: &[f64], w: &[f64]| plus(&plus(w, alpha, v), -alpha, w);
                 let slope = g(&mixed(device.alpha, &device.own, w0));
                 let apart = minus(&device.own, w0);
@@ -130,12 +133,12 @@ impl Oracle {
                 device.own = both[length..].to_vec();
                 (both[..length].to_vec(), none)
             }
-            NetworkMethod::L2gd { part, .. } => {
+            NetworkMethod::L2gd { averaging_step: part, .. } => {
                 let moved = plus(&device.own, part.into(), &minus(w0, &device.own));
                 device.own = self.descend(moved, g);
                 (device.own.clone(), none)
             }
-            NetworkMethod::FedMtl { pull } => {
+            NetworkMethod::FedMtl { proximal_weight: pull } => {
                 device.own = self.descend(device.own.clone(), |w| pulled(pull, w));
                 (device.own.clone(), none)
             }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX, UNTIL_SETTLED};
+use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX, UNTIL_PLATEAU};
 use fedspan_protocol::message::{Descent, Filters};
 
 use super::algorithm_name::AlgorithmName;
@@ -95,7 +95,7 @@ pub struct NetworkSection {
     pub head_epochs: u16,
     /// Epochs of all other layers per round.
     pub epochs: u16,
-    /// Epochs of the head after the last round; [`UNTIL_SETTLED`] to train as long as the loss falls.
+    /// Epochs of the head after the last round; [`UNTIL_PLATEAU`] to train as long as the loss falls.
     pub tuning_epochs: u16,
     /// Whether models are evaluated after these epochs.
     pub tuned: bool,
@@ -280,7 +280,7 @@ fn read_method(
     let method = match name {
         AlgorithmName::FedPer => NetworkMethod::FedPer,
         AlgorithmName::FedAvg => NetworkMethod::FedAvg,
-        AlgorithmName::FedProx => NetworkMethod::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
+        AlgorithmName::FedProx => NetworkMethod::FedProx { proximal_weight: number("pull", 0.1, 0.0..=1e6)? },
         AlgorithmName::Scaffold => NetworkMethod::Scaffold,
         AlgorithmName::LgFedAvg => {
             let (front, hidden) = model.counts();
@@ -294,10 +294,10 @@ fn read_method(
             inner_step: number("inner_step", inner_step, 0.0..=1e6)?,
             hessian_free: name == AlgorithmName::PerFedAvgHf,
         },
-        AlgorithmName::Ditto => NetworkMethod::Ditto { pull: number("pull", 0.1, 0.0..=1e6)? },
+        AlgorithmName::Ditto => NetworkMethod::Ditto { proximal_weight: number("pull", 0.1, 0.0..=1e6)? },
         AlgorithmName::Apfl => NetworkMethod::Apfl {
-            own: number("own", 0.25, 0.0..=1.0)?,
-            adaptation: number("adaptation", 0.0, 0.0..=1e6)?,
+            mixing_weight: number("own", 0.25, 0.0..=1.0)?,
+            mixing_step_size: number("adaptation", 0.0, 0.0..=1e6)?,
         },
         AlgorithmName::L2gd => {
             let coin = place("coin").number("coin", Some(0.0), 0.0..=0.99)?;
@@ -306,10 +306,10 @@ fn read_method(
                     format!("found {coin}, which makes rounds too long; allowed: 0, or 0.01 to 0.99");
                 return Err(place("coin").problem("coin", message));
             }
-            let (part, coin) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));
-            NetworkMethod::L2gd { part, coin }
+            let (averaging_step, averaging_probability) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));
+            NetworkMethod::L2gd { averaging_step, averaging_probability }
         }
-        AlgorithmName::FedMtl => NetworkMethod::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
+        AlgorithmName::FedMtl => NetworkMethod::FedMtl { proximal_weight: number("pull", 0.05, 0.0..=1e6)? },
         AlgorithmName::LocalOnlyNetwork => NetworkMethod::LocalOnly,
         AlgorithmName::RoLora => NetworkMethod::LowRank(Averaging::RoLora),
         AlgorithmName::Lora => NetworkMethod::LowRank(Averaging::Lora),
@@ -333,12 +333,12 @@ fn read_method(
             section
                 if section.register("tuning_epochs") && section.peek_str("tuning_epochs") != Some("auto") =>
             {
-                let most = u64::from(UNTIL_SETTLED) - 1;
+                let most = u64::from(UNTIL_PLATEAU) - 1;
                 section
                     .integer("tuning_epochs", None, 0..=most)
                     .map(|n| u16::try_from(n).unwrap_or(u16::MAX))?
             }
-            _ => UNTIL_SETTLED,
+            _ => UNTIL_PLATEAU,
         },
         tuned,
     })

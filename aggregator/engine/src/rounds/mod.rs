@@ -198,7 +198,9 @@ impl Engine {
             Phase::FitHead | Phase::Finished => true,
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) | Phase::Failed => false,
         };
-        let HeadSolve::LeaveOneOut { otherwise } = self.settings.final_head else { return None };
+        let HeadSolve::LeaveOneOut { fallback_ridge: otherwise } = self.settings.final_head else {
+            return None;
+        };
         self.ridge.as_ref().filter(|ridge| over && ridge.asked).map(|ridge| ridge.chosen(otherwise))
     }
 

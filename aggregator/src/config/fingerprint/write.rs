@@ -2,7 +2,7 @@
 //!
 //! Sections are taken apart field by field: one that is new must be written here, or left out with a reason.
 
-use fedspan_protocol::limits::UNTIL_SETTLED;
+use fedspan_protocol::limits::UNTIL_PLATEAU;
 use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
@@ -203,7 +203,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
             }
             match final_head {
                 HeadSolve::LeastSquares { ridge } => set("final_ridge", ridge.into()),
-                HeadSolve::LeaveOneOut { otherwise } => {
+                HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
                     set("final_ridge", "auto".into());
                     set("fallback_ridge", otherwise.into());
                 }
@@ -236,17 +236,19 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
     set("batch", batch.into());
     match method {
         NetworkMethod::FedRep => set("head_epochs", head_epochs.into()),
-        NetworkMethod::FedProx { pull } | NetworkMethod::Ditto { pull } | NetworkMethod::FedMtl { pull } => {
+        NetworkMethod::FedProx { proximal_weight: pull }
+        | NetworkMethod::Ditto { proximal_weight: pull }
+        | NetworkMethod::FedMtl { proximal_weight: pull } => {
             set("pull", pull.into());
         }
         NetworkMethod::LgFedAvg { layers } => set("shared_layers", layers.into()),
         // The name says whether it is Hessian-free.
         NetworkMethod::PerFedAvg { inner_step, hessian_free: _ } => set("inner_step", inner_step.into()),
-        NetworkMethod::Apfl { own, adaptation } => {
+        NetworkMethod::Apfl { mixing_weight: own, mixing_step_size: adaptation } => {
             set("own", own.into());
             set("adaptation", adaptation.into());
         }
-        NetworkMethod::L2gd { part, coin } => {
+        NetworkMethod::L2gd { averaging_step: part, averaging_probability: coin } => {
             set("part", part.into());
             set("coin", coin.into());
         }
@@ -260,7 +262,7 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
     set(
         "tuning_epochs",
         match tuning_epochs {
-            UNTIL_SETTLED => "auto".into(),
+            UNTIL_PLATEAU => "auto".into(),
             epochs => epochs.into(),
         },
     );

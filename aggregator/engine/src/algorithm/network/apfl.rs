@@ -7,8 +7,8 @@ use fedspan_protocol::message::{Baseline, Task};
 
 use super::{NetworkParameters, Plan, SharedLayers};
 
-pub(super) fn plan(parameters: &NetworkParameters, own: f32, adaptation: f32) -> Plan {
+pub(super) fn plan(parameters: &NetworkParameters, mixing_weight: f32, mixing_step_size: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::Mixture { own, adaptation };
+    let baseline = Baseline::Apfl { mixing_weight, mixing_step_size };
     Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

@@ -5,8 +5,8 @@ use fedspan_protocol::message::{Baseline, Task};
 
 use super::{NetworkParameters, Plan, SharedLayers};
 
-pub(super) fn plan(parameters: &NetworkParameters, pull: f32) -> Plan {
+pub(super) fn plan(parameters: &NetworkParameters, proximal_weight: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::Proximal { pull };
+    let baseline = Baseline::FedProx { proximal_weight };
     Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

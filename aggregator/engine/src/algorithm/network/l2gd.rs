@@ -22,9 +22,9 @@ use crate::linalg::{Matrix, RankDeficient};
 use crate::random::{Purpose, stream};
 use crate::types::{DeviceId, Request, Tensor};
 
-pub(super) fn plan(parameters: &NetworkParameters, part: f32) -> Plan {
+pub(super) fn plan(parameters: &NetworkParameters, averaging_step: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::TowardsMean { part };
+    let baseline = Baseline::L2gd { averaging_step };
     Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }
 
@@ -33,9 +33,9 @@ pub(super) fn plan(parameters: &NetworkParameters, part: f32) -> Plan {
 pub struct L2gd {
     mean: LayerMean,
     parameters: NetworkParameters,
-    part: f32,
+    averaging_step: f32,
     /// Probability `p` of a step towards the mean.
-    coin: f32,
+    averaging_probability: f32,
     /// Number of finished rounds.
     rounds: u32,
 }
@@ -43,9 +43,9 @@ pub struct L2gd {
 impl L2gd {
     /// Starts from the initial network. `coin` is above 0 and below 1.
     #[must_use]
-    pub fn new(parameters: NetworkParameters, part: f32, coin: f32) -> Self {
-        let mean = LayerMean::new(parameters, plan(&parameters, part));
-        Self { mean, parameters, part, coin, rounds: 0 }
+    pub fn new(parameters: NetworkParameters, averaging_step: f32, averaging_probability: f32) -> Self {
+        let mean = LayerMean::new(parameters, plan(&parameters, averaging_step));
+        Self { mean, parameters, averaging_step, averaging_probability, rounds: 0 }
     }
 
     /// Number of steps to the mean, and of local steps, in this round. Each run has at least one, whose coin
@@ -54,7 +54,9 @@ impl L2gd {
         let mut flips = stream(self.parameters.seed, Purpose::Coin, self.rounds.into());
         let mut run = |towards_mean: bool| {
             let mut steps = 1u16;
-            while steps < u16::MAX && (flips.uniform() < f64::from(self.coin)) == towards_mean {
+            while steps < u16::MAX
+                && (flips.uniform() < f64::from(self.averaging_probability)) == towards_mean
+            {
                 steps += 1;
             }
             steps
@@ -66,11 +68,11 @@ impl L2gd {
 impl Algorithm for L2gd {
     fn request(&self) -> Request {
         let (to_mean, local) = self.steps();
-        let apart = libm::pow(1.0 - f64::from(self.part), f64::from(to_mean));
+        let apart = libm::pow(1.0 - f64::from(self.averaging_step), f64::from(to_mean));
         #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-        let part = (1.0 - apart) as f32;
+        let averaging_step = (1.0 - apart) as f32;
         let epochs = self.parameters.epochs.saturating_mul(local);
-        let Plan { task, .. } = plan(&NetworkParameters { epochs, ..self.parameters }, part);
+        let Plan { task, .. } = plan(&NetworkParameters { epochs, ..self.parameters }, averaging_step);
         Request { task, ..self.mean.request() }
     }
 

@@ -43,7 +43,7 @@ pub enum NetworkMethod {
     /// FedProx: FedAvg with a proximal term.
     FedProx {
         /// Proximal weight mu.
-        pull: f32,
+        proximal_weight: f32,
     },
     /// SCAFFOLD: FedAvg with control variates.
     Scaffold,
@@ -62,26 +62,26 @@ pub enum NetworkMethod {
     /// Ditto: FedAvg, plus personal networks near the shared one.
     Ditto {
         /// Proximal weight lambda.
-        pull: f32,
+        proximal_weight: f32,
     },
     /// APFL: mixtures of a shared and personal networks.
     Apfl {
         /// Initial mixing weight alpha of the personal network.
-        own: f32,
+        mixing_weight: f32,
         /// Step size of alpha; 0 keeps it fixed.
-        adaptation: f32,
+        mixing_step_size: f32,
     },
     /// L2GD: personal networks that move towards their mean.
     L2gd {
         /// Fraction of the way to the mean per step.
-        part: f32,
+        averaging_step: f32,
         /// Probability of a step to the mean rather than a local one; 0 for one of each in every round.
-        coin: f32,
+        averaging_probability: f32,
     },
     /// Fed-MTL: personal networks drawn towards their mean at each step.
     FedMtl {
         /// Penalty weight lambda.
-        pull: f32,
+        proximal_weight: f32,
     },
     /// Local training without communication.
     LocalOnly,
@@ -215,7 +215,9 @@ pub struct Plan {
 pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     match parameters.method {
         NetworkMethod::Scaffold => Box::new(Scaffold::new(parameters)),
-        NetworkMethod::L2gd { part, coin } if coin > 0.0 => Box::new(L2gd::new(parameters, part, coin)),
+        NetworkMethod::L2gd { averaging_step, averaging_probability } if averaging_probability > 0.0 => {
+            Box::new(L2gd::new(parameters, averaging_step, averaging_probability))
+        }
         NetworkMethod::LowRank(averaging) => Box::new(Adapter::new(parameters, averaging)),
         NetworkMethod::FedRep
         | NetworkMethod::FedPer
@@ -238,17 +240,19 @@ pub fn plan(parameters: &NetworkParameters) -> Plan {
         NetworkMethod::FedRep => fedrep::plan(parameters),
         NetworkMethod::FedPer => fedper::plan(parameters),
         NetworkMethod::FedAvg => fedavg::plan(parameters),
-        NetworkMethod::FedProx { pull } => fedprox::plan(parameters, pull),
+        NetworkMethod::FedProx { proximal_weight } => fedprox::plan(parameters, proximal_weight),
         NetworkMethod::Scaffold => scaffold::plan(parameters),
         NetworkMethod::LgFedAvg { layers } => lg_fedavg::plan(parameters, layers),
         NetworkMethod::PerFedAvg { inner_step, hessian_free } => {
             perfedavg::plan(parameters, inner_step, hessian_free)
         }
-        NetworkMethod::Ditto { pull } => ditto::plan(parameters, pull),
-        NetworkMethod::Apfl { own, adaptation } => apfl::plan(parameters, own, adaptation),
-        NetworkMethod::L2gd { part, .. } => l2gd::plan(parameters, part),
-        NetworkMethod::FedMtl { pull } => fed_mtl::plan(parameters, pull),
+        NetworkMethod::Ditto { proximal_weight } => ditto::plan(parameters, proximal_weight),
+        NetworkMethod::Apfl { mixing_weight, mixing_step_size } => {
+            apfl::plan(parameters, mixing_weight, mixing_step_size)
+        }
+        NetworkMethod::L2gd { averaging_step, .. } => l2gd::plan(parameters, averaging_step),
+        NetworkMethod::FedMtl { proximal_weight } => fed_mtl::plan(parameters, proximal_weight),
         NetworkMethod::LocalOnly => local_only::plan(parameters),
-        NetworkMethod::LowRank(_) => lora::plan(parameters, Trained::Travelling),
+        NetworkMethod::LowRank(_) => lora::plan(parameters, Trained::Shared),
     }
 }
