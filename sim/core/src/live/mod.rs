@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
-use fedspan_engine::config::{Init, Said};
+use fedspan_engine::config::{GivenKeys, Init};
 use fedspan_protocol::message::RoundOpen;
 use getrandom::SysRng;
 use tokio::net::TcpStream;
