@@ -136,7 +136,8 @@ impl FaultFreeDevices {
         let devices = (0..).zip(&plan.dataset.clients).map(|(id, client)| {
             let config = Config { frame_limit: 256, ..Config::new(id) };
             let random = deterministic_rng(1, id);
-            let session = plan.build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random);
+            let session =
+                plan.build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random);
             let session = session.map_err(|error| Violation::new(error.to_string()))?;
             let mut device = SimDevice::connect(session, Arc::clone(&gate));
             device.pump();

@@ -128,7 +128,9 @@ impl ArrivalQueue {
             // Lower bound on the answers still needed; whether more are needed shows after these arrive.
             let fewest = round.sample_target.map_or(answers, |sample_target| {
                 let samples = match round.has_absolute_cap() {
-                    true => sample_target.samples.saturating_sub(round.counted_samples) / self.max_samples.max(1),
+                    true => {
+                        sample_target.samples.saturating_sub(round.counted_samples) / self.max_samples.max(1)
+                    }
                     // A later answer may raise the weight of earlier ones, so samples give no lower bound.
                     false => 0,
                 };
