@@ -1,8 +1,8 @@
 //! Noise of simulated devices: the client's own mechanism, with seeds that a simulation can draw again.
 
 use fedspan_client::Mechanism;
+use fedspan_client::Millis;
 use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
-use fedspan_client::session::Millis;
 use fedspan_engine::random::{Purpose, stream};
 
 use crate::data::Dataset;
