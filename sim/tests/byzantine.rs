@@ -135,7 +135,7 @@ fn attacks_that_cannot_be_are_refused() {
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
     let nothing = said(&["attack={}", "algorithm.name=pooled"]);
     assert!(
-        nothing.contains("aggregation.rule: found \"geometric-median\", \"pooled\" uploads nothing"),
+        nothing.contains("aggregation.rule: found \"geometric-median\", but \"pooled\" uploads nothing"),
         "{nothing}"
     );
     let alone = said(&["aggregation={}", "algorithm.name=local-only"]);

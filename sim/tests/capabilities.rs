@@ -184,7 +184,7 @@ fn network(Sizes { d, k, c }: Sizes) {
         };
         let any = if model.contains("lora") { "lora" } else { "fedrep" };
         let section = parse(&text(any)).model;
-        for (name, _) in AlgorithmName::of_model(&section) {
+        for (name, _) in AlgorithmName::for_model(&section) {
             check(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
         }
     }

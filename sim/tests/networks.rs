@@ -140,7 +140,7 @@ fn every_method_trains_filters_and_cells() {
     let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
     let model = scenario_with(&[filters]).unwrap().model;
     for (model, (name, _)) in
-        AlgorithmName::of_model(&model).flat_map(|name| [(filters, name), (cells, name)])
+        AlgorithmName::for_model(&model).flat_map(|name| [(filters, name), (cells, name)])
     {
         let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut NoProgress).unwrap();
         assert!(
@@ -337,7 +337,7 @@ fn a_file_asks_for_what_there_is() {
         (&["algorithm.name=\"gd-gd\""], "\"gd-gd\" needs a linear model"),
         (&["algorithm.batch=0"], "65535"),
         (&["stop.distance=0.1"], "no distance"),
-        (&["aggregation.rule=\"projector-mean\""], "networks have layers"),
+        (&["aggregation.rule=\"projector-mean\""], "networks upload layers"),
         (&["privacy.epsilon=1.0", "privacy.delta=1e-5"], "adds no noise"),
         (&["attack.kind=\"scale\""], "linear models"),
         (&["participation={ policy = \"doubling\", n0 = 4 }"], "for linear models; allowed for networks"),

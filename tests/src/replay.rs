@@ -22,8 +22,8 @@ use fedspan_sim_core::scenario::Scenario;
 /// If a client that should count does not exist or sends no update, or the engine fails.
 pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
-    let build =
-        DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).map_err(|error| error.to_string())?;
+    let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System)
+        .map_err(|error| error.to_string())?;
     let gate = gate(scenario, &build, &engine);
     let mut devices = Vec::new();
     let mut actions = Vec::new();

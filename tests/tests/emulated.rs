@@ -12,8 +12,8 @@ use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::emulate::{
-    BoardReport, CORES, Core, EmulateError, EmulationResult, BoardFaults, Firmware, Link, Plan, EmulationWatcher, expected,
-    run as emulate,
+    BoardFaults, BoardReport, CORES, Core, EmulateError, EmulationResult, EmulationWatcher, Firmware, Link,
+    Plan, expected, run as emulate,
 };
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::replay::replay;
@@ -287,7 +287,8 @@ fn contents(seed: u64) -> Vec<Vec<u8>> {
 async fn run_with_noise_in_flash(core: &str, rounds: u32, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut world = World::new(core, 4, rounds);
-        let faults = |(index, flash)| BoardFaults { board: index + 1, flash: Some(flash), ..BoardFaults::default() };
+        let faults =
+            |(index, flash)| BoardFaults { board: index + 1, flash: Some(flash), ..BoardFaults::default() };
         world.faults = contents(seed).into_iter().enumerate().map(faults).collect();
         let emulated = world.run().await;
         let exchanges = emulated.rounds.len() as u64 + 1;
@@ -295,7 +296,11 @@ async fn run_with_noise_in_flash(core: &str, rounds: u32, seeds: std::ops::Range
             let line = &board.line;
             assert_eq!((board.number("restored"), board.number("unusable")), (0, 1), "{line}");
             assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
-            assert!(board.stderr.contains("the flash holds no record; starting without one"), "{}", board.stderr);
+            assert!(
+                board.stderr.contains("the flash holds no record; starting without one"),
+                "{}",
+                board.stderr
+            );
         }
         assert!(counted(&emulated).iter().all(|round| round.len() == 4));
     }
@@ -311,7 +316,8 @@ async fn board_with_noise_in_flash_starts_clean_and_reports_it() {
 async fn flash_image_of_wrong_size_is_refused_with_its_size() {
     for length in [0, 8191, 8193] {
         let mut world = World::new("m0", 1, 1);
-        world.faults = vec![BoardFaults { board: 1, flash: Some(vec![0xff; length]), ..BoardFaults::default() }];
+        world.faults =
+            vec![BoardFaults { board: 1, flash: Some(vec![0xff; length]), ..BoardFaults::default() }];
         match world.try_run().await {
             Err(EmulateError::Board { device: 1, last_line, .. }) => {
                 assert!(

@@ -10,7 +10,7 @@ use fedspan_aggregator::journal::{self, JournalError, Line, Outcome, Part};
 use fedspan_aggregator::server::{Protection, Server, Status, query};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::Identity;
-use fedspan_sim_core::live::{self, ReplayCheck, ReplayCheckError, Plan, campaign, check_replay};
+use fedspan_sim_core::live::{self, Plan, ReplayCheck, ReplayCheckError, campaign, check_replay};
 use fedspan_sim_core::run::replay::ReplayError;
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::device;
@@ -408,7 +408,10 @@ async fn campaign_of_several_server_runs_replays_identically() {
         let opened = lines[..second].iter().rposition(|line| matches!(line, Line::Opened(_))).unwrap();
         let mut missing = lines.clone();
         missing.drain(opened..second);
-        assert!(matches!(check_replay(&scenario, &missing), Err(ReplayCheckError::Journal(ReplayError::Gap { .. }))));
+        assert!(matches!(
+            check_replay(&scenario, &missing),
+            Err(ReplayCheckError::Journal(ReplayError::Gap { .. }))
+        ));
     }
 }
 

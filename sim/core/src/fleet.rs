@@ -279,7 +279,7 @@ impl DeviceFactory {
     fn values_per_direction(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
-            Some(network) => network.shape.parameters() * network.parameters.method.tensors_a_layer(),
+            Some(network) => network.shape.parameters() * network.parameters.method.tensors_per_layer(),
             None => features * width + width * outputs,
         };
         // A scale adds a shift and a factor per feature; before that, sums of half of the features travel.

@@ -13,9 +13,10 @@ pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource
 use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
-    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection,
-    Problem, Said, Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale,
-    check_schedule, read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
+    AlgorithmName, AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, ParticipationSection,
+    PrivacySection, Problem, Section, Source, StopSection, check_aggregation, check_change,
+    check_private_algorithm, check_scale, check_schedule, read_aggregation, read_bounds,
+    read_linear_or_network, read_participation, read_privacy, read_stop,
 };
 use fedspan_engine::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
@@ -221,7 +222,7 @@ pub struct Scenario {
     /// Conditions for stopping early.
     pub stop: StopSection,
     /// Keys that the file or the command line sets.
-    pub said: Said,
+    pub given: GivenKeys,
 }
 
 impl Scenario {
@@ -241,7 +242,8 @@ impl Scenario {
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
-        let (model, algorithm, measured) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
+        let (model, algorithm, measured) =
+            read_linear_or_network(&root.section("model")?, &root.section("algorithm")?)?;
         let data = root.section("data")?;
         let scale = read_scale(&data)?;
         let scenario = Self {
@@ -265,7 +267,7 @@ impl Scenario {
             deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
-            said: source.said(),
+            given: source.given_keys(),
         };
         root.finish()?;
         scenario.check(&root)?;
@@ -282,7 +284,7 @@ impl Scenario {
             return Ok(scenario);
         }
         // The check has rejected every initialisation that cannot be made private.
-        let init = scenario.model.init.clone().hidden().unwrap_or(Init::Random);
+        let init = scenario.model.init.clone().with_noise().unwrap_or(Init::Random);
         Ok(Self { model: ModelSection { init, ..scenario.model }, ..scenario })
     }
 
@@ -390,8 +392,8 @@ impl Scenario {
     /// Rejects settings that cannot be made private.
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
         let Some(privacy) = self.privacy else { return Ok(()) };
-        check_hidden(&self.algorithm, &root.section("algorithm")?)?;
-        if let Err(word) = self.model.init.clone().hidden() {
+        check_private_algorithm(&self.algorithm, &root.section("algorithm")?)?;
+        if let Err(word) = self.model.init.clone().with_noise() {
             let message = format!(
                 "found {word:?}, which reveals records; allowed with [privacy]: \"random\", \"power\" (iterations with \
                  noise), \"truth-sine:S\", \"npy:FILE\""
@@ -490,7 +492,7 @@ impl Scenario {
     /// Name of the algorithm as the scenario file spells it.
     #[must_use]
     pub fn algorithm_name(&self) -> &'static str {
-        AlgorithmName::word(self.algorithm.name)
+        AlgorithmName::as_str(self.algorithm.name)
     }
 }
 

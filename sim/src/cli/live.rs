@@ -88,7 +88,7 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
         let mut scenario = load::scenario(&name, &changes)?;
         if let Some(seed) = options.seed {
             scenario.seed = seed;
-            scenario.said.add("seed");
+            scenario.given.add("seed");
         }
         scenario.evaluate_every = 1;
         let taken = |label: &str| {

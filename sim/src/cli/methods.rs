@@ -126,7 +126,7 @@ fn methods(name: &str, changes: &[String], algorithms: &[String]) -> Result<Meth
     if !linear || target_kind != TargetKind::Classes {
         return Ok(methods);
     }
-    for word in AlgorithmName::of_networks_alone() {
+    for word in AlgorithmName::network_only_names() {
         let network = network(word);
         let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
         match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {

@@ -30,7 +30,7 @@ pub fn command(options: &ReplayOptions) -> Result<(), Stop> {
     let mut scenario = load::scenario(&options.scenario, &options.changes)?;
     if let Some(seed) = options.seed {
         scenario.seed = seed;
-        scenario.said.add("seed");
+        scenario.given.add("seed");
     }
     scenario.evaluate_every = u32::MAX;
     let lines = journal::read(&options.journal).map_err(|error| Stop::Usage(error.to_string()))?;

@@ -2,9 +2,9 @@
 
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
-use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::Algorithm;
-use fedspan_engine::algorithm::network::{Front, Method, NetworkParameters, NetworkShape, build};
+use fedspan_engine::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape, build};
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
@@ -33,7 +33,7 @@ pub fn source(set: &Set) -> Recording<'_> {
 }
 
 /// What a method is told on these sizes.
-pub fn parameters(method: Method, descent: Descent, epochs: u16) -> NetworkParameters {
+pub fn parameters(method: NetworkMethod, descent: Descent, epochs: u16) -> NetworkParameters {
     NetworkParameters {
         shape: NetworkShape {
             features: D as u16,
@@ -64,7 +64,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Three devices of `M` samples.
-    pub fn new(method: Method, descent: Descent, epochs: u16) -> Self {
+    pub fn new(method: NetworkMethod, descent: Descent, epochs: u16) -> Self {
         let parameters = parameters(method, descent, epochs);
         let build_for = NetworkConfig::new(parameters).unwrap();
         Self {
@@ -119,7 +119,7 @@ impl Fleet {
                 sent.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
                 self.algorithm.request().expects
             );
-            self.algorithm.absorb(device as u64, Share::of(M as u32), &sent);
+            self.algorithm.absorb(device as u64, UpdateWeight::from_samples(M as u32), &sent);
         }
         self.algorithm.finish().unwrap();
         self.round += 1;

@@ -63,7 +63,7 @@ pub enum SplitBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestAssignment {
     /// A share of the test samples of each class: the client's share of the class's training samples.
-    Share,
+    UpdateWeight,
     /// All test samples of the classes that the client trains on.
     All,
 }
@@ -228,7 +228,7 @@ impl SplitPlan {
         let mut tests = match (self.by, natural) {
             (SplitBy::Clients, _) | (_, true) => Vec::new(),
             _ => match self.tests {
-                TestAssignment::Share => deal_tests(labels, &owners, &parts.test),
+                TestAssignment::UpdateWeight => deal_tests(labels, &owners, &parts.test),
                 TestAssignment::All => all_tests_of_classes(pool, labels, &owners, &parts.test)?,
             },
         }

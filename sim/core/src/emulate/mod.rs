@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::config::{Said, Shape};
+use fedspan_engine::config::{GivenKeys, Shape};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
@@ -298,7 +298,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             norm: 1e4,
             samples: *samples,
         },
-        said: Said::EVERYTHING,
+        given: GivenKeys::ALL,
     }
 }
 

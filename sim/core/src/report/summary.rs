@@ -212,14 +212,14 @@ impl Summary {
                 if network.tuned {
                     "each client's network after epochs on its head at the end"
                 } else {
-                    network.method.scored()
+                    network.method.evaluated_model()
                 }
             }),
             scored_new_clients: scenario
                 .algorithm
                 .network
                 .filter(|_| !outcome.newcomers.is_empty())
-                .map(|network| network.method.scored_of_newcomers()),
+                .map(|network| network.method.evaluated_newcomer_model()),
             stages: stages(outcome),
             figures,
             time: Time { simulated: outcome.rounds.last().map_or(0.0, |row| row.time) },

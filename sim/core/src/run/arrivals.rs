@@ -1,7 +1,7 @@
 //! Queue of expected answers: the virtual time at which each asked device answers, which orders the engine's
 //! events.
 
-use fedspan_engine::{OpenRound, Opening};
+use fedspan_engine::{OpenRound, RoundBroadcast};
 use fedspan_protocol::message::RoundId;
 
 use super::times::{Dropouts, Link, Times};
@@ -57,7 +57,7 @@ impl ArrivalQueue {
     pub fn schedule(
         &mut self,
         index: usize,
-        opening: &Opening,
+        opening: &RoundBroadcast,
         now: f64,
         period: Option<u32>,
     ) -> PendingAnswer {
@@ -126,13 +126,15 @@ impl ArrivalQueue {
         let needed = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
             // Lower bound on the answers still needed; whether more are needed shows after these arrive.
-            let fewest = round.enough.map_or(answers, |enough| {
-                let samples = match round.counts_alone() {
-                    true => enough.samples.saturating_sub(round.counted_samples) / self.max_samples.max(1),
+            let fewest = round.sample_target.map_or(answers, |sample_target| {
+                let samples = match round.has_absolute_cap() {
+                    true => {
+                        sample_target.samples.saturating_sub(round.counted_samples) / self.max_samples.max(1)
+                    }
                     // A later answer may raise the weight of earlier ones, so samples give no lower bound.
                     false => 0,
                 };
-                let others = enough.answers.saturating_sub(round.participants.len());
+                let others = sample_target.answers.saturating_sub(round.participants.len());
                 usize::try_from(samples).unwrap_or(usize::MAX).max(others)
             });
             fewest.min(answers)

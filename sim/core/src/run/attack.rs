@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fedspan_aggregator::connection::Inbound;
 use fedspan_engine::linalg::{complement, from_f32, orthonormal, random_basis, to_f32};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_engine::{OpenRound, Opening, Update};
+use fedspan_engine::{OpenRound, RoundBroadcast, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
@@ -80,7 +80,7 @@ impl Attackers {
         heard: &[(usize, PendingAnswer)],
         round: Option<&OpenRound>,
     ) {
-        let Some(opening) = round.map(|round| &round.opening).filter(|o| !o.request.expects.is_empty())
+        let Some(opening) = round.map(|round| &round.broadcast).filter(|o| !o.request.expects.is_empty())
         else {
             return;
         };
@@ -113,7 +113,7 @@ impl Attackers {
 
     /// Step that an attacker sends.
     #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
-    fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &Opening) -> Vec<f64> {
+    fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &RoundBroadcast) -> Vec<f64> {
         let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
         match self.attack.kind {
             Attack::SignFlip(strength) => scaled(own, -strength),
@@ -142,7 +142,7 @@ impl Attackers {
 
     /// Step to a plane orthogonal to the representation that was sent. In a start round, which asks for no
     /// representation, the plane is scaled to the length of the device's own answer.
-    fn orthogonal_plane(&self, own: &[f64], opening: &Opening) -> Vec<f64> {
+    fn orthogonal_plane(&self, own: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
         let Some(sent) = opening.request.tensors.first() else { return own.to_vec() };
         let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
         if own.len() != d * k {
@@ -166,7 +166,7 @@ fn updates(inbox: &mut [Inbound], id: RoundId) -> impl Iterator<Item = &mut Upda
 }
 
 /// Values that an update is a step from: the models that were sent, and zero for the rest.
-fn base(opening: &Opening) -> Vec<f64> {
+fn base(opening: &RoundBroadcast) -> Vec<f64> {
     let mut base = Vec::new();
     for asked in &opening.request.expects {
         let is_model = matches!(asked.role, Role::Representation | Role::SharedHead);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use fedspan_engine::admission::least_frame_limit;
-use fedspan_engine::algorithm::network::{NetworkParameters, Travelling};
+use fedspan_engine::algorithm::network::{NetworkParameters, SharedLayers};
 use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
 use fedspan_engine::config::{
     AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine, check_scaled_tensors,
@@ -234,9 +234,9 @@ fn check_network(network: &NetworkConfig, dataset: &Dataset) -> Result<(), RunEr
     }
     let NetworkParameters { shape, method, upload_encoding, download_encoding, .. } = network.parameters;
     for encoding in [upload_encoding, download_encoding] {
-        let tensors = shape.descriptors(Travelling::All, method.tensors_a_layer(), encoding).into_iter();
+        let tensors = shape.descriptors(SharedLayers::All, method.tensors_per_layer(), encoding).into_iter();
         if least_frame_limit(&tensors.collect()) > FRAME_LIMIT_MAX {
-            let count = shape.parameters() * method.tensors_a_layer();
+            let count = shape.parameters() * method.tensors_per_layer();
             let message = format!(
                 "a network's {count} values do not fit 256 chunks of the largest frame; use smaller layers"
             );

@@ -13,7 +13,7 @@ use std::time::Instant;
 use fedspan_aggregator::connection::Inbound;
 use fedspan_client::memory::Shape;
 use fedspan_engine::linalg::Matrix;
-use fedspan_engine::{Action, Engine, Event, Failure, Millis, NotCounted, Opening, Phase};
+use fedspan_engine::{Action, Engine, Event, Failure, Millis, NotCounted, Phase, RoundBroadcast};
 use fedspan_protocol::message::{Decline, DeclineReason};
 
 use super::arrivals::{ArrivalQueue, PendingAnswer};
@@ -171,7 +171,7 @@ impl<'a> Simulation<'a> {
             self.time = opened_at;
         }
         for id in 0..self.dataset.clients.len() as u64 {
-            self.engine.heard_privacy(id, self.devices.privacy(id));
+            self.engine.record_privacy(id, self.devices.privacy(id));
             self.handle(Event::Joined(id), actions);
         }
     }
@@ -271,7 +271,7 @@ impl<'a> Simulation<'a> {
         #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are 10^9 units")]
         let moment = at as f64 / self.ticks;
         self.time = self.time.max(moment);
-        let open = |engine: &Engine| engine.open_round().map(|round| Arc::clone(&round.opening));
+        let open = |engine: &Engine| engine.open_round().map(|round| Arc::clone(&round.broadcast));
         let before = open(&self.engine);
         self.engine.handle(at.max(self.now()), Event::Tick, actions);
         let after = open(&self.engine);
@@ -283,7 +283,7 @@ impl<'a> Simulation<'a> {
 
     /// Sends a round that was extended again to the devices that dropped out, as a server's connections do,
     /// since some may be back.
-    fn resend_to_silent(&mut self, opening: &Arc<Opening>) {
+    fn resend_to_silent(&mut self, opening: &Arc<RoundBroadcast>) {
         for index in self.arrivals.silent_devices() {
             if let Some(device) = self.devices.get(index) {
                 device.discard_frames();
@@ -293,7 +293,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Sends a round to a device and schedules its answer.
-    fn send_round(&mut self, device: u64, opening: &Arc<Opening>) {
+    fn send_round(&mut self, device: u64, opening: &Arc<RoundBroadcast>) {
         let Ok(index) = usize::try_from(device) else { return };
         let extended = u32::try_from(self.engine.counters().extended).unwrap_or(u32::MAX);
         let period = self.trains().then(|| opening.id.round.saturating_add(extended));

@@ -111,7 +111,7 @@ pub fn check_attack(
     let Some(attack) = attack else { return Ok(()) };
     if !algorithm.name.is_federated() {
         let message =
-            format!("{:?} sends nothing that could be attacked; allowed: \"none\"", algorithm.name.word());
+            format!("{:?} sends nothing that could be attacked; allowed: \"none\"", algorithm.name.as_str());
         return Err(section.problem("kind", message));
     }
     let subspaces = algorithm.name != AlgorithmName::FedAvg && algorithm.send == Upload::Representation;

@@ -6,8 +6,8 @@ use fedspan_engine::config::{Problem, Section};
 
 /// Reads the key. Returns [`ScaleSource::Fleet`] if the campaign finds the scale.
 pub fn read_scale(section: &Section<'_>) -> Result<ScaleSource, Problem> {
-    if matches!(section.word("kind"), Some("csv" | "npz")) {
-        let fleet = section.word("scale") == Some("fleet");
+    if matches!(section.peek_str("kind"), Some("csv" | "npz")) {
+        let fleet = section.peek_str("scale") == Some("fleet");
         return Ok(if fleet { ScaleSource::Fleet } else { ScaleSource::None });
     }
     section.choice("scale", Some("none"), &[("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)])

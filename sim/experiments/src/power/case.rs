@@ -1,7 +1,7 @@
 //! One setting of FedPower and what comes of it: the distance after each exchange.
 
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings, Seed, Variance, noise};
-use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, random_start};
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_engine::participation::{Cohort, WithReplacement};
@@ -53,7 +53,7 @@ pub struct Promise {
 }
 
 fn word<S: serde::Serializer>(calibration: &Calibration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(calibration.word())
+    serializer.serialize_str(calibration.as_str())
 }
 
 /// A case that cannot be run.
@@ -150,7 +150,7 @@ impl Case {
         let mut policy = WithReplacement { draws, seed };
         let mut distances = vec![principal_angle_distance(server.representation(), &fleet.truth)];
         for round in 1..=server.rounds_needed() {
-            let mut cohort = Cohort::of(devices.clone());
+            let mut cohort = Cohort::new(devices.clone());
             if self.participation < 1.0 {
                 cohort = policy.cohort(round, &devices);
                 if let Some(reference) = server.reference(&devices) {
@@ -163,7 +163,7 @@ impl Case {
                     variance.map(|(variance, grid)| (variance, 1.0 / grid, noise_seed(seed, round, device)));
                 let tensors = answer(fleet, device, &request, private)?;
                 let draws = cohort.draws.get(&device).copied().unwrap_or(1);
-                server.absorb(device, Share { samples: fleet.declared(device), draws }, &tensors);
+                server.absorb(device, UpdateWeight { samples: fleet.declared(device), draws }, &tensors);
             }
             server.finish()?;
             distances.push(principal_angle_distance(server.representation(), &fleet.truth));

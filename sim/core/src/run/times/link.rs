@@ -1,6 +1,6 @@
 //! Transmission times of a round's frames.
 
-use fedspan_engine::Opening;
+use fedspan_engine::RoundBroadcast;
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::encode;
@@ -31,7 +31,7 @@ impl Link {
     }
 
     /// Time that the frames of a round take to and from a client. Each frame is sent until it arrives.
-    pub fn time(&mut self, client: usize, opening: &Opening) -> f64 {
+    pub fn time(&mut self, client: usize, opening: &RoundBroadcast) -> f64 {
         if self.frames.0 != opening.id {
             self.frames = (opening.id, frame_lengths(opening, self.limit));
         }
@@ -51,7 +51,7 @@ impl Link {
 
 /// Lengths of the encoded frames that open a round and answer it, in bytes. Upper bounds: zeros in the
 /// content would shorten them by less than one byte in 254.
-pub fn frame_lengths(opening: &Opening, limit: usize) -> Vec<usize> {
+pub fn frame_lengths(opening: &RoundBroadcast, limit: usize) -> Vec<usize> {
     let (id, request) = (opening.id, &opening.request);
     let down: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
     let up: Descriptors = request.expects.iter().copied().collect();

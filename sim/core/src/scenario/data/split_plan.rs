@@ -86,9 +86,9 @@ impl SplitKind {
 /// Reads the test samples that each client is scored on, if the test part is cut off before the data are
 /// partitioned.
 pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<TestAssignment, Problem> {
-    let tests = [("share", TestAssignment::Share), ("all", TestAssignment::All)];
+    let tests = [("share", TestAssignment::UpdateWeight), ("all", TestAssignment::All)];
     match by {
-        SplitBy::Clients => Ok(TestAssignment::Share),
+        SplitBy::Clients => Ok(TestAssignment::UpdateWeight),
         SplitBy::Classes(_) | SplitBy::Files => split.choice("tests", Some("share"), &tests),
     }
 }

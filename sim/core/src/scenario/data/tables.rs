@@ -228,7 +228,7 @@ fn read_plan(
     let word = if files && !split.has("test") { "files" } else { "time" };
     let (by, order, test) = split.choice("by", Some(word), &known)?.read(split, Order::Time)?;
     let tests = match partition {
-        Partition::Natural { .. } => crate::data::pool::TestAssignment::Share,
+        Partition::Natural { .. } => crate::data::pool::TestAssignment::UpdateWeight,
         _ => read_tests(split, by)?,
     };
     let gap = match order {

@@ -1,30 +1,35 @@
-//! The engine beside a model of it: any history is as predicted, and ends; and examples of its rules.
+//! Engine compared with a simple model: any history of events has the predicted actions, and ends. Plus
+//! examples of single rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
 use crate::common::model::{Kind, Op, World, op};
-use fedspan_aggregator::config::Fleet;
-use fedspan_engine::Request;
+use fedspan_engine::aggregate::Rule;
+use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
-use fedspan_engine::participation::By;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase};
-use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
+use fedspan_engine::participation::DoubleBy;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast};
+use fedspan_engine::{Request, Weighting};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId, Upload,
+};
+use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_is_as_predicted_and_ends(setup in setup(), ops in proptest::collection::vec(op(), 0..80)) {
+    fn engine_matches_model_and_terminates(setup in setup(), ops in proptest::collection::vec(op(), 0..80)) {
         let mut world = World::new(setup);
         for op in ops {
             world.apply(op);
         }
         world.finish_honestly();
         if world.model.phase == Phase::Failed {
-            // Failed stays failed.
+            // A failed campaign stays failed.
             world.apply(Op::Join(50));
             world.apply(Op::Tick);
             return Ok(());
@@ -32,51 +37,52 @@ proptest! {
         prop_assert_eq!(world.finished, 1);
         let expected = setup.rounds + if setup.power { ITERATIONS } else { 0 };
         prop_assert_eq!(world.model.commits.len(), expected as usize, "one commit a round");
-        // Newcomers, and those who were away, are still offered their head; it ends only once.
+        // New and returning devices are still invited to fit their heads, but the campaign finishes only
+        // once.
         for device in [100, 101] {
             world.apply(Op::Join(device));
-            let opening = world.pending.get(&device).cloned().expect("fit-head is offered");
-            prop_assert_eq!(opening.request.expects.len(), 0);
+            let broadcast = world.pending.get(&device).cloned().expect("fit-head is offered");
+            prop_assert_eq!(broadcast.request.expects.len(), 0);
             world.apply(Op::Answer(device, Kind::Good));
-            prop_assert_eq!(&world.counted[&device].id, &opening.id);
+            prop_assert_eq!(&world.counted[&device].id, &broadcast.id);
         }
     }
 }
 
-/// After a restart of its connection a device may be quicker than the opening on its way to it: its update was not
-/// read, so it is neither counted nor rejected, and counts when it comes again.
+/// A device that reconnects may send its update before the broadcast reaches it. The connection discards such
+/// an update: it neither counts nor is rejected, and counts when it is sent again.
 #[test]
-fn an_update_that_could_not_be_read_yet_leaves_the_device_in_the_round() {
+fn unread_update_keeps_device_in_round() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
     engine.handle(0, Event::Joined(0), &mut actions);
     engine.handle(0, Event::Joined(1), &mut actions);
-    let opening = actions.iter().find_map(|action| match action {
-        Action::Open(0, opening) => Some(Arc::clone(opening)),
+    let broadcast = actions.iter().find_map(|action| match action {
+        Action::Open(0, broadcast) => Some(Arc::clone(broadcast)),
         _ => None,
     });
-    let opening = opening.expect("asked");
+    let broadcast = broadcast.expect("asked");
     let mut say = |event| {
         let mut actions = Vec::new();
         engine.handle(0, event, &mut actions);
         (actions, engine.counters())
     };
-    let (actions, counters) = say(Event::Unread(0, opening.id));
+    let (actions, counters) = say(Event::Unread(0, broadcast.id));
     assert_eq!((actions, counters.unread, counters.rejected()), (vec![], 1, 0));
     let ack = |device, id, outcome| vec![Action::Acknowledge(device, Ack { id, outcome })];
     let outcome = AckOutcome::Rejected(Rejection::NotAsked);
-    assert_eq!(say(Event::Unread(7, opening.id)).0, ack(7, opening.id, outcome));
-    let next = RoundId { round: opening.id.round + 1, stage: 0 };
+    assert_eq!(say(Event::Unread(7, broadcast.id)).0, ack(7, broadcast.id, outcome));
+    let next = RoundId { round: broadcast.id.round + 1, stage: 0 };
     assert_eq!(say(Event::Unread(0, next)).0, ack(0, next, AckOutcome::Rejected(Rejection::WrongRound)));
-    let counted = say(Event::Update(0, honest(0, &opening))).0;
-    assert_eq!(counted, ack(0, opening.id, AckOutcome::Counted));
-    say(Event::Update(1, honest(1, &opening)));
-    assert_eq!(say(Event::Unread(0, opening.id)).0, ack(0, opening.id, AckOutcome::Late));
+    let counted = say(Event::Update(0, honest(0, &broadcast))).0;
+    assert_eq!(counted, ack(0, broadcast.id, AckOutcome::Counted));
+    say(Event::Update(1, honest(1, &broadcast)));
+    assert_eq!(say(Event::Unread(0, broadcast.id)).0, ack(0, broadcast.id, AckOutcome::Late));
 }
 
-/// The whole cohort is gone for good; somebody else is there.
+/// The whole cohort is gone for good, and another device is present.
 #[test]
-fn a_round_whose_cohort_is_gone_asks_who_is_there() {
+fn lost_cohort_is_replaced_by_present_devices() {
     let mut world = World::new(plain());
     world.apply(Op::Join(0));
     world.apply(Op::Join(1));
@@ -91,9 +97,9 @@ fn a_round_whose_cohort_is_gone_asks_who_is_there() {
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// One device without samples must not end a campaign of others who have some.
+/// A device without samples must not end a campaign of others that have some.
 #[test]
-fn a_cohort_that_declines_is_replaced_by_who_was_not_asked() {
+fn declining_cohort_is_replaced_by_uninvited_devices() {
     let fraction = Some((0.2, 1.0));
     let mut world = World::new(Setup { fleet_size: 4, fraction, deadline: None, ..plain() });
     for device in 0..4 {
@@ -108,7 +114,7 @@ fn a_cohort_that_declines_is_replaced_by_who_was_not_asked() {
 }
 
 #[test]
-fn a_campaign_fails_when_everyone_declines_three_times_and_says_who_was_last() {
+fn campaign_fails_after_three_declined_rounds() {
     let mut world = World::new(plain());
     world.apply(Op::Join(0));
     world.apply(Op::Join(1));
@@ -128,10 +134,10 @@ fn joined(setup: Setup, devices: u64) -> World {
     world
 }
 
-/// All four have answered or declined, and that is one too few: the round stays open with what it has, and
-/// who declined is asked again, in the same round.
+/// All four devices have answered or declined, one update too few: the round stays open with its updates, and
+/// the devices that declined are invited again to the same round.
 #[test]
-fn a_round_with_too_few_updates_keeps_them_and_asks_again_after_a_while() {
+fn short_round_keeps_updates_and_retries_later() {
     let setup = Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..plain() };
     let mut world = joined(setup, 4);
     let first = world.model.last;
@@ -143,11 +149,11 @@ fn a_round_with_too_few_updates_keeps_them_and_asks_again_after_a_while() {
     world.apply(Op::Decline(3, true));
     assert_eq!((world.model.last, world.model.commits.len()), (first, 0));
     assert_eq!(world.engine.wake(), Some(75));
-    // Once more in vain. It is put off by nobody who comes back only to decline.
+    // Another attempt in vain. A device that keeps rejoining and declining does not postpone the next one.
     world.apply(Op::Advance(10));
     world.apply(Op::Leave(3));
     world.apply(Op::Join(3));
-    assert_eq!(world.pending.remove(&3).map(|opening| opening.id), Some(first));
+    assert_eq!(world.pending.remove(&3).map(|broadcast| broadcast.id), Some(first));
     world.apply(Op::Decline(3, true));
     assert_eq!(world.engine.wake(), Some(75));
     for _ in 0..10 {
@@ -159,7 +165,7 @@ fn a_round_with_too_few_updates_keeps_them_and_asks_again_after_a_while() {
         world.apply(Op::Decline(1, true));
         assert_eq!(world.engine.open_round().unwrap().participants, [0, 2]);
     }
-    // Somebody new will do, and so will one who has samples at last.
+    // A new device can complete the round, and so can one that has samples at last.
     world.apply(Op::Join(6));
     assert_eq!(world.pending[&6].id, first);
     world.apply(Op::Decline(6, true));
@@ -175,7 +181,7 @@ fn a_round_with_too_few_updates_keeps_them_and_asks_again_after_a_while() {
 }
 
 #[test]
-fn a_round_with_too_few_updates_asks_who_was_not_asked_before_anything_else() {
+fn short_round_invites_uninvited_devices_first() {
     let fraction = Some((0.5, 1.0));
     let mut world = joined(Setup { fleet_size: 4, min_count: 2, fraction, deadline: None, ..plain() }, 4);
     let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
@@ -190,9 +196,9 @@ fn a_round_with_too_few_updates_asks_who_was_not_asked_before_anything_else() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
-/// A minimum that the participation rule never waits for does not hold up a round.
+/// A minimum above the policy's target does not hold up a round.
 #[test]
-fn the_participation_rule_decides_where_it_waits_for_fewer_than_the_minimum() {
+fn policy_target_overrides_larger_minimum() {
     let fraction = Some((0.2, 1.0));
     let mut world = joined(Setup { fleet_size: 4, min_count: 5, fraction, ..plain() }, 4);
     let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
@@ -202,44 +208,45 @@ fn the_participation_rule_decides_where_it_waits_for_fewer_than_the_minimum() {
 }
 
 #[test]
-fn without_patience_too_few_updates_fail_after_three_tries_in_vain_and_say_how_many_there_are() {
+fn short_round_without_patience_fails_after_three_attempts() {
     let setup = Setup { fleet_size: 3, min_count: 3, deadline: None, ..plain() };
     let mut engine = setup.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
         engine.handle(0, Event::Joined(device), &mut actions);
     }
-    let opening = Arc::clone(&engine.open_round().unwrap().opening);
-    let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
-    let mut says = |event| {
+    let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+    let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
+    let mut handle = |event| {
         let mut actions = Vec::new();
         engine.handle(0, event, &mut actions);
         actions.retain(|action| !matches!(action, Action::Acknowledge(..)));
         actions
     };
-    let again = |device| Action::Open(device, Arc::clone(&opening));
-    assert_eq!(says(Event::Update(2, honest(2, &opening))), []);
-    assert_eq!(says(Event::Declined(0, decline)), []);
-    assert_eq!(says(Event::Declined(1, decline)), [again(0), again(1)]);
-    // One more counts: that is progress, and the tries are counted anew.
-    assert_eq!(says(Event::Update(0, honest(0, &opening))), []);
+    let again = |device| Action::Open(device, Arc::clone(&broadcast));
+    assert_eq!(handle(Event::Update(2, honest(2, &broadcast))), []);
+    assert_eq!(handle(Event::Declined(0, decline)), []);
+    assert_eq!(handle(Event::Declined(1, decline)), [again(0), again(1)]);
+    // One more update counts, so the attempts start again from zero.
+    assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
     for _ in 0..2 {
-        assert_eq!(says(Event::Declined(1, decline)), [again(1)]);
-        // A stray message is no try.
-        assert_eq!(says(Event::Update(0, honest(0, &opening))), []);
+        assert_eq!(handle(Event::Declined(1, decline)), [again(1)]);
+        // A stray message is not an attempt.
+        assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
     }
-    let actions = says(Event::Declined(1, decline));
+    let actions = handle(Event::Declined(1, decline));
     let [Action::Failed(failure)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(
         failure.to_string(),
-        "round 1 has 2 of the 3 updates that close it, and nobody else can answer; \
+        "round 1 has 2 of the 3 updates that close it, and no other device can answer; \
          device 1: declined, the device has no usable sample"
     );
 }
 
-/// Who declined and is there is asked again when the deadline passes and another never came back.
+/// Connected devices that declined are invited again when the deadline passes and another device never
+/// returned.
 #[test]
-fn a_deadline_with_too_few_updates_asks_again_who_declined() {
+fn missed_deadline_invites_declined_devices_again() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..plain() };
     let mut world = joined(setup, 3);
     world.apply(Op::Leave(0));
@@ -256,10 +263,10 @@ fn a_deadline_with_too_few_updates_asks_again_who_declined() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
-/// A straggler whose update comes after the deadline is told so, and the model is that of a campaign in which it never
-/// answered.
+/// A device whose update arrives after the deadline gets the outcome `Late`, and the model is that of a
+/// campaign without its update.
 #[test]
-fn a_straggler_past_the_deadline_never_counts() {
+fn late_update_never_counts() {
     let setup = Setup { fleet_size: 3, rounds: 3, ..plain() };
     let run = |straggler_answers: bool| {
         let mut engine = setup.engine();
@@ -269,14 +276,14 @@ fn a_straggler_past_the_deadline_never_counts() {
         }
         for round in 0..3u64 {
             let began = 100 * round;
-            let opening = Arc::clone(&engine.open_round().unwrap().opening);
+            let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
             for device in 0..2 {
-                engine.handle(began + 99, Event::Update(device, honest(device, &opening)), &mut actions);
+                engine.handle(began + 99, Event::Update(device, honest(device, &broadcast)), &mut actions);
             }
             assert_eq!(engine.wake(), Some(began + 100));
             actions.clear();
             engine.handle(began + 100, Event::Tick, &mut actions);
-            assert!(actions.contains(&Action::Close(2, opening.id)), "it is told to stop");
+            assert!(actions.contains(&Action::Close(2, broadcast.id)), "it is told to stop");
             let counted = actions.iter().find_map(|action| match action {
                 Action::Commit(record) => Some((record.participants.clone(), record.short_of)),
                 _ => None,
@@ -284,8 +291,8 @@ fn a_straggler_past_the_deadline_never_counts() {
             assert_eq!(counted, Some((vec![0, 1], Some(3))));
             if straggler_answers {
                 actions.clear();
-                engine.handle(began + 100, Event::Update(2, honest(2, &opening)), &mut actions);
-                let ack = Ack { id: opening.id, outcome: AckOutcome::Late };
+                engine.handle(began + 100, Event::Update(2, honest(2, &broadcast)), &mut actions);
+                let ack = Ack { id: broadcast.id, outcome: AckOutcome::Late };
                 assert_eq!(actions, [Action::Acknowledge(2, ack)]);
             }
         }
@@ -301,20 +308,21 @@ fn doubling() -> Setup {
         fleet_size: 6,
         rounds: 3,
         deadline: None,
-        doubling: Some((3, 1, By::Devices)),
+        doubling: Some((3, 1, DoubleBy::Devices)),
         patience: Some(5),
         ..plain()
     }
 }
 
-/// The number that the open round waits for.
+/// Target of the open round.
 fn waits_for(world: &World) -> usize {
     world.engine.open_round().unwrap().target
 }
 
-/// Four of six devices go for good: the stage of three ends with two, says so, and the next stage is of two.
+/// Four of six devices leave for good: the stage of three closes with two, the record says so, and the next
+/// stage is of two.
 #[test]
-fn a_stage_that_loses_more_devices_than_it_can_spare_shrinks_and_says_so() {
+fn stage_that_lost_devices_closes_short() {
     let mut world = joined(doubling(), 6);
     assert_eq!(waits_for(&world), 3);
     for device in 0..4 {
@@ -333,16 +341,17 @@ fn a_stage_that_loses_more_devices_than_it_can_spare_shrinks_and_says_so() {
     let counters = world.engine.counters();
     assert_eq!((counters.short, counters.absent), (1, 4));
     assert_eq!(waits_for(&world), 2);
-    // One that comes back counts again.
+    // A device that returns counts again.
     world.apply(Op::Join(0));
     world.apply(Op::Answer(4, Kind::Good));
     world.apply(Op::Answer(5, Kind::Good));
     assert_eq!(waits_for(&world), 3);
 }
 
-/// All have gone for good and nothing has counted: whoever comes, a stranger too, makes the round.
+/// All devices have left for good and no update has counted: any device that joins, a new one too, makes up
+/// the round.
 #[test]
-fn a_round_that_everybody_has_left_takes_whoever_comes() {
+fn abandoned_round_invites_any_device_that_joins() {
     let mut world = joined(Setup { fleet_size: 3, ..doubling() }, 3);
     for device in 0..3 {
         world.apply(Op::Leave(device));
@@ -356,9 +365,10 @@ fn a_round_that_everybody_has_left_takes_whoever_comes() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
-/// A device that is always first with numbers that are none: the next to answer takes its place, in every stage.
+/// A device that always answers first with values that are not finite is replaced by the next arrival, in
+/// every stage.
 #[test]
-fn a_device_that_is_always_first_with_garbage_is_replaced_by_the_next_arrival() {
+fn rejected_device_is_replaced_by_next_arrival() {
     let mut world = joined(doubling(), 6);
     for (stage, counted) in [3, 5, 5].into_iter().enumerate() {
         assert_eq!(world.model.commits.len(), stage);
@@ -374,9 +384,9 @@ fn a_device_that_is_always_first_with_garbage_is_replaced_by_the_next_arrival() 
     assert_eq!(counters.short, 2, "where it waited for all six, five is what there was");
 }
 
-/// The time to try again comes when everybody has gone for good: nothing is due until somebody joins.
+/// The retry time comes when all devices have left for good: nothing is due until a device joins.
 #[test]
-fn nothing_is_due_while_nobody_is_there() {
+fn nothing_is_due_without_devices() {
     let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..plain() };
     let mut world = joined(setup, 1);
     world.apply(Op::Decline(0, true));
@@ -389,9 +399,9 @@ fn nothing_is_due_while_nobody_is_there() {
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// A fleet of one whose device lost an acknowledgement goes on.
+/// A fleet of one continues after its device has lost an acknowledgement.
 #[test]
-fn a_round_that_everyone_declined_is_repeated_under_a_new_number() {
+fn declined_round_is_repeated_under_new_id() {
     let mut world = World::new(Setup { fleet_size: 1, ..plain() });
     world.apply(Op::Join(0));
     let before = world.model.last.round;
@@ -401,10 +411,10 @@ fn a_round_that_everyone_declined_is_repeated_under_a_new_number() {
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// The last round of a start closes at its deadline, when everybody is gone: what is committed is the
+/// The last round of a start closes at its deadline, when all devices have left: the commit holds the
 /// algorithm's state all the same.
 #[test]
-fn a_start_that_ends_with_nobody_there_can_be_resumed() {
+fn start_that_ends_without_devices_can_be_restored() {
     let setup = Setup { power: true, fedavg: true, absence: 0, ..plain() };
     let mut engine = setup.engine();
     let mut records = Vec::new();
@@ -419,8 +429,8 @@ fn a_start_that_ends_with_nobody_there_can_be_resumed() {
         handle(&mut engine, 0, Event::Joined(device));
     }
     for device in [0, 1, 0] {
-        let opening = Arc::clone(&engine.open_round().unwrap().opening);
-        handle(&mut engine, 1, Event::Update(device, honest(device, &opening)));
+        let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+        handle(&mut engine, 1, Event::Update(device, honest(device, &broadcast)));
     }
     for device in [0, 1] {
         handle(&mut engine, 2, Event::Left(device));
@@ -432,10 +442,10 @@ fn a_start_that_ends_with_nobody_there_can_be_resumed() {
     assert_eq!(result(&resumed), result(&engine));
 }
 
-/// A server is started again where heads are fitted: who joins is offered its head at once, a newcomer, too, and the campaign
-/// is finished when those are that were there.
+/// A server restarts while heads are fitted: any device that joins is invited at once, and the campaign
+/// finishes when all devices of the fleet have fitted their heads.
 #[test]
-fn a_finished_campaign_offers_heads_again_after_a_restart() {
+fn finished_campaign_offers_heads_after_restart() {
     let setup = Setup { fleet_size: 3, ..plain() };
     let life = live(setup.engine(), 3, usize::MAX);
     let last = life.kept.last().unwrap();
@@ -446,9 +456,9 @@ fn a_finished_campaign_offers_heads_again_after_a_restart() {
     for device in [7, 0, 1, 2, 8] {
         let mut actions = Vec::new();
         engine.handle(5, Event::Joined(device), &mut actions);
-        let [Action::Open(to, opening)] = actions.as_slice() else { panic!("{actions:?}") };
+        let [Action::Open(to, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
         assert_eq!(*to, device);
-        let answer = Event::Update(device, honest(device, opening));
+        let answer = Event::Update(device, honest(device, broadcast));
         let mut actions = Vec::new();
         engine.handle(6, answer, &mut actions);
         finished += actions.iter().filter(|action| **action == Action::Finished).count();
@@ -457,10 +467,10 @@ fn a_finished_campaign_offers_heads_again_after_a_restart() {
     assert_eq!(finished, 1);
 }
 
-/// Training ends after the first round in which the representation moved less than the settings say, and
-/// that is what a campaign of as many rounds gives; so does a server that was restarted in between.
+/// Training ends after the first round with a change below the setting, with the result of a campaign of that
+/// many rounds; a server that was restarted in between gives the same.
 #[test]
-fn training_ends_when_the_representation_moves_little() {
+fn small_change_ends_training() {
     for fedavg in [false, true] {
         let setup = Setup { fleet_size: 3, rounds: 12, power: true, fedavg, ..plain() };
         let starts = ITERATIONS as usize;
@@ -471,7 +481,7 @@ fn training_ends_when_the_representation_moves_little() {
         let bases: Vec<Matrix> = whole.kept[starts - 1..].iter().map(basis).collect();
         let moved: Vec<f64> =
             bases.windows(2).map(|two| principal_angle_distance(&two[0], &two[1])).collect();
-        // A bound under which round 6 or an earlier one is the first.
+        // A bound that round 6 or an earlier one is the first to meet.
         let stop_change = Some(moved[5] * 1.0001);
         let last = moved.iter().position(|moved| Some(*moved) < stop_change).unwrap() + 1;
         let stopping = Setup { stop_change, ..setup };
@@ -490,7 +500,7 @@ fn training_ends_when_the_representation_moves_little() {
             whole.kept[starts + last - 1].checkpoint.state
         );
 
-        // Restarted before the round that ends it: the committed state is the one before.
+        // Restarted before the round that ends training: the committed state is the one before.
         let before = &ended.kept[starts + last - 2];
         let mut engine = stopping.engine();
         assert!(engine.resume(0, &before.checkpoint));
@@ -504,75 +514,82 @@ fn training_ends_when_the_representation_moves_little() {
         assert_eq!(engine.checkpoint().done, after.phase);
         let mut actions = Vec::new();
         engine.handle(0, Event::Joined(9), &mut actions);
-        let [Action::Open(9, opening)] = actions.as_slice() else { panic!("{actions:?}") };
-        assert_eq!((engine.phase(), opening.request.expects.len()), (Phase::FitHead, 0));
+        let [Action::Open(9, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
+        assert_eq!((engine.phase(), broadcast.request.expects.len()), (Phase::FitHead, 0));
     }
 }
 
-/// However little is asked for, the start is not shortened.
+/// The start is not shortened, however large the setting is.
 #[test]
-fn a_start_is_not_stopped() {
+fn small_change_does_not_end_start() {
     let life = live(Setup { power: true, stop_change: Some(1.0), ..plain() }.engine(), 2, usize::MAX);
     let phases: Vec<Phase> = life.kept.iter().map(|kept| kept.phase).collect();
     assert_eq!(phases, [Phase::Start(1), Phase::Start(2), Phase::Train(1)]);
 }
 
 #[test]
-fn training_that_is_stopped_early_closes_and_fits_heads() {
+fn stopped_training_closes_round_and_fits_heads() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
     engine.handle(0, Event::Joined(0), &mut actions);
     engine.finish_training(0, &mut actions);
     assert_eq!((engine.phase(), actions.len()), (Phase::Waiting, 0));
     engine.handle(0, Event::Joined(1), &mut actions);
-    let first = engine.open_round().unwrap().opening.id;
+    let first = engine.open_round().unwrap().broadcast.id;
     let mut actions = Vec::new();
     engine.finish_training(1, &mut actions);
     let closed: Vec<_> =
         actions.iter().filter(|a| matches!(a, Action::Close(_, id) if *id == first)).collect();
     assert_eq!(closed.len(), 2);
     assert_eq!(engine.phase(), Phase::FitHead);
-    assert!(engine.open_round().unwrap().opening.id > first);
+    assert!(engine.open_round().unwrap().broadcast.id > first);
 }
 
-/// A value that the encoding cannot hold is not sent as something else.
+/// A value that the encoding cannot represent is refused rather than sent as another one.
 #[test]
-fn what_cannot_be_encoded_is_not_sent() {
+fn unencodable_value_is_not_sent() {
     let (_, request) = request_of_f16(65_000.0);
-    assert!(Opening::new(RoundId { round: 1, stage: 0 }, request).is_ok());
+    assert!(RoundBroadcast::new(RoundId { round: 1, stage: 0 }, request).is_ok());
     for value in [1e5, f32::NAN, f32::INFINITY] {
         let (index, request) = request_of_f16(value);
-        let error = Opening::new(RoundId { round: 1, stage: 0 }, request).unwrap_err();
+        let error = RoundBroadcast::new(RoundId { round: 1, stage: 0 }, request).unwrap_err();
         assert_eq!(error, fedspan_protocol::Error::NonFinite { index });
     }
 }
 
-/// A request with one value of interest, and where it is.
+/// A request with one value of interest, and its index.
 fn request_of_f16(value: f32) -> (usize, Request) {
-    let fleet = "[devices]\nexpected = 1\n[data]\nd = 4\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\n\
-                 rounds = 1\nstep_size = 0.5\ndownload = \"f16\"\n";
-    let mut request = Fleet::parse("f", fleet).unwrap().engine().requests().remove(0);
+    let parameters = FedRepParameters {
+        step_size: 0.5,
+        head: HeadSolve::LeastSquares { ridge: 0.0 },
+        upload: Upload::Gradient,
+        download_encoding: Encoding::F16,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::Mean,
+    };
+    let mut request = FedRep::new(random_start(4, 2, 0), parameters).request();
     request.tensors[0].values[5] = value;
     (5, request)
 }
 
-/// One device, alone in its round, takes the representation away: its first column is what the step takes off.
+/// A device, alone in its round, removes a direction of the representation: its step equals the first column.
 #[test]
-fn a_round_that_leaves_no_representation_is_asked_again() {
+fn rank_deficient_round_is_repeated() {
     let ruin = |patience| {
         let setup = Setup { fleet_size: 1, min_count: 1, power: false, fedavg: false, patience, ..plain() };
         let mut engine = setup.engine();
         let mut actions = Vec::new();
         engine.handle(0, Event::Joined(0), &mut actions);
-        let opening = Arc::clone(&engine.open_round().unwrap().opening);
-        let mut update = honest(0, &opening);
+        let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+        let mut update = honest(0, &broadcast);
         for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
-            let sent = opening.request.tensors[0].values[index];
+            let sent = broadcast.request.tensors[0].values[index];
             *value = if index % K == 0 { sent / ETA } else { 0.0 };
         }
         actions.clear();
         engine.handle(1, Event::Update(0, update), &mut actions);
-        (engine, opening.id, actions)
+        (engine, broadcast.id, actions)
     };
     let (mut engine, id, actions) = ruin(Some(5));
     assert!(
@@ -583,73 +600,74 @@ fn a_round_that_leaves_no_representation_is_asked_again() {
     let mut actions = Vec::new();
     engine.handle(6, Event::Tick, &mut actions);
     let [Action::Open(0, again)] = actions.as_slice() else { panic!("{actions:?}") };
-    assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().opening.request);
+    assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().broadcast.request);
     let update = honest(0, again);
     engine.handle(7, Event::Update(0, update), &mut actions);
     assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
-    // Where asking again takes no time it is not done for ever.
+    // With a retry delay of 0 the attempts are bounded.
     let (mut engine, _, _) = ruin(Some(0));
     let mut failed = false;
     for _ in 0..3 {
         let mut actions = Vec::new();
         engine.handle(2, Event::Tick, &mut actions);
-        let Some(Action::Open(0, opening)) = actions.pop() else { break };
-        let mut update = honest(0, &opening);
+        let Some(Action::Open(0, broadcast)) = actions.pop() else { break };
+        let mut update = honest(0, &broadcast);
         update.tensors[0]
             .values
             .iter_mut()
-            .zip(&opening.request.tensors[0].values)
+            .zip(&broadcast.request.tensors[0].values)
             .enumerate()
             .for_each(|(index, (value, sent))| *value = if index % K == 0 { sent / ETA } else { 0.0 });
         engine.handle(2, Event::Update(0, update), &mut actions);
         failed = matches!(actions.last(), Some(Action::Failed(_)));
     }
     assert!(failed && engine.counters().ruined == 2, "{:?}", engine.counters());
-    // Without patience nothing would change.
+    // Without a retry delay the campaign fails at once.
     let (_, _, actions) = ruin(None);
     assert!(matches!(actions[..], [_, Action::Failed(_)]), "{actions:?}");
 }
 
-/// Who was asked later than the others may have made the round wait: after a restart, which does not know of those that have
-/// not answered, it closes with what was counted.
+/// A device invited later than the others may have made the round wait. After a restart, which does not know
+/// of devices without a counted update, the round closes with the updates that counted.
 #[test]
-fn a_round_that_was_widened_is_taken_up_again() {
+fn widened_round_is_restored() {
     let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
-    let (checkpoint, opening) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().opening));
-    engine.handle(1, Event::Update(0, honest(0, &opening)), &mut actions);
+    let (checkpoint, broadcast) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
+    engine.handle(1, Event::Update(0, honest(0, &broadcast)), &mut actions);
     for device in [1, 2] {
-        let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
+        let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
         engine.handle(1, Event::Declined(device, decline), &mut actions);
     }
     [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(device), &mut actions));
-    engine.handle(3, Event::Update(7, honest(7, &opening)), &mut actions);
+    engine.handle(3, Event::Update(7, honest(7, &broadcast)), &mut actions);
     let round = engine.open_round().unwrap();
-    assert_eq!((round.opening.id, round.participants.as_slice()), (opening.id, &[0, 7][..]));
+    assert_eq!((round.broadcast.id, round.participants.as_slice()), (broadcast.id, &[0, 7][..]));
 
     let mut again = setup.engine();
     assert!(again.resume(3, &checkpoint));
-    [1, 2].into_iter().for_each(|device| again.leave_out(device));
+    [1, 2].into_iter().for_each(|device| again.mark_excluded(device));
     for (at, device) in [(1, 0), (3, 7)] {
-        assert!(again.recount(at, device, &honest(device, &opening)), "{device}");
+        assert!(again.replay_update(at, device, &honest(device, &broadcast)), "{device}");
     }
     let mut actions = Vec::new();
     again.handle(3, Event::Resumed, &mut actions);
     let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
-    assert_eq!((record.id, record.participants.as_slice()), (opening.id, &[0, 7][..]));
+    assert_eq!((record.id, record.participants.as_slice()), (broadcast.id, &[0, 7][..]));
 }
 
-/// Everybody had left when the server went down, and one of them never comes back. Found by simulated disasters.
+/// All devices had left when the server went down, and one of them never returns. Found by simulated
+/// disasters.
 #[test]
-fn after_a_restart_nobody_is_waited_for_for_ever() {
+fn restored_round_does_not_wait_forever() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
     (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
-    let opening = Arc::clone(&engine.open_round().unwrap().opening);
-    // Two are gone before the third answers, which closes the round.
+    let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+    // Two devices leave before the third answers, which closes the round.
     for device in [1, 2] {
-        engine.handle(1, Event::Update(device, honest(device, &opening)), &mut actions);
+        engine.handle(1, Event::Update(device, honest(device, &broadcast)), &mut actions);
         engine.handle(1, Event::Left(device), &mut actions);
     }
     engine.handle(2, Event::Left(0), &mut actions);
@@ -665,7 +683,7 @@ fn after_a_restart_nobody_is_waited_for_for_ever() {
     again.handle(due, Event::Tick, &mut actions);
     assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2]);
 
-    // Where all come in time, it opens with the last of them; where few do, with the first that are enough.
+    // If all return in time, the round opens with the last of them; otherwise with the fewest that suffice.
     let mut again = setup.engine();
     assert!(again.resume(1_000_000, &checkpoint));
     (0..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));

@@ -1,10 +1,10 @@
-//! The adaptive schedule in a small world: a model that contracts towards the truth with noise, devices that answer in
-//! a fixed order of speed.
+//! Adaptive schedule in a small world: a model that contracts towards the truth with noise, and devices that
+//! answer in a fixed order.
 
 use crate::common::gaussian;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
-use fedspan_engine::participation::{Answer, By, Closed, Doubling, Schedule};
+use fedspan_engine::participation::{ClosedRound, DoubleBy, Doubling, Schedule, UpdateArrival};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_engine::{DeviceId, Participation};
 use fedspan_protocol::tensor::Role;
@@ -15,11 +15,11 @@ const K: usize = 2;
 const N: usize = 64;
 const STEP: f64 = 0.125;
 
-fn doubling(by: By) -> Doubling {
+fn doubling(by: DoubleBy) -> Doubling {
     Doubling::new(4, None, Schedule::Adaptive, by, 1)
 }
 
-/// A fleet whose device `i` answers after `times[i]`, ascending, and whose head is `heads[i]`.
+/// Fleet whose device `i` answers after `times[i]`, ascending, and has the head `heads[i]`.
 struct World {
     times: Vec<u64>,
     heads: Vec<Matrix>,
@@ -34,13 +34,13 @@ impl World {
         let mut random = stream(seed, Purpose::Truth, 0);
         let heads = (0..times.len()).map(|_| gaussian(K, 1, &mut random)).collect();
         let truth = random_basis(D, K, &mut random);
-        // Where the moments of samples might start.
+        // A start like that of the method of moments.
         let off = gaussian(D, K, &mut random) * 0.2;
         let model = orthonormal(&(&truth + off)).unwrap();
         Self { times, heads, truth, model, random, noise: 0.3 }
     }
 
-    /// Exponential times of mean 1000 after `communication`.
+    /// Exponential times of mean 1000, plus `communication`.
     fn exponential(communication: u64, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Speed, 0);
         let mut times: Vec<u64> =
@@ -49,29 +49,30 @@ impl World {
         Self::new(times, seed)
     }
 
-    /// One round; how many answered, and how long it took.
+    /// Runs one round, and returns the number of updates and the round's duration.
     fn round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
         let fleet: Vec<DeviceId> = (0..self.times.len() as u64).collect();
         let cohort = policy.cohort(number, &fleet);
         let n = cohort
-            .enough
+            .sample_target
             .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
         let mut sum = Matrix::zeros(D, K);
         for (place, (head, after)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
-            // The population gradient of a device, and noise.
+            // The population gradient of a device, plus noise.
             let missed = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
             let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
             let gradient = (missed * head * -1.0 + noise) * head.transpose();
             let values = to_f32(&gradient);
             let tensors = [Tensor { role: Role::Gradient, rows: D as u16, cols: K as u16, values }];
-            let answer = Answer { after: *after, samples: 10 * place, tensors: &tensors, model: &self.model };
+            let answer =
+                UpdateArrival { elapsed: *after, samples: 10 * place, tensors: &tensors, model: &self.model };
             policy.counted(&answer);
             sum += from_f32(D, K, &tensors[0].values);
         }
         let before = self.model.clone();
         self.model = orthonormal(&(&before - sum * (STEP / n as f64))).unwrap();
         let after = self.times[n - 1];
-        policy.closed(&Closed { after, short_of: None, before: &before, model: &self.model });
+        policy.closed(&ClosedRound { elapsed: after, short_of: None, before: &before, model: &self.model });
         (n, after)
     }
 
@@ -81,9 +82,9 @@ impl World {
 }
 
 #[test]
-fn it_begins_with_all_for_the_clock_then_with_few_and_ends_with_all() {
+fn schedule_measures_all_then_grows_from_few_to_all() {
     for seed in 1..=10 {
-        let n = World::exponential(0, seed).rounds(&mut doubling(By::Devices), 150);
+        let n = World::exponential(0, seed).rounds(&mut doubling(DoubleBy::Devices), 150);
         assert_eq!((n[0], n[149]), (N, N), "{n:?}");
         assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
         assert!(n.iter().all(|n| [4, 8, 16, 32, 64].contains(n)));
@@ -91,29 +92,29 @@ fn it_begins_with_all_for_the_clock_then_with_few_and_ends_with_all() {
 }
 
 #[test]
-fn where_waiting_for_all_costs_nothing_it_does() {
+fn schedule_waits_for_all_if_that_is_free() {
     for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
-        let n = World::new(times, 3).rounds(&mut doubling(By::Devices), 40);
+        let n = World::new(times, 3).rounds(&mut doubling(DoubleBy::Devices), 40);
         assert_eq!(n, [N; 40]);
     }
 }
 
-/// Only ratios of times count.
+/// Only ratios of times matter.
 #[test]
-fn the_unit_of_time_does_not_matter() {
+fn schedule_is_independent_of_time_unit() {
     let world = |factor: u64| {
         let mut world = World::exponential(500, 5);
         world.times.iter_mut().for_each(|time| *time *= factor);
-        world.rounds(&mut doubling(By::Devices), 100)
+        world.rounds(&mut doubling(DoubleBy::Devices), 100)
     };
     assert_eq!(world(1), world(64));
 }
 
-/// Three of the fleet are there for a round, then all again: it goes on as before.
+/// Only three devices are present for one round, then all again: the schedule goes on as before.
 #[test]
-fn an_outage_does_not_end_it() {
+fn schedule_survives_outage() {
     let mut world = World::exponential(0, 2);
-    let mut policy = doubling(By::Devices);
+    let mut policy = doubling(DoubleBy::Devices);
     let before = world.rounds(&mut policy, 6);
     let (times, heads) = (world.times.clone(), world.heads.clone());
     world.times.truncate(3);
@@ -125,12 +126,13 @@ fn an_outage_does_not_end_it() {
     assert_eq!(after[199], N);
 }
 
-/// A shared head, say: every number counts, not a span. Devices send the model that each would have.
+/// A model of which every value matters, such as a shared head, rather than a span. Devices upload their
+/// models.
 #[test]
-fn models_that_are_no_representation_do_as_well() {
+fn schedule_handles_models_without_representation() {
     for seed in 1..=5 {
         let mut world = World::exponential(0, seed);
-        let mut policy = doubling(By::Devices);
+        let mut policy = doubling(DoubleBy::Devices);
         let fleet: Vec<DeviceId> = (0..N as u64).collect();
         let mut n = Vec::new();
         for number in 1..=150 {
@@ -143,12 +145,22 @@ fn models_that_are_no_representation_do_as_well() {
                 let values = to_f32(&own);
                 let tensors = [Tensor { role: Role::SharedHead, rows: D as u16, cols: K as u16, values }];
                 let samples = 10 * place;
-                policy.counted(&Answer { after: *after, samples, tensors: &tensors, model: &before });
+                policy.counted(&UpdateArrival {
+                    elapsed: *after,
+                    samples,
+                    tensors: &tensors,
+                    model: &before,
+                });
                 sum += own;
             }
             world.model = sum / target as f64;
             let after = world.times[target - 1];
-            policy.closed(&Closed { after, short_of: None, before: &before, model: &world.model });
+            policy.closed(&ClosedRound {
+                elapsed: after,
+                short_of: None,
+                before: &before,
+                model: &world.model,
+            });
             n.push(target);
         }
         assert_eq!((n[0], n[149]), (N, N), "{n:?}");
@@ -157,10 +169,11 @@ fn models_that_are_no_representation_do_as_well() {
 }
 
 #[test]
-fn by_samples_of_equal_devices_is_by_devices() {
+fn doubling_samples_equals_doubling_devices_for_equal_devices() {
     let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
-    assert_eq!(run(By::Samples), run(By::Devices));
-    // Also where it matters what the first stage covers, in which the round for the clock does not count.
+    assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
+    // Also where the coverage of the first stage matters, to which the round that measures times does not
+    // belong.
     let run = |by| {
         let mut world = World::exponential(0, 7);
         world.model = random_basis(D, K, &mut world.random);
@@ -169,31 +182,31 @@ fn by_samples_of_equal_devices_is_by_devices() {
         }
         world.rounds(&mut doubling(by), 120)
     };
-    assert_eq!(run(By::Samples), run(By::Devices));
+    assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
 }
 
-/// The fastest sixteen know one direction only: waiting for them alone would never teach the other. A stage has one
-/// round then; without a look at what they cover these stages last for tens of rounds.
+/// The fastest sixteen devices cover one direction only, so waiting for them alone would never learn the
+/// other. The stage has one round; without the coverage estimate it would last for tens of rounds.
 #[test]
-fn devices_that_know_one_direction_only_are_not_waited_for_alone() {
+fn schedule_rejects_devices_covering_one_direction() {
     for seed in 1..=10 {
         let mut world = World::exponential(0, seed);
         world.model = random_basis(D, K, &mut world.random);
         for head in world.heads.iter_mut().take(16) {
             head[(1, 0)] = 0.0;
         }
-        let n = world.rounds(&mut doubling(By::Devices), 40);
+        let n = world.rounds(&mut doubling(DoubleBy::Devices), 40);
         assert_eq!(n[..4], [64, 4, 8, 16]);
         assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
     }
 }
 
-/// One more device, of the slowest kind, is no reason to wait for everybody from then on.
+/// One more device, of the slowest kind, does not make the schedule wait for all devices from then on.
 #[test]
-fn a_device_that_joins_later_does_not_end_the_schedule() {
+fn schedule_survives_late_device() {
     for seed in 1..=10 {
         let mut world = World::exponential(0, seed);
-        let mut policy = doubling(By::Devices);
+        let mut policy = doubling(DoubleBy::Devices);
         let before = world.rounds(&mut policy, 5);
         world.times.push(world.times[N - 1] + 1);
         world.heads.push(gaussian(K, 1, &mut world.random));
@@ -202,17 +215,18 @@ fn a_device_that_joins_later_does_not_end_the_schedule() {
     }
 }
 
-/// With one answer a round there is no spread between answers: what is learnt stays finite, and can be gone on from.
+/// With one update per round there is no variance between updates: the estimates stay finite and can be
+/// restored.
 #[test]
-fn one_answer_a_round_leaves_a_state_to_go_on_from() {
+fn single_update_rounds_leave_valid_state() {
     for seed in 0..20 {
         let mut world = World::new(vec![10], seed);
-        let mut policy = Doubling::new(1, None, Schedule::Adaptive, By::Devices, 1);
+        let mut policy = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
         for round in 1..=60 {
             world.round(&mut policy, round);
             let state = policy.state();
             assert!(state.iter().all(|value| value.is_finite()), "round {round}: {state:?}");
-            let mut resumed = Doubling::new(1, None, Schedule::Adaptive, By::Devices, 1);
+            let mut resumed = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
             assert!(resumed.restore(&state));
         }
     }
@@ -221,10 +235,11 @@ fn one_answer_a_round_leaves_a_state_to_go_on_from() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What a restart keeps is enough for the next decision to be the same, and the schedule still ends with all.
+    /// The state is enough for the next decision to be the same, and the schedule still ends with all
+    /// devices.
     #[test]
-    fn a_restart_decides_as_if_nothing_had_happened(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
-        let by = if samples { By::Samples } else { By::Devices };
+    fn restart_preserves_decisions(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
+        let by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
         let mut world = World::exponential(200, seed);
         let mut policy = doubling(by);
         world.rounds(&mut policy, stop);
@@ -237,10 +252,10 @@ proptest! {
         prop_assert_eq!(n.last(), Some(&N));
     }
 
-    /// A state that is cut, or has a number that is none, is refused, and changes nothing.
+    /// A state that is cut, or contains NaN, is refused and changes nothing.
     #[test]
-    fn a_damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
-        let mut policy = doubling(By::Devices);
+    fn damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
+        let mut policy = doubling(DoubleBy::Devices);
         World::exponential(0, 1).rounds(&mut policy, rounds);
         let mut state = policy.state();
         let place = place.index(state.len());
@@ -249,7 +264,7 @@ proptest! {
         } else {
             state[place] = f64::NAN;
         }
-        let mut fresh = doubling(By::Devices);
+        let mut fresh = doubling(DoubleBy::Devices);
         let before = fresh.state();
         prop_assert!(!fresh.restore(&state));
         prop_assert_eq!(fresh.state(), before);

@@ -1,7 +1,8 @@
-//! FedPower on the server: against Algorithms 1 to 3 written down a second time in f64, and by the laws of alignment.
+//! FedPower on the server, compared with a second implementation of Algorithms 1 to 3 in f64, and with the
+//! laws of alignment.
 
 use crate::common::{bits, gaussian, random};
-use fedspan_engine::aggregate::{Rule, Share, procrustes};
+use fedspan_engine::aggregate::{Rule, UpdateWeight, procrustes};
 use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, synchronisations};
 use fedspan_engine::linalg::{
     Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32, top_eigenspace,
@@ -26,7 +27,7 @@ const ALGORITHM_2: FedPowerParameters = FedPowerParameters {
     rule: Rule::Mean,
 };
 
-/// Covariances of devices that have `k` directions in common, more or less.
+/// Covariances of devices that approximately share `k` directions.
 fn covariances(devices: usize, d: usize, k: usize, apart: f64, seed: u64) -> Vec<Matrix> {
     let random = &mut random(seed);
     let common = random_basis(d, k, random);
@@ -48,7 +49,7 @@ fn tensor(matrix: &Matrix) -> Tensor {
     Tensor { role: Role::Subspace, rows, cols, values: to_f32(matrix) }
 }
 
-/// What an honest device answers, in f64 from the basis that came.
+/// Upload of an honest device, computed in f64 from the broadcast basis.
 fn answer(a: &Matrix, request: &fedspan_engine::Request) -> Vec<Tensor> {
     let Task::FedPower { iterations, upload, .. } = request.task else { panic!("{:?}", request.task) };
     let sent = &request.tensors[0];
@@ -71,7 +72,7 @@ fn exchange(server: &mut FedPower, all: &[Matrix]) {
         let tensors = answer(a, &request);
         assert_eq!(tensors.len(), request.expects.len());
         assert!(server.admits(1, &tensors));
-        server.absorb(device as DeviceId, Share::of(1), &tensors);
+        server.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
     }
     server.finish().unwrap();
 }
@@ -84,7 +85,7 @@ fn run(all: &[Matrix], start: &Matrix, parameters: FedPowerParameters) -> FedPow
     server
 }
 
-/// Algorithm 2, straight from the paper without its noise, in f64 and by other means: alignment by Newton's iteration for
+/// Algorithm 2 of the paper without its noise, in f64 and by other means: alignment by Newton's iteration for
 /// the polar factor.
 fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool, aligned: bool) -> Matrix {
     let m = all.len();
@@ -114,11 +115,11 @@ fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool,
     orthonormal(&mean(&turned)).unwrap()
 }
 
-/// What f32 on the wire leaves of a difference, also where bases nearly cancel.
+/// Tolerance for the rounding to f32 on the wire, also where bases nearly cancel.
 const CLOSE: f64 = 1e-4;
 
 #[test]
-fn the_papers_synchronisation_sets() {
+fn synchronisation_sets_match_paper() {
     let sums = |(steps, ends): (Vec<u16>, bool)| {
         let sums: Vec<u16> =
             steps.iter().scan(0, |sum, step| Some(std::mem::replace(sum, *sum + step) + step)).collect();
@@ -140,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn steps_add_up_to_t(t in 1u16..500, p in 1u16..500, decay in any::<bool>()) {
+    fn steps_sum_to_t(t in 1u16..500, p in 1u16..500, decay in any::<bool>()) {
         let (steps, ends) = synchronisations(t, p, decay);
         prop_assert_eq!(steps.iter().sum::<u16>(), t);
         prop_assert!(steps.iter().all(|step| (1..=p).contains(step)));
@@ -151,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn it_is_algorithm_2(
+    fn fedpower_matches_algorithm_2(
         seed in any::<u64>(), m in 1usize..6, p in 1u16..5, decay in any::<bool>(), aligned in any::<bool>()
     ) {
         let all = covariances(m, 9, 3, 0.2, seed);
@@ -170,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn procrustes_is_orthogonal_and_no_rotation_is_nearer(seed in any::<u64>(), r in 1usize..6) {
+    fn procrustes_is_optimal_rotation(seed in any::<u64>(), r in 1usize..6) {
         let random = &mut random(seed);
         let (own, reference) = (gaussian(8, r, random), gaussian(8, r, random));
         let best = procrustes(&own, &reference);
@@ -180,14 +181,14 @@ proptest! {
             let other = random_basis(r, r, random);
             prop_assert!(away <= (&own * other - &reference).norm() + 1e-12);
         }
-        // Bases of one subspace become one basis.
+        // Bases of one subspace are aligned to one basis.
         let turned = &own * random_basis(r, r, random);
         prop_assert!((&turned * procrustes(&turned, &own) - &own).norm() < 1e-9 * own.norm());
     }
 
-    /// Signs and rotations of a device's basis are nobody's business.
+    /// Signs and rotations of a device's basis do not matter.
     #[test]
-    fn rotations_on_a_device_change_nothing(seed in any::<u64>()) {
+    fn device_rotations_change_nothing(seed in any::<u64>()) {
         let random = &mut random(seed);
         let all = covariances(4, 9, 3, 0.2, seed);
         let start = random_basis(9, 3, random);
@@ -196,13 +197,13 @@ proptest! {
         let request = one.request();
         for (device, a) in all.iter().enumerate() {
             let tensors = answer(a, &request);
-            one.absorb(device as DeviceId, Share::of(1), &tensors);
+            one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
             let turn = random_basis(3, 3, random);
-            // The reference says what the basis is.
+            // The reference determines the basis.
             let turn = if device == 0 { Matrix::identity(3, 3) } else { turn };
             let turned: Vec<Tensor> =
                 tensors.iter().map(|t| tensor(&(from_f32(9, 3, &t.values) * &turn))).collect();
-            other.absorb(device as DeviceId, Share::of(1), &turned);
+            other.absorb(device as DeviceId, UpdateWeight::from_samples(1), &turned);
         }
         one.finish().unwrap();
         other.finish().unwrap();
@@ -210,9 +211,9 @@ proptest! {
         prop_assert!(off < CLOSE, "{off:e}");
     }
 
-    /// In any order of arrival, and across a restart between two exchanges.
+    /// The bits are the same in any order of arrival, and across a restart between two exchanges.
     #[test]
-    fn order_and_restarts_change_no_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
+    fn order_and_restarts_keep_every_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
         let rule = [Rule::Mean, Rule::GeometricMedian, Rule::ProjectorMean][rule];
         let all = covariances(5, 8, 2, 0.2, seed);
         let start = random_basis(8, 2, &mut random(seed));
@@ -225,8 +226,8 @@ proptest! {
             let answers: Vec<_> = all.iter().map(|a| answer(a, &request)).collect();
             for device in 0..5 {
                 let reversed = (4 - device + round as usize) % 5;
-                one.absorb(device as DeviceId, Share::of(1), &answers[device]);
-                other.absorb(reversed as DeviceId, Share::of(1), &answers[reversed]);
+                one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &answers[device]);
+                other.absorb(reversed as DeviceId, UpdateWeight::from_samples(1), &answers[reversed]);
             }
             one.finish().unwrap();
             other.finish().unwrap();
@@ -240,13 +241,13 @@ proptest! {
 }
 
 #[test]
-fn with_one_step_each_it_is_the_power_method_on_the_mean() {
+fn single_steps_equal_power_method_on_mean() {
     let all = covariances(6, 12, 3, 0.3, 1);
     let pooled = mean(&all);
     let start = random_basis(12, 5, &mut random(2));
     let server = run(&all, &start, FedPowerParameters { iterations: 60, ..ALGORITHM_2 });
     let truth = top_eigenspace(&pooled, 3);
-    // Rank 5 for 3 directions: all of them lie in what was found.
+    // Rank 5 for 3 directions: the result contains all of them.
     let off = principal_angle_distance(server.representation(), &truth);
     assert!(off < CLOSE, "{off:e}");
     let mut centralised = start;
@@ -256,9 +257,9 @@ fn with_one_step_each_it_is_the_power_method_on_the_mean() {
     assert!(principal_angle_distance(server.representation(), &centralised) < CLOSE);
 }
 
-/// Without alignment, bases that are turned against each other cancel.
+/// Without alignment, bases that are rotated against each other cancel.
 #[test]
-fn alignment_is_what_makes_local_steps_work() {
+fn local_steps_need_alignment() {
     let all = covariances(8, 12, 3, 0.15, 3);
     let truth = top_eigenspace(&mean(&all), 3);
     let start = random_basis(12, 3, &mut random(4));
@@ -270,9 +271,10 @@ fn alignment_is_what_makes_local_steps_work() {
     assert!(off(false) > 2.0 * off(true), "{} and {}", off(false), off(true));
 }
 
-/// The one-shot divide and conquer of Fan et al. 2019: every device its own eigenspace, then the mean of the projectors.
+/// One-shot divide and conquer of Fan et al. 2019: each device's own eigenspace, then the mean of the
+/// projectors.
 #[test]
-fn one_exchange_of_projectors_is_divide_and_conquer() {
+fn single_exchange_equals_divide_and_conquer() {
     let all = covariances(8, 12, 3, 0.1, 5);
     let projectors: Vec<Matrix> =
         all.iter().map(|a| top_eigenspace(a, 3)).map(|own| &own * own.transpose()).collect();
@@ -285,9 +287,9 @@ fn one_exchange_of_projectors_is_divide_and_conquer() {
     assert!(off < CLOSE, "{off:e}");
 }
 
-/// Two references in a row are lost: the next one takes over, and the span does not mind.
+/// Two references in a row are lost: the next device takes over, and the span is unaffected.
 #[test]
-fn lost_references_are_replaced_and_the_span_is_unharmed() {
+fn lost_reference_is_replaced_and_span_is_kept() {
     let all = covariances(6, 12, 3, 0.1, 7);
     let truth = top_eigenspace(&mean(&all), 3);
     let start = random_basis(12, 3, &mut random(8));
@@ -302,7 +304,11 @@ fn lost_references_are_replaced_and_the_span_is_unharmed() {
             assert_eq!(server.reference(&present), Some(reference));
             let request = server.request();
             for device in present {
-                server.absorb(device, Share::of(1), &answer(&all[device as usize], &request));
+                server.absorb(
+                    device,
+                    UpdateWeight::from_samples(1),
+                    &answer(&all[device as usize], &request),
+                );
             }
             server.finish().unwrap();
             if round >= 3 {
@@ -314,9 +320,9 @@ fn lost_references_are_replaced_and_the_span_is_unharmed() {
     let (all_there, some_lost) =
         (go(|_, _| false), go(|round, id| round == 5 && id == 4 || round == 6 && id < 2));
     assert!(all_there < 0.02, "{all_there}");
-    // Other devices count in those two rounds: no more than that may change.
+    // Other devices count in those two rounds, so the span may change a little.
     assert!(some_lost < 0.02 + all_there, "{some_lost}");
-    // The same devices, with another reference: nearly the same mean.
+    // The same devices with another reference have nearly the same mean.
     let once = |reference| {
         let mut server = FedPower::new(start.clone(), FedPowerParameters { reference, ..parameters });
         exchange(&mut server, &all);
@@ -328,7 +334,7 @@ fn lost_references_are_replaced_and_the_span_is_unharmed() {
 
 /// Algorithm 3: the mean is over the draws, and the reference counts only as often as it was drawn.
 #[test]
-fn draws_are_weights() {
+fn draws_act_as_weights() {
     let all = covariances(4, 9, 2, 0.3, 9);
     let start = random_basis(9, 2, &mut random(10));
     let parameters = FedPowerParameters { iterations: 4, local_steps: 2, ..ALGORITHM_2 };
@@ -336,13 +342,13 @@ fn draws_are_weights() {
     let mut repeated = FedPower::new(start, FedPowerParameters { reference: Some(10), ..parameters });
     let request = drawn.request();
     let mut share = |device: usize, draws: u32| {
-        drawn.absorb(device as DeviceId, Share { samples: 1, draws }, &answer(&all[device], &request));
+        drawn.absorb(device as DeviceId, UpdateWeight { samples: 1, draws }, &answer(&all[device], &request));
     };
-    // Device 0 is there for the others.
+    // Device 0 is invited as the reference only.
     share(0, 0);
     share(1, 1);
     share(3, 3);
-    // The same by hand: turned towards device 0 first, which then is nobody.
+    // The same by hand: aligned with device 0, which is left out of the mean.
     let turned = |device: usize| {
         let (own, of) = (answer(&all[device], &request), answer(&all[0], &request));
         let matrix = |t: &Tensor| from_f32(9, 2, &t.values);
@@ -350,25 +356,25 @@ fn draws_are_weights() {
         vec![tensor(&(matrix(&own[0]) * turn)), of[1].clone()]
     };
     for (place, device) in [1, 3, 3, 3].into_iter().enumerate() {
-        repeated.absorb(10 + place as DeviceId, Share::of(1), &turned(device));
+        repeated.absorb(10 + place as DeviceId, UpdateWeight::from_samples(1), &turned(device));
     }
     drawn.finish().unwrap();
     repeated.finish().unwrap();
     assert!((drawn.representation() - repeated.representation()).norm() < CLOSE);
-    // Nobody but the reference has answered: better than nothing.
+    // Only the reference has answered, so its update is used.
     let before = drawn.representation().clone();
     let request = drawn.request();
-    drawn.absorb(2, Share { samples: 1, draws: 0 }, &answer(&all[2], &request));
+    drawn.absorb(2, UpdateWeight { samples: 1, draws: 0 }, &answer(&all[2], &request));
     drawn.finish().unwrap();
     assert_ne!(bits(&before), bits(drawn.representation()));
-    // Nobody at all: nothing is lost, and the exchange is due again.
+    // Without any update nothing is lost, and the exchange is repeated.
     let state = drawn.state();
     drawn.finish().unwrap();
     assert_eq!(state, drawn.state());
 }
 
 #[test]
-fn sampling_with_replacement_is_fair() {
+fn sampling_with_replacement_is_uniform() {
     let fleet: Vec<DeviceId> = (0..10).map(|id| 3 * id + 1).collect();
     let mut policy = WithReplacement { draws: 6, seed: 5 };
     let mut counts = [0u32; 10];
@@ -389,12 +395,12 @@ fn sampling_with_replacement_is_fair() {
     }
     let expected = f64::from(rounds) * 0.6;
     let chi: f64 = counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
-    // Nine degrees of freedom; one in a million is beyond 43.
+    // Nine degrees of freedom: the value exceeds 43 with a probability of one in a million.
     assert!(chi < 43.0, "{chi}: {counts:?}");
 }
 
 #[test]
-fn bases_that_nobody_can_be_aligned_by_are_not_admitted() {
+fn basis_unfit_for_alignment_is_not_admitted() {
     let all = covariances(2, 9, 2, 0.3, 11);
     let start = random_basis(9, 2, &mut random(12));
     let two = FedPower::new(start.clone(), FedPowerParameters { local_steps: 2, ..ALGORITHM_2 });
@@ -406,11 +412,11 @@ fn bases_that_nobody_can_be_aligned_by_are_not_admitted() {
     assert!(!two.admits(1, &[good[0].clone(), zero.clone()]));
     let one_shot = FedPowerParameters { local_steps: 10, rule: Rule::ProjectorMean, ..ALGORITHM_2 };
     assert!(!FedPower::new(start.clone(), one_shot).admits(1, std::slice::from_ref(&zero)));
-    // A product may have any rank: what is left of the mean is judged.
+    // A product may have any rank: only the mean must have full rank.
     let mut one = FedPower::new(start, ALGORITHM_2);
     assert!(one.admits(1, std::slice::from_ref(&zero)));
     let state = one.state();
-    one.absorb(0, Share::of(1), &[zero]);
+    one.absorb(0, UpdateWeight::from_samples(1), &[zero]);
     assert!(one.finish().is_err());
     assert_eq!(one.state(), state);
 }

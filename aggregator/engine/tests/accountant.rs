@@ -1,6 +1,7 @@
-//! The privacy account: against tables, against an integral of the densities, and against what must hold of any account.
+//! Privacy account, compared with tables, with an integral of the densities, and with laws that any account
+//! obeys.
 
-use fedspan_engine::privacy::calibration::{most_releases, noise_multiplier};
+use fedspan_engine::privacy::calibration::{max_releases, noise_multiplier};
 use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};
 use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases, renyi,
@@ -28,7 +29,7 @@ fn repeated(z: f64, count: u32) -> Composition {
     Composition::repeated(multiplier(z), releases(count))
 }
 
-/// One release whose `mu` is this, up to its rounding.
+/// One release with this `mu`, up to rounding.
 fn of_mu(mu: f64) -> Composition {
     repeated(1.0 / mu, 1)
 }
@@ -38,12 +39,13 @@ fn magnitude(random: &mut Stream, from: f64, to: f64) -> f64 {
     libm::pow(10.0, from + (to - from) * random.uniform())
 }
 
-/// The oracle: the integral of `max(0, p - e^epsilon q)` for the densities `p` of N(mu, 1) and `q` of N(0, 1). It knows no tail
-/// function.
+/// Oracle: the integral of `max(0, p - e^epsilon q)` for the densities `p` of N(mu, 1) and `q` of N(0, 1),
+/// without any tail function.
 ///
-/// The two cross at `x = mu + a`, `a = epsilon/mu - mu/2`; at `t` beyond it the integrand is `p (1 - e^(-mu t))`. With
-/// `t = e^v` the trapezoidal rule is exact to rounding: the integrand is analytic in a strip and falls off fast at both ends.
-/// Below, `a` is a sum of two floats, as its square stands in an exponent.
+/// The densities cross at `x = mu + a`, `a = epsilon/mu - mu/2`; at a distance `t` beyond that the integrand
+/// is `p (1 - e^(-mu t))`. With `t = e^v` the trapezoidal rule is exact to rounding, since the integrand is
+/// analytic in a strip and decays fast at both ends. Below, `a` is a sum of two floats, as its square is in
+/// an exponent.
 mod oracle {
     /// `ln delta` for `a` of at least -40.
     pub fn ln_delta(mu: f64, epsilon: f64) -> f64 {
@@ -53,7 +55,7 @@ mod oracle {
         let a = centre - half;
         let back = a - centre;
         let low = (centre - (a - back)) - (half + back) + centre_low;
-        // exp(-(a + t)^2 / 2), without exp(-a^2 / 2) where that is small.
+        // exp(-(a + t)^2 / 2), without the factor exp(-a^2 / 2) if that is small.
         let exponent =
             |t: f64| if a > 0.0 { -t * (a + low + 0.5 * t) } else { -0.5 * (a + low + t) * (a + low + t) };
         let outside = if a > 0.0 { -0.5 * a * a - a * low - f64::mul_add(a, a, -(a * a)) / 2.0 } else { 0.0 };
@@ -61,7 +63,7 @@ mod oracle {
         let begin = 1e-10 / (a.abs() + mu + 1.0);
         let step = if a < -2.0 { 1.0 / 512.0 } else { 1.0 / 64.0 };
         let steps = ((end / begin).ln() / step).ceil() as u32;
-        // From the small terms up.
+        // Summed from the small terms up.
         let term = |index: u32| {
             let t = end * libm::exp(-step * f64::from(index));
             libm::exp(exponent(t)) * -libm::expm1(-mu * t) * t
@@ -70,13 +72,13 @@ mod oracle {
         outside + libm::log(sum * step) - 0.918_938_533_204_672_7
     }
 
-    /// The epsilon at which that is `ln delta`; 0 if it is not above that anywhere.
+    /// Epsilon at this `delta`; 0 if the profile is below it everywhere.
     pub fn epsilon(mu: f64, delta: f64) -> f64 {
         let (ln, mut below) = (libm::log(delta), 0.0);
         if ln_delta(mu, below) <= ln {
             return 0.0;
         }
-        // Well known as an upper bound.
+        // A well-known upper bound.
         let mut above = 0.5 * mu * mu + mu * (-2.0 * ln).sqrt();
         while (above - below) > 1e-15 * above {
             let middle = 0.5 * (below + above);
@@ -112,7 +114,7 @@ const PROFILE: [(f64, f64, f64, f64); 18] = [
 ];
 
 #[test]
-fn the_oracle_is_right() {
+fn oracle_matches_closed_form() {
     let mut worst: f64 = 0.0;
     for (mu, epsilon, ln, _) in PROFILE {
         let got = oracle::ln_delta(mu, epsilon);
@@ -120,17 +122,17 @@ fn the_oracle_is_right() {
         worst = worst.max((got - ln).abs());
     }
     println!("the oracle's ln delta is off by {worst:.1e}");
-    // At epsilon 0 it is the distance in variation.
+    // At epsilon 0 delta is the total variation distance.
     for mu in [1e-6, 1e-3, 0.1, 1.0, 3.0, 8.0] {
         let distance = libm::erf(mu / 8f64.sqrt());
         assert!((oracle::ln_delta(mu, 0.0) - distance.ln()).abs() < 2e-14, "mu = {mu}");
     }
 }
 
-/// Never below, and above by no more than the roundings that it allows for: where `a` is a difference of large numbers,
-/// these are most.
+/// Never below the closed form, and above by no more than the allowed rounding, which is largest where `a` is
+/// a difference of large numbers.
 #[test]
-fn delta_is_that_of_the_closed_form() {
+fn delta_matches_closed_form() {
     let mut worst: f64 = 0.0;
     for (mu, at, ln, ln_rest) in PROFILE.into_iter().filter(|row| row.1 > 0.0) {
         let got = of_mu(mu).delta(epsilon(at));
@@ -148,7 +150,7 @@ fn delta_is_that_of_the_closed_form() {
 
 /// The exact figures are also those of a privacy loss distribution accountant.
 #[test]
-fn golden_table() {
+fn account_matches_golden_table() {
     for (count, z, exact, real, classical) in [
         (1, 4.0, 0.926_341_503_998, 1.012_286_638, 1.230_881_478),
         (100, 20.0, 1.993_091_404_42, 2.165_715_545, 2.524_262_956),
@@ -159,12 +161,13 @@ fn golden_table() {
         assert!((got - exact).abs() < 1e-11, "{got}, not {exact}");
         let bound = renyi::epsilon(account, delta);
         assert!((bound.epsilon - real).abs() < 1e-9, "{bound:?}, not {real}");
-        // What the conversion of Mironov gives, which is that of zCDP: what calibration by the paper rests on.
+        // Mironov's conversion, which is that of zCDP, and on which the paper's calibration is based.
         let mu: f64 = account.mu();
         assert!((0.5 * mu * mu + mu * (2.0 * 1e5f64.ln()).sqrt() - classical).abs() < 1e-9);
         println!("T = {count}, z = {z}: {got:.4}, Renyi {:.4} at order {:.2}", bound.epsilon, bound.order);
     }
-    // Over the orders 1.1, 1.2, ..., 10.9, 11, 12, ..., 63 that others use, to the four digits that they print.
+    // Over the orders 1.1, 1.2, ..., 10.9, 11, 12, ..., 63 that other libraries use, to the four digits that
+    // they print.
     let orders = || (1..100).map(|tenth| 1.0 + f64::from(tenth) / 10.0).chain((11..64).map(f64::from));
     for (count, z, printed) in [(1, 4.0, 1.0126), (100, 20.0, 2.1657), (50, 10.0, 3.1890)] {
         let at = |order| renyi::epsilon_at(repeated(z, count), delta(1e-5), order).unwrap().epsilon;
@@ -175,12 +178,12 @@ fn golden_table() {
 }
 
 #[test]
-fn epsilon_is_never_below_the_oracle_and_hardly_above() {
+fn epsilon_bounds_oracle_tightly() {
     let (mut worst, mut zero): (f64, u32) = (0.0, 0);
     for index in 0..1000 {
         let random = &mut stream(7, Purpose::Test, index);
         let count = magnitude(random, 0.0, 4.0) as u32;
-        // mu from 1e-6 to 1e3, delta to 1e-300; a third of both where they are used.
+        // mu from 1e-6 to 1e3, delta down to 1e-300; a third of both in the usual range.
         let (mu, at) = if index % 3 == 0 {
             (magnitude(random, -2.0, 1.0), magnitude(random, -10.0, -2.0))
         } else {
@@ -195,7 +198,7 @@ fn epsilon_is_never_below_the_oracle_and_hardly_above() {
         if exact > 0.0 {
             worst = worst.max(got / exact - 1.0);
         }
-        // And back: at the epsilon, delta is what was asked for.
+        // The inverse: at this epsilon, delta is the requested one.
         if got > 0.0 {
             let back = account.delta(epsilon(got));
             assert!(back <= at * (1.0 + 1e-9) && back >= at * (1.0 - 1e-9), "{back:e}, not {at:e}");
@@ -206,7 +209,7 @@ fn epsilon_is_never_below_the_oracle_and_hardly_above() {
 }
 
 #[test]
-fn calibrated_noise_is_enough_and_hardly_too_much() {
+fn calibrated_noise_meets_budget_tightly() {
     let mut worst: f64 = 0.0;
     for index in 0..200 {
         let random = &mut stream(8, Purpose::Test, index);
@@ -219,28 +222,28 @@ fn calibrated_noise_is_enough_and_hardly_too_much() {
         worst = worst.max(1.0 - spent / budget);
         let exact = oracle::epsilon(f64::from(count.get()).sqrt() / z.get(), at);
         assert!(exact <= budget, "{exact} over {budget}");
-        // The releases of that noise are those it was made for.
-        assert_eq!(most_releases(z, epsilon(budget), delta(at)), count.get());
-        // Theorem 6 asks for more.
+        // The noise allows the number of releases that it was calibrated for.
+        assert_eq!(max_releases(z, epsilon(budget), delta(at)), count.get());
+        // Theorem 6 asks for more noise.
         assert!(paper_multiplier(epsilon(budget), delta(at), count) > z.get());
     }
     println!("calibrated noise leaves a part of {worst:.1e} of epsilon at most");
 }
 
 #[test]
-fn the_most_releases_are_within_and_one_more_is_not() {
+fn max_releases_is_largest_within_budget() {
     for (z, budget) in [(4.0, 1.0), (20.0, 1.0), (100.0, 0.5), (3.0, 10.0), (1000.0, 8.0)] {
-        let most = most_releases(multiplier(z), epsilon(budget), delta(1e-5));
+        let most = max_releases(multiplier(z), epsilon(budget), delta(1e-5));
         assert!(most > 0 && repeated(z, most).epsilon(delta(1e-5)) <= budget);
         assert!(repeated(z, most + 1).epsilon(delta(1e-5)) > budget);
     }
-    assert_eq!(most_releases(multiplier(1.0), epsilon(0.5), delta(1e-5)), 0);
-    assert_eq!(most_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
+    assert_eq!(max_releases(multiplier(1.0), epsilon(0.5), delta(1e-5)), 0);
+    assert_eq!(max_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
 }
 
-/// The setting of the paper's Model I: n = 2 000 000 records on m = 20 machines, rank 5, T = 10, delta = 1e-4.
+/// Setting of the paper's Model I: n = 2 000 000 records on m = 20 machines, rank 5, T = 10, delta = 1e-4.
 #[test]
-fn the_paper_adds_six_to_nine_times_the_noise() {
+fn paper_calibration_adds_six_to_nine_times_the_noise() {
     let products = Products::new(5, 20.0 / 2e6).unwrap();
     let (paper, tight) = (Calibration::Paper, Calibration::Tight);
     let sensitivities = products.sensitivity(paper) / products.sensitivity(tight);
@@ -261,14 +264,14 @@ fn the_paper_adds_six_to_nine_times_the_noise() {
             noise(paper) / noise(tight)
         );
     }
-    assert_eq!(Calibration::default().word(), "tight");
+    assert_eq!(Calibration::default().as_str(), "tight");
     assert_eq!(Products::new(0, 1.0), Err(ParameterError::Rank(0)));
     assert_eq!(Products::new(5, 0.0), Err(ParameterError::Weight(0.0)));
 }
 
 /// `|(u u^T - v v^T) Z|` over random records in the unit ball and random bases in 6 dimensions.
 #[test]
-fn sensitivities_are_not_exceeded_and_the_tight_one_is_attained() {
+fn tight_sensitivity_is_attained_and_never_exceeded() {
     const D: usize = 6;
     let dot = |x: &[f64; D], y: &[f64; D]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
     let moved = |u: &[f64; D], v: &[f64; D], basis: &[[f64; D]]| {
@@ -306,7 +309,8 @@ fn sensitivities_are_not_exceeded_and_the_tight_one_is_attained() {
                 _ => {}
             }
             most = most.max(moved(&u, &v, &basis));
-            // The pair that attains it: in the basis; for one column, in it and across it.
+            // The pair that attains the bound: both in the basis, or for one column, one in it and one
+            // orthogonal.
             let worst = match basis.get(1) {
                 Some(second) => moved(&basis[0], second, &basis),
                 None => moved(&basis[0], &[0.0; D], &basis),
@@ -321,7 +325,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn more_releases_less_noise_and_less_delta_cost_more(
+    fn cost_grows_with_releases_and_shrinks_with_noise_and_delta(
         count in 1u32..10_000, z in -1.0f64..3.0, at in -100.0f64..-0.5, more in 1u32..50, part in 0.01f64..0.99
     ) {
         let (z, at) = (libm::pow(10.0, z), libm::pow(10.0, at));
@@ -336,13 +340,13 @@ proptest! {
             let (less, more) = (cost(budget * part), cost(budget));
             prop_assert!(less > more || (less == more && !(1e-300..=1.0 - 1e-10).contains(&less)), "{less} {more}");
         }
-        // And less epsilon takes more noise.
+        // A smaller epsilon takes more noise.
         let noise = |budget| noise_multiplier(epsilon(budget), delta(at), releases(count)).unwrap().get();
         prop_assert!(noise(part) > noise(1.0));
     }
 
     #[test]
-    fn the_renyi_account_is_never_below_and_its_order_is_the_best(
+    fn renyi_account_bounds_exact_one_with_best_order(
         mu in -6.0f64..3.0, at in -300.0f64..-0.01, other in 0.001f64..1000.0
     ) {
         let (account, delta) = (of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, at)));
@@ -353,54 +357,54 @@ proptest! {
     }
 
     #[test]
-    fn composition_has_no_order_and_is_one_gaussian(
+    fn composition_is_order_free_and_one_gaussian(
         parts in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40), turn in 0usize..40
     ) {
         let parts: Vec<_> = parts.into_iter().map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n))).collect();
-        let whole = Composition::of(&parts);
+        let whole = Composition::new(&parts);
         let mut turned = parts.clone();
         turned.rotate_left(turn % parts.len());
         turned.reverse();
-        prop_assert_eq!(Composition::of(&turned), whole);
+        prop_assert_eq!(Composition::new(&turned), whole);
         let sum: f64 = parts.iter().map(|(z, n)| f64::from(n.get()) / z.get() / z.get()).sum();
         prop_assert!(whole.mu() >= sum.sqrt() && whole.mu() < sum.sqrt() * (1.0 + 1e-13));
         let single = of_mu(sum.sqrt());
         let (got, exact) = (whole.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
         prop_assert!((got - exact).abs() <= 1e-11 * exact, "{got} {exact}");
-        // A release more is never free.
+        // One more release is never free.
         let more: Vec<_> = parts.iter().copied().chain([parts[0]]).collect();
-        prop_assert!(Composition::of(&more).mu() > whole.mu());
+        prop_assert!(Composition::new(&more).mu() > whole.mu());
     }
 }
 
 #[test]
-fn at_the_ends_of_the_floats() {
+fn account_holds_at_extreme_floats() {
     let at = delta(1e-5);
-    // Nothing released costs nothing.
-    let nothing = Composition::of(&[]);
+    // No release costs nothing.
+    let nothing = Composition::new(&[]);
     assert_eq!(
         (nothing.mu(), nothing.epsilon(at), nothing.delta(epsilon(1.0))),
         (0.0, 0.0, f64::from_bits(1))
     );
-    // Noise that hides all: delta covers it.
+    // With this much noise delta alone covers the loss.
     for z in [1e6, 1e150, 1e300, f64::MAX] {
         assert_eq!(repeated(z, 1).epsilon(at), 0.0, "z = {z}");
         assert!(repeated(z, 1).delta(epsilon(1.0)) < 1e-300);
         assert!(repeated(z, u32::MAX).mu() > 0.0);
     }
     assert!(repeated(1e300, 1).epsilon(delta(1e-305)) > 0.0);
-    // Noise that hides nothing.
+    // With this little noise nothing is protected.
     for z in [1e-10, 1e-160, 1e-308, f64::from_bits(1)] {
         let account = repeated(z, 3);
         assert_eq!((account.epsilon(at), account.delta(epsilon(1e3))), (f64::INFINITY, 1.0), "z = {z}");
         assert!(renyi::epsilon(account, at).epsilon > 1e19);
-        assert_eq!(most_releases(multiplier(z), epsilon(1e3), at), 0);
-        let mixed = Composition::of(&[(multiplier(z), releases(1)), (multiplier(1.0), releases(2))]);
+        assert_eq!(max_releases(multiplier(z), epsilon(1e3), at), 0);
+        let mixed = Composition::new(&[(multiplier(z), releases(1)), (multiplier(1.0), releases(2))]);
         assert_eq!(mixed.epsilon(at), f64::INFINITY);
     }
     let huge = repeated(1e-8, 1);
     assert!((huge.epsilon(at) / 5e15 - 1.0).abs() < 1e-6);
-    // The least budget there is, and the largest.
+    // The smallest and the largest budget.
     for (budget, at) in [(f64::MIN_POSITIVE, 1e-300), (f64::MAX, 0.5), (1e-300, 1.0 - 1e-15), (1e300, 1e-300)]
     {
         match noise_multiplier(epsilon(budget), delta(at), releases(3)) {
@@ -411,7 +415,7 @@ fn at_the_ends_of_the_floats() {
 }
 
 #[test]
-fn what_is_no_parameter_is_refused_with_its_value() {
+fn invalid_parameter_is_refused_with_its_value() {
     for bad in [0.0, -1.0, f64::INFINITY, f64::NEG_INFINITY] {
         assert_eq!(Epsilon::new(bad), Err(ParameterError::Epsilon(bad)));
         assert_eq!(NoiseMultiplier::new(bad), Err(ParameterError::NoiseMultiplier(bad)));

@@ -1,14 +1,16 @@
-//! Low-rank adapters on the engine: what each round asks for and of whom, what becomes of the factors, and what is not sent twice.
+//! Low-rank adapters on the engine: tensors requested and sent in each round, and the averaged factors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::common::*;
 use fedspan_engine::aggregate::{Rule, SampleCap};
-use fedspan_engine::algorithm::network::{self, Averaging, Front, Method, NetworkParameters, NetworkShape};
+use fedspan_engine::algorithm::network::{
+    self, Averaging, Front, NetworkMethod, NetworkParameters, NetworkShape,
+};
 use fedspan_engine::linalg::{Matrix, from_f32, product};
 use fedspan_engine::participation::Full;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase, RoundRecord, Settings};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast, RoundRecord, Settings};
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{Decline, DeclineReason, Descent, HeadSolve, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -23,7 +25,7 @@ fn parameters(averaging: Averaging) -> NetworkParameters {
     let front = Front::Adapter { rank: R as u16, width: H as u16, frozen: 7 };
     NetworkParameters {
         shape: NetworkShape { features: D as u16, front, hidden: [0; 3], outputs: 3 },
-        method: Method::LowRank(averaging),
+        method: NetworkMethod::LowRank(averaging),
         descent: DESCENT,
         head_epochs: 0,
         epochs: 2,
@@ -36,10 +38,10 @@ fn parameters(averaging: Averaging) -> NetworkParameters {
     }
 }
 
-/// An engine, and what each device was told to open last.
+/// An engine, and the last broadcast to each device.
 struct World {
     engine: Engine,
-    opened: BTreeMap<DeviceId, Arc<Opening>>,
+    opened: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
     commits: Vec<RoundRecord>,
     now: u64,
 }
@@ -53,7 +55,7 @@ impl World {
             deadline: Some(1000),
             min_count: 1,
             norm_bound: 1e6,
-            samples: SampleCap { most: 1000, relative: false },
+            samples: SampleCap { max_samples: 1000, relative: false },
             absence: 1_000_000,
             patience: Some(10),
             stop_change: None,
@@ -73,7 +75,7 @@ impl World {
         self.engine.handle(self.now, event, &mut actions);
         for action in actions {
             match action {
-                Action::Open(device, opening) => drop(self.opened.insert(device, opening)),
+                Action::Open(device, broadcast) => drop(self.opened.insert(device, broadcast)),
                 Action::Commit(record) => self.commits.push(*record),
                 _ => {}
             }
@@ -85,23 +87,23 @@ impl World {
     }
 
     fn id(&self) -> RoundId {
-        self.engine.open_round().unwrap().opening.id
+        self.engine.open_round().unwrap().broadcast.id
     }
 
-    /// A drawn answer of a device.
+    /// Random update of a device.
     fn answer(&self, device: DeviceId) -> Vec<Tensor> {
         let id = self.id();
         tensors(&self.opened[&device].request.expects, &mut random(u64::from(id.round) * 100 + device), 1.0)
     }
 
-    /// The device answers with these tensors.
+    /// Sends these tensors as the device's update.
     fn send(&mut self, device: DeviceId, tensors: Vec<Tensor>) {
         let expects = self.opened[&device].request.expects.clone();
         let sent = update(self.id(), 10 * (device as u32 + 1), &expects, tensors);
         self.handle(Event::Update(device, sent));
     }
 
-    /// All devices answer.
+    /// Sends an update of every device.
     fn round(&mut self, devices: u64) -> Vec<Vec<Tensor>> {
         let answers: Vec<Vec<Tensor>> = (0..devices).map(|device| self.answer(device)).collect();
         for (device, tensors) in answers.iter().enumerate() {
@@ -110,7 +112,7 @@ impl World {
         answers
     }
 
-    /// Both factors as they are now.
+    /// Both factors at present.
     fn factors(&self) -> [Matrix; 2] {
         let tensors = self.engine.tensors();
         [matrix(&tensors[0]), matrix(&tensors[1])]
@@ -121,7 +123,7 @@ fn matrix(tensor: &Tensor) -> Matrix {
     from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values)
 }
 
-/// The mean of one tensor of all answers, by samples.
+/// Mean of one tensor of all updates, weighted by samples.
 fn mean(answers: &[Vec<Tensor>], of: impl Fn(&[Tensor]) -> Matrix) -> Matrix {
     let weights: Vec<f64> = (1..=answers.len()).map(|n| 10.0 * n as f64).collect();
     let total: f64 = weights.iter().sum();
@@ -133,14 +135,14 @@ fn near(a: &Matrix, b: &Matrix) -> bool {
 }
 
 #[test]
-fn rolora_trains_one_factor_a_round_and_its_mean_is_that_of_the_products() {
+fn rolora_mean_equals_mean_of_products() {
     let mut world = World::new(Averaging::RoLora, 3);
     for round in 0..6 {
         let trained = BOTH[usize::from(round % 2 == 0)];
         let before = world.factors();
         for device in 0..3 {
             let expected = if round == 0 { BOTH.to_vec() } else { vec![BOTH[usize::from(round % 2 == 1)]] };
-            // Who was in the round before has what that did not change.
+            // Participants of the round before hold the factor that did not change.
             assert_eq!(world.roles(device), expected, "round {round}");
             assert_eq!(
                 world.opened[&device].request.expects.iter().map(|t| t.role).collect::<Vec<_>>(),
@@ -153,7 +155,7 @@ fn rolora_trains_one_factor_a_round_and_its_mean_is_that_of_the_products() {
         let (moved, held) = if trained == Role::AdapterUp { (1, 0) } else { (0, 1) };
         assert_eq!(before[held], after[held]);
         assert!(near(&after[moved], &mean(&answers, |answer| matrix(&answer[0]))));
-        // The mean of the products that devices have.
+        // Mean of the products that devices have.
         let own = |answer: &[Tensor]| match moved {
             1 => product(&before[0], &matrix(&answer[0])),
             _ => product(&matrix(&answer[0]), &before[1]),
@@ -164,7 +166,7 @@ fn rolora_trains_one_factor_a_round_and_its_mean_is_that_of_the_products() {
 }
 
 #[test]
-fn ffa_lora_never_moves_the_down_projection() {
+fn ffa_lora_keeps_down_projection() {
     let mut world = World::new(Averaging::FfaLora, 3);
     let start = world.factors();
     for round in 0..4 {
@@ -177,10 +179,10 @@ fn ffa_lora_never_moves_the_down_projection() {
 }
 
 #[test]
-fn plain_averaging_reports_what_it_misses() {
+fn plain_averaging_reports_interference() {
     let mut world = World::new(Averaging::Lora, 3);
     for round in 0..3 {
-        // Both have changed, for everyone.
+        // Both factors have changed for all devices.
         assert_eq!(world.roles(2), BOTH);
         let answers = world.round(3);
         let [down, up] = world.factors();
@@ -198,7 +200,7 @@ fn plain_averaging_reports_what_it_misses() {
 }
 
 #[test]
-fn flexlora_keeps_the_best_of_the_mean_of_products() {
+fn flexlora_keeps_best_factors_of_mean() {
     let mut world = World::new(Averaging::FlexLora, 3);
     let answers = world.round(3);
     let both = mean(&answers, |answer| product(&matrix(&answer[0]), &matrix(&answer[1])));
@@ -218,9 +220,9 @@ fn flexlora_keeps_the_best_of_the_mean_of_products() {
     assert!(world.commits[0].interference.unwrap() < 1e-12);
 }
 
-/// One result for one set of updates, in any order of arrival.
+/// A set of updates has one result, in any order of arrival.
 #[test]
-fn order_of_arrival_does_not_matter() {
+fn result_is_independent_of_arrival_order() {
     for averaging in [Averaging::RoLora, Averaging::Lora, Averaging::FfaLora, Averaging::FlexLora] {
         let result = |order: [u64; 3]| {
             let mut world = World::new(averaging, 3);
@@ -238,28 +240,29 @@ fn order_of_arrival_does_not_matter() {
     }
 }
 
-/// Who cannot have it gets everything: a device that is new, was away, declined, or did not answer the round before.
+/// Devices that cannot hold the unchanged tensors are sent all of them: new devices, and those that
+/// reconnected, declined, or did not answer the round before.
 #[test]
-fn everything_is_sent_to_who_does_not_have_it() {
+fn stale_device_receives_all_tensors() {
     let mut world = World::new(Averaging::RoLora, 3);
     world.round(3);
     assert_eq!(world.roles(0), [Role::AdapterUp]);
-    // Its memory may be gone with the connection.
+    // The device may have lost its memory with the connection.
     world.handle(Event::Left(0));
     world.handle(Event::Joined(0));
     assert_eq!(world.roles(0), BOTH);
-    // It says that it cannot use it, and is asked again after a while.
+    // The device reports that it cannot use the broadcast, and is invited again later.
     let declined = Decline { id: world.id(), reason: DeclineReason::Tensors };
     world.handle(Event::Declined(1, declined));
     for device in [0, 2] {
         let tensors = world.answer(device);
         world.send(device, tensors);
     }
-    // The round is closed without it, and opens for it with everything.
+    // The round closes without the device, and the next one is opened on it with all tensors.
     assert_eq!(world.engine.phase(), Phase::Train(3));
     assert_eq!(world.roles(1), BOTH);
     assert_eq!((world.roles(0), world.roles(2)), (vec![Role::AdapterDown], vec![Role::AdapterDown]));
-    // One that was too late for the last round has what came in it; one that said nothing has not.
+    // A device that was late for the last round holds its tensors; one that did not answer does not.
     for device in [0, 2] {
         let tensors = world.answer(device);
         world.send(device, tensors);
@@ -271,13 +274,14 @@ fn everything_is_sent_to_who_does_not_have_it() {
     assert_eq!(world.roles(0), [Role::AdapterUp]);
 }
 
-/// A round that nothing came of is tried again: what devices have trained in it is theirs, and has to come again.
+/// An abandoned round is tried again: devices have overwritten the factors that they trained in it, so these
+/// are sent again.
 #[test]
-fn a_round_that_is_repeated_sends_what_was_trained_in_it() {
+fn repeated_round_sends_trained_tensors() {
     let mut world = World::new(Averaging::RoLora, 2);
     world.round(2);
     let before = world.factors();
-    // Both answers are refused: their norm is over the bound.
+    // Both updates are rejected, since their norms exceed the bound.
     for device in 0..2 {
         let mut tensors = world.answer(device);
         tensors[0].values.fill(1e6);
@@ -294,7 +298,7 @@ fn a_round_that_is_repeated_sends_what_was_trained_in_it() {
 }
 
 #[test]
-fn a_state_is_restored_in_the_middle() {
+fn state_is_restored_between_rounds() {
     let mut world = World::new(Averaging::RoLora, 2);
     world.round(2);
     let (mut server, state) =

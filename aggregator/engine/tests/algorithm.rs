@@ -1,11 +1,11 @@
-//! The server's side of each algorithm against its formula in f64, and its state across a restart.
+//! Server side of each algorithm, compared with its formula in f64, and its state across a restart.
 
 use crate::common;
 use crate::common::{bits, distance, gaussian, random, tensors};
-use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, LinearAdapter, LinearAdapterParameters,
-    Moments, PowerStart, random_start,
+    MomentsStart, PowerStart, random_start,
 };
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32};
 use fedspan_engine::{Tensor, Weighting};
@@ -38,12 +38,12 @@ fn gradient_tensor(matrix: &Matrix) -> Tensor {
     }
 }
 
-/// An f32 gradient, as f64.
+/// Matrix rounded to f32.
 fn rounded(matrix: &Matrix) -> Matrix {
     from_f32(matrix.nrows(), matrix.ncols(), &to_f32(matrix))
 }
 
-/// The positive-diagonal Q of a matrix by nalgebra's own Cholesky: `Q = B R^-1` with `R^T R = B^T B`.
+/// Positive-diagonal Q factor by nalgebra's Cholesky decomposition: `Q = B R^-1` with `R^T R = B^T B`.
 fn q_of(b: &Matrix) -> Matrix {
     let r = (b.transpose() * b).cholesky().unwrap().l().transpose();
     b * r.try_inverse().unwrap()
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn fedrep_is_the_mean_step_and_its_q(
+    fn fedrep_takes_mean_step_and_its_q(
         (d, k, n, seed) in shape(), by_samples in any::<bool>(), counts in proptest::collection::vec(1u32..50, 8)
     ) {
         let random = &mut random(seed);
@@ -69,7 +69,7 @@ proptest! {
         let (mut sum, mut weight) = (Matrix::zeros(d, k), 0.0);
         for samples in counts.iter().take(n) {
             let gradient = gaussian(d, k, random) * 0.3;
-            server.absorb(0, Share::of(*samples), &[gradient_tensor(&gradient)]);
+            server.absorb(0, UpdateWeight::from_samples(*samples), &[gradient_tensor(&gradient)]);
             let w = if by_samples { f64::from(*samples) } else { 1.0 };
             sum += rounded(&gradient) * w;
             weight += w;
@@ -79,7 +79,7 @@ proptest! {
         prop_assert!(distance(server.representation(), &expected) < 1e-10);
     }
 
-    /// Devices send the gradient or their own step: the same mean, up to the rounding of f32.
+    /// Gradients and stepped representations give the same mean, up to the rounding of f32.
     #[test]
     fn gradient_and_representation_uploads_agree((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
@@ -90,18 +90,18 @@ proptest! {
         prop_assert_eq!(by_step.request().expects[0].role, Role::Representation);
         for _ in 0..n {
             let gradient = rounded(&(gaussian(d, k, random) * 0.3));
-            by_gradient.absorb(0, Share::of(1), &[gradient_tensor(&gradient)]);
-            by_step.absorb(0, Share::of(1), &[gradient_tensor(&(rounded(&start) - &gradient * f64::from(ETA)))]);
+            by_gradient.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
+            by_step.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&(rounded(&start) - &gradient * f64::from(ETA)))]);
         }
         by_gradient.finish().unwrap();
         by_step.finish().unwrap();
         prop_assert!(distance(by_gradient.representation(), by_step.representation()) < 1e-5);
     }
 
-    /// Facts 1 and 2 of the papers' guide: with gradients orthogonal to B, R^T R = I + eta^2 G^T G, so that
-    /// Q differs from the unfactored step only in second order.
+    /// With gradients orthogonal to B, R^T R = I + eta^2 G^T G, so that Q differs from the unfactored step
+    /// only in second order.
     #[test]
-    fn orthogonal_gradients_give_the_identity_of_r((d, k, n, seed) in shape(), size in 0.001f64..1.0) {
+    fn orthogonal_gradients_match_closed_form((d, k, n, seed) in shape(), size in 0.001f64..1.0) {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
         let mut server = FedRep::new(start.clone(), parameters());
@@ -110,7 +110,7 @@ proptest! {
         for _ in 0..n {
             let raw = gaussian(d, k, random) * size;
             let orthogonal = rounded(&(&raw - &start * (start.transpose() * &raw)));
-            server.absorb(0, Share::of(1), &[gradient_tensor(&orthogonal)]);
+            server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&orthogonal)]);
             mean += orthogonal / n as f64;
         }
         server.finish().unwrap();
@@ -124,9 +124,9 @@ proptest! {
         prop_assert!((server.representation() - &bar).norm() <= second.norm() + 1e-5);
     }
 
-    /// The server steps from what devices decode, not from what it encoded.
+    /// The server steps from the model that devices decode, not from the encoder's input.
     #[test]
-    fn quantised_downloads_step_from_what_devices_hold(
+    fn quantised_download_steps_from_decoded_model(
         (d, k, n, seed) in shape(), encoding in prop::sample::select(vec![Encoding::F16, Encoding::I8])
     ) {
         let random = &mut random(seed);
@@ -135,7 +135,7 @@ proptest! {
         let mut server = FedRep::new(start.clone(), FedRepParameters { download_encoding, ..parameters() });
         let request = server.request();
         prop_assert_eq!(request.encoding, encoding);
-        // A device by SPEC section 7.
+        // Device side by SPEC section 7.
         let values = &request.tensors[0].values;
         let mut held = vec![0.0; values.len()];
         encoding.decode(&common::encoded(encoding, values), &mut held).unwrap();
@@ -146,7 +146,7 @@ proptest! {
         let mut mean = Matrix::zeros(d, k);
         for _ in 0..n {
             let gradient = rounded(&(gaussian(d, k, random) * 0.3));
-            server.absorb(0, Share::of(1), &[gradient_tensor(&gradient)]);
+            server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
             mean += gradient / n as f64;
         }
         server.finish().unwrap();
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn fedavg_is_the_mean_of_both_tensors((d, k, n, seed) in shape(), outputs in 1usize..4) {
+    fn fedavg_averages_both_tensors((d, k, n, seed) in shape(), outputs in 1usize..4) {
         let random = &mut random(seed);
         let mut server = fedavg(random_basis(d, k, random), outputs);
         let request = server.request();
@@ -165,7 +165,7 @@ proptest! {
             let update = tensors(&request.expects, random, 1.0);
             b += from_f32(d, k, &update[0].values) / n as f64;
             w += from_f32(k, outputs, &update[1].values) / n as f64;
-            server.absorb(0, Share::of(samples), &update);
+            server.absorb(0, UpdateWeight::from_samples(samples), &update);
         }
         server.finish().unwrap();
         prop_assert!(distance(server.representation(), &b) < 1e-10);
@@ -178,9 +178,9 @@ proptest! {
         prop_assert!(principal_angle_distance(&orthonormal(&b).unwrap(), &orthonormal(&sent).unwrap()) < 1e-4);
     }
 
-    /// Rounds of B and of A in turn: the mean of either, then A's Q, and the product stays what it was.
+    /// Rounds of B and of A alternate: the mean of either, then A's Q factor, with the product unchanged.
     #[test]
-    fn rolora_averages_one_factor_a_round((d, k, n, seed) in shape()) {
+    fn rolora_averages_one_factor_per_round((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
         let mut server = adapter(start.clone(), Some(ETA), Encoding::F32);
@@ -193,7 +193,7 @@ proptest! {
                 let sent = tensors(&request.expects, random, 1.0);
                 sum += from_f32(rows, cols, &sent[0].values) * f64::from(samples);
                 weight += f64::from(samples);
-                server.absorb(samples.into(), Share::of(samples), &sent);
+                server.absorb(samples.into(), UpdateWeight::from_samples(samples), &sent);
             }
             (expected.role, sum / weight)
         };
@@ -223,9 +223,9 @@ proptest! {
         }
     }
 
-    /// FFA-LoRA: A as it began, and not sent to whom it has come.
+    /// FFA-LoRA keeps A as initialised, and does not send it to devices that have it.
     #[test]
-    fn ffa_lora_asks_for_b_alone((d, k, n, seed) in shape()) {
+    fn ffa_lora_requests_b_alone((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
         let mut server = adapter(start.clone(), None, Encoding::F32);
@@ -234,17 +234,17 @@ proptest! {
             prop_assert_eq!(request.task.bit(), Task::AdapterUp { head: HEAD, encoding: Encoding::F32 }.bit());
             prop_assert_eq!(server.unchanged(), &[Role::AdapterDown]);
             for device in 0..n as u64 {
-                server.absorb(device, Share::of(1), &tensors(&request.expects, random, 1.0));
+                server.absorb(device, UpdateWeight::from_samples(1), &tensors(&request.expects, random, 1.0));
             }
             server.finish().unwrap();
             prop_assert_eq!(bits(server.representation()), bits(&start));
         }
     }
 
-    /// Under a robust rule steps are from what devices hold, not from what was encoded: beside honest ones that hardly
-    /// move, whoever is far off does not move the model further than they do.
+    /// Under a robust rule steps are measured from the decoded model: beside honest devices that hardly move,
+    /// a distant attacker does not move the model further than they do.
     #[test]
-    fn quantised_models_are_no_room_for_liars((d, k, n, seed) in shape(), f16 in any::<bool>()) {
+    fn quantised_model_leaves_no_room_for_attackers((d, k, n, seed) in shape(), f16 in any::<bool>()) {
         let random = &mut random(seed);
         let encoding = if f16 { Encoding::F16 } else { Encoding::I8 };
         let representation = random_basis(d, k, random);
@@ -264,17 +264,17 @@ proptest! {
         }).collect::<Vec<_>>();
         let liars = n as u64 / 5;
         for device in 0..n as u64 {
-            server.absorb(device, Share::of(1), &moved(if device < liars { 10.0 } else { 1e-6 }));
+            server.absorb(device, UpdateWeight::from_samples(1), &moved(if device < liars { 10.0 } else { 1e-6 }));
         }
         server.finish().unwrap();
         let held = from_f32(d, k, &held(&sent[0].values));
-        // Each value may have been rounded once more on its way.
+        // Each value may have been rounded once more in transit.
         prop_assert!((server.representation() - held).amax() < 2e-6);
     }
 
-    /// A device whose matrix is `symmetric` answers both starts; both find its top eigenspace.
+    /// For a device with the matrix `symmetric`, both starts find its leading eigenspace.
     #[test]
-    fn both_starts_find_the_top_eigenspace(k in 1usize..=3, more in 1usize..=9, seed in any::<u64>()) {
+    fn both_starts_find_top_eigenspace(k in 1usize..=3, more in 1usize..=9, seed in any::<u64>()) {
         let d = k + more;
         let random = &mut random(seed);
         let vectors = random_basis(d, d, random);
@@ -293,17 +293,17 @@ proptest! {
         for _ in 0..power.rounds_needed() {
             let basis = from_f32(d, k, &power.request().tensors[0].values);
             for matrix in &devices {
-                power.absorb(0, Share::of(1), &[gradient_tensor(&(matrix * &basis))]);
+                power.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&(matrix * &basis))]);
             }
             power.finish().unwrap();
         }
         prop_assert!(principal_angle_distance(&top, power.representation()) < 1e-5);
 
-        let mut moments = Moments::new(d, k, Weighting::Uniform, Rule::Mean);
+        let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::Mean);
         let mut rows_seen = 0;
         for _ in 0..moments.rounds_needed() {
             for matrix in &devices {
-                moments.absorb(0, Share::of(1), &[moment_rows(&moments.request().task, matrix)]);
+                moments.absorb(0, UpdateWeight::from_samples(1), &[moment_rows(&moments.request().task, matrix)]);
             }
             let Task::MomentRows { first, count } = moments.request().task else { panic!("another task") };
             prop_assert_eq!(usize::from(first), rows_seen);
@@ -316,15 +316,15 @@ proptest! {
         prop_assert!(principal_angle_distance(&top, moments.representation()) < 1e-5);
     }
 
-    /// A restart at any point: the copy goes on exactly as the original does.
+    /// After a restart at any point the copy continues exactly as the original does.
     #[test]
-    fn state_and_restore_go_round((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
+    fn restore_inverts_state((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
         let stream = &mut random(seed);
         let mut original = build(kind, d, k, seed);
         let step = |algorithm: &mut Box<dyn Algorithm>, stream: &mut _| {
             let request = algorithm.request();
             for samples in 1..=n as u32 {
-                algorithm.absorb(0, Share::of(samples), &tensors(&request.expects, stream, 1.0));
+                algorithm.absorb(0, UpdateWeight::from_samples(samples), &tensors(&request.expects, stream, 1.0));
             }
             algorithm.finish()
         };
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn a_round_without_updates_changes_nothing((d, k, _, seed) in shape(), kind in 0usize..6) {
+    fn round_without_updates_changes_nothing((d, k, _, seed) in shape(), kind in 0usize..6) {
         let mut algorithm = build(kind, d, k, seed);
         let before = algorithm.state();
         prop_assert!(algorithm.finish().is_ok());
@@ -392,11 +392,11 @@ fn build(kind: usize, d: usize, k: usize, seed: u64) -> Box<dyn Algorithm> {
         2 => Box::new(PowerStart::new(basis, 5, Weighting::Samples, Rule::Mean)),
         3 => Box::new(adapter(basis, Some(ETA), Encoding::F32)),
         4 => Box::new(adapter(basis, None, Encoding::F32)),
-        _ => Box::new(Moments::new(d, k, Weighting::Samples, Rule::Mean)),
+        _ => Box::new(MomentsStart::new(d, k, Weighting::Samples, Rule::Mean)),
     }
 }
 
-/// What a device whose moment matrix is `matrix` answers: rows from their diagonal on.
+/// Upload of a device with the moment matrix `matrix`: rows from the diagonal on.
 fn moment_rows(task: &Task, matrix: &Matrix) -> Tensor {
     let Task::MomentRows { first, count } = *task else { panic!("another task") };
     let rows = usize::from(first)..usize::from(first + count);
@@ -406,24 +406,24 @@ fn moment_rows(task: &Task, matrix: &Matrix) -> Tensor {
 }
 
 #[test]
-fn a_step_that_leaves_no_rank_is_an_error_and_the_model_stays() {
+fn rank_deficient_step_fails_and_keeps_model() {
     let start = random_start(5, 2, 1);
     let upload = Upload::Representation;
     let mut server = FedRep::new(start.clone(), FedRepParameters { upload, ..parameters() });
-    server.absorb(0, Share::of(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
+    server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
     assert!(server.finish().is_err());
     assert_eq!(bits(server.representation()), bits(&start));
-    // And nothing of that round is left in the next.
-    server.absorb(0, Share::of(1), &[gradient_tensor(&start)]);
+    // No update of the failed round is left in the next.
+    server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&start)]);
     server.finish().unwrap();
     assert!(distance(server.representation(), &start) < 1e-6);
 }
 
-/// Descriptors count columns in 16 bits: a block of the moment matrix must fit them, too.
+/// A descriptor counts columns in 16 bits, and a block of the moment matrix must fit.
 #[test]
-fn blocks_of_moments_fit_their_descriptor() {
+fn moment_blocks_fit_descriptor() {
     let (d, k) = (784, 100);
-    let mut moments = Moments::new(d, k, Weighting::Uniform, Rule::Mean);
+    let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::Mean);
     let mut rows_seen = 0;
     for _ in 0..moments.rounds_needed() {
         let request = moments.request();
@@ -435,7 +435,7 @@ fn blocks_of_moments_fit_their_descriptor() {
         if rows_seen < d {
             let zeros = vec![0.0; needed];
             let tensor = Tensor { role: Role::Moment, rows: 1, cols: needed as u16, values: zeros };
-            moments.absorb(0, Share::of(1), &[tensor]);
+            moments.absorb(0, UpdateWeight::from_samples(1), &[tensor]);
             moments.finish().unwrap();
         }
     }

@@ -1,37 +1,37 @@
-//! Keys that a configuration says itself, rather than leave them to their defaults.
+//! Keys that a configuration sets itself, as opposed to those left to their defaults.
 
 use std::collections::BTreeSet;
 
 use toml_edit::TableLike;
 
-/// Dotted keys that a file says, with the changes of the command line.
+/// Dotted keys that a file or the command line sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
-    /// None: everything is meant as it is.
+pub struct GivenKeys {
+    /// The set keys; `None` for all keys.
     keys: Option<BTreeSet<String>>,
 }
 
-impl Said {
-    /// Of a configuration that no file has: nothing of it is a default.
-    pub const EVERYTHING: Self = Self { keys: None };
+impl GivenKeys {
+    /// All keys, for a configuration that comes from no file and so has no defaults.
+    pub const ALL: Self = Self { keys: None };
 
-    /// Keys of a document.
-    pub(super) fn of(document: &dyn TableLike) -> Self {
+    /// Collects the keys of a document.
+    pub(super) fn from_document(document: &dyn TableLike) -> Self {
         let mut keys = BTreeSet::new();
         collect("", document, &mut keys);
         Self { keys: Some(keys) }
     }
 
-    /// Adds a key, such as one that an option of the command line stands for.
+    /// Adds a key, such as one set by an option of the command line.
     pub fn add(&mut self, key: &str) {
         if let Some(keys) = &mut self.keys {
             keys.insert(key.to_owned());
         }
     }
 
-    /// Whether a dotted key is among them.
+    /// Whether a dotted key is set.
     #[must_use]
-    pub fn says(&self, key: &str) -> bool {
+    pub fn contains(&self, key: &str) -> bool {
         self.keys.as_ref().is_none_or(|keys| keys.contains(key))
     }
 }

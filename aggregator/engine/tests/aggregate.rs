@@ -1,9 +1,9 @@
-//! The mean in fixed point: one result for one set of updates, and the right one.
+//! Mean in fixed point: correct, and independent of the order.
 
 use fedspan_engine::aggregate::{FixedPointMean, MAGNITUDE_MAX};
 use proptest::prelude::*;
 
-/// The grid that the module's text states.
+/// Grid step as documented.
 const STEP: f64 = 1.0 / (1u64 << 40) as f64;
 
 const LEN: usize = 3;
@@ -11,14 +11,14 @@ const LEN: usize = 3;
 fn mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
     let mut mean = FixedPointMean::new(LEN);
     for (weight, values) in updates {
-        // Cut anywhere it is the same vector.
+        // A vector cut at any place is the same vector.
         let (first, rest) = values.split_at(*weight as usize % (LEN + 1));
         mean.absorb(*weight, [first, rest]);
     }
     mean
 }
 
-/// Values of every magnitude that is accepted, from far below the grid to the bound.
+/// Values of every accepted magnitude, from far below the grid to the bound.
 fn value() -> impl Strategy<Value = f32> {
     let magnitude = (-60i32..=22, 0.5f32..1.0, any::<bool>());
     magnitude.prop_map(|(exponent, mantissa, negative)| {
@@ -32,7 +32,7 @@ fn updates() -> impl Strategy<Value = Vec<(u32, [f32; LEN])>> {
     proptest::collection::vec((weight, [value(), value(), value()]), 1..40)
 }
 
-/// The nearest multiple of the step to a value, as an integer: f32 times 2^40 is exact in f64.
+/// Nearest multiple of the step to a value, as an integer: f32 times 2^40 is exact in f64.
 fn steps(value: f32) -> i128 {
     (f64::from(value) / STEP).round_ties_even() as i128
 }
@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_order_gives_the_same_bits(
+    fn mean_is_order_free_bit_for_bit(
         (sorted, shuffled) in updates().prop_flat_map(|u| (Just(u.clone()), Just(u).prop_shuffle()))
     ) {
         let (a, b) = (mean(&sorted), mean(&shuffled));
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn it_is_the_weighted_mean_of_the_rounded_values(updates in updates()) {
+    fn mean_is_weighted_mean_of_rounded_values(updates in updates()) {
         let weight: u128 = updates.iter().map(|(w, _)| u128::from(*w)).sum();
         let result = mean(&updates);
         prop_assert_eq!(u128::from(result.weight()), weight);
@@ -64,7 +64,7 @@ proptest! {
             let sum: i128 = updates.iter().map(|(w, v)| i128::from(*w) * steps(v[place])).sum();
             let exact = sum as f64 / weight as f64 * STEP;
             prop_assert!((value - exact).abs() <= exact.abs() * 1e-15, "{value:e} {exact:e}");
-            // And the f64 mean of the values themselves: half a step, and f64's own rounding.
+            // Compared with the f64 mean of the values: half a step, plus f64's own rounding.
             let total: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place])).sum();
             let size: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place]).abs()).sum();
             let bound = STEP / 2.0 + size / weight as f64 * 1e-14;
@@ -72,9 +72,9 @@ proptest! {
         }
     }
 
-    /// Of every bit pattern, and of halves of a step, which go to the even side.
+    /// For every bit pattern, and for halves of a step, which round to even.
     #[test]
-    fn a_value_is_rounded_to_the_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
+    fn value_is_rounded_to_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
         for value in [f32::from_bits(bits), (f64::from(halves) * STEP / 2.0) as f32] {
             let bounded = value.clamp(-MAGNITUDE_MAX, MAGNITUDE_MAX);
             let expected = if value.is_nan() { 0 } else { steps(bounded) };
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn one_update_comes_back_to_the_grid(weight in 1u32.., value in value()) {
+    fn single_update_returns_rounded_value(weight in 1u32.., value in value()) {
         let result = mean(&[(weight, [value, -value, 0.0])]).value().unwrap();
         prop_assert!((result[0] - f64::from(value)).abs() <= STEP / 2.0 + f64::from(value).abs() * 1e-15);
         prop_assert_eq!(result[0], -result[1]);
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn what_must_not_come_saturates_and_stays_order_free() {
+fn invalid_values_saturate_in_any_order() {
     let bad = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
     let good = [1.0, 1.0, 1.0];
     let bound = f64::from(MAGNITUDE_MAX);
@@ -104,19 +104,19 @@ fn what_must_not_come_saturates_and_stays_order_free() {
 }
 
 #[test]
-fn the_largest_sums_do_not_overflow() {
+fn largest_sums_do_not_overflow() {
     let mut mean = FixedPointMean::new(1);
     for _ in 0..10_000 {
         mean.absorb(u32::MAX, [[MAGNITUDE_MAX].as_slice()]);
     }
     assert_eq!(mean.value().unwrap(), vec![f64::from(MAGNITUDE_MAX)]);
-    // The stated reach, by the same arithmetic: 2^32 updates of weight 2^32 - 1 at the bound.
+    // The documented range, by the same arithmetic: 2^32 updates of weight 2^32 - 1 at the bound.
     let one = steps(MAGNITUDE_MAX) * i128::from(u32::MAX);
     assert!(one.checked_mul(1 << 32).is_some());
 }
 
 #[test]
-fn nothing_absorbed_has_no_mean() {
+fn empty_mean_is_none() {
     let mut mean = FixedPointMean::new(2);
     assert_eq!(mean.value(), None);
     mean.absorb(0, [[5.0, 5.0].as_slice()]);

@@ -1,4 +1,4 @@
-//! The factorisations: their defining identities, known answers by construction, errors for what has none.
+//! Matrix factorisations: defining identities, constructed answers, and errors.
 
 use crate::common::{bits, distance, gaussian, random};
 use fedspan_engine::linalg::{
@@ -26,7 +26,7 @@ fn bases_at(sines: &[f64], d: usize, seed: u64) -> (Matrix, Matrix) {
     (first, turned)
 }
 
-/// An invertible matrix of moderate condition.
+/// Invertible matrix of moderate condition.
 fn invertible(k: usize, seed: u64) -> Matrix {
     let random = &mut random(seed ^ 0x5a5a);
     let (left, right) = (random_basis(k, k, random), random_basis(k, k, random));
@@ -38,7 +38,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn qr_spans_the_same_with_a_positive_diagonal((d, k, seed) in shape()) {
+    fn qr_keeps_span_with_positive_diagonal((d, k, seed) in shape()) {
         let b = gaussian(d, k, &mut random(seed));
         let q = orthonormal(&b).unwrap();
         prop_assert!(identity_error(&q) < 1e-13);
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn qr_is_one_result_whatever_the_signs_and_scales_of_columns((d, k, seed) in shape(), signs in any::<u8>()) {
+    fn qr_is_unique_under_column_scaling((d, k, seed) in shape(), signs in any::<u8>()) {
         let b = gaussian(d, k, &mut random(seed));
         let q = orthonormal(&b).unwrap();
         let mut turned = b.clone();
@@ -68,13 +68,13 @@ proptest! {
             prop_assert!((q.column(j) - other.column(j) * sign).amax() < 1e-12);
         }
         prop_assert!(distance(&orthonormal(&(&b * 1e-7)).unwrap(), &q) < 1e-12);
-        // And it is where it was: orthonormal input with its diagonal positive comes back.
+        // Orthonormal input with a positive diagonal is returned unchanged.
         prop_assert!(distance(&orthonormal(&q).unwrap(), &q) < 1e-13);
         prop_assert_eq!(bits(&orthonormal(&b).unwrap()), bits(&q));
     }
 
     #[test]
-    fn dependent_columns_are_an_error((d, k, seed) in shape(), which in any::<prop::sample::Index>()) {
+    fn dependent_columns_are_refused((d, k, seed) in shape(), which in any::<prop::sample::Index>()) {
         prop_assume!(k >= 2);
         let mut b = gaussian(d, k, &mut random(seed));
         let j = 1 + which.index(k - 1);
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_finite_is_an_error(
+    fn non_finite_matrix_is_refused(
         (d, k, seed) in shape(), place in any::<prop::sample::Index>(), bad in 0..3usize
     ) {
         let mut b = gaussian(d, k, &mut random(seed));
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn distance_is_symmetric_and_between_zero_and_one((d, k, seed) in shape()) {
+    fn distance_is_symmetric_and_within_unit_interval((d, k, seed) in shape()) {
         let random = &mut random(seed);
         let (a, b) = (random_basis(d, k, random), random_basis(d, k, random));
         let (there, back) = (principal_angle_distance(&a, &b), principal_angle_distance(&b, &a));
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn distance_does_not_see_the_basis_of_a_span(k in 1usize..=4, more in 0usize..10, seed in any::<u64>()) {
+    fn distance_is_independent_of_basis(k in 1usize..=4, more in 0usize..10, seed in any::<u64>()) {
         let d = 2 * k + more;
         let sines: Vec<f64> = (0..k).map(|j| 0.9 / (j + 1) as f64).collect();
         let (a, b) = bases_at(&sines, d, seed);
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn distance_is_the_largest_sine_down_to_1e_minus_10(
+    fn distance_is_largest_sine_down_to_1e_minus_10(
         k in 1usize..=4, more in 0usize..10, seed in any::<u64>(), exponent in 0.0f64..10.0
     ) {
         let sine = 10f64.powf(-exponent);
@@ -130,16 +130,16 @@ proptest! {
     }
 
     #[test]
-    fn random_bases_are_orthonormal_and_one_per_seed((d, k, seed) in shape()) {
+    fn random_basis_is_orthonormal_and_seeded((d, k, seed) in shape()) {
         let q = random_basis(d, k, &mut random(seed));
         prop_assert!(identity_error(&q) < 1e-13);
         prop_assert_eq!(bits(&q), bits(&random_basis(d, k, &mut random(seed))));
-        // In one dimension there are only two.
+        // In one dimension there are only two bases.
         prop_assert!(d == 1 || bits(&q) != bits(&random_basis(d, k, &mut random(seed.wrapping_add(1)))));
     }
 
     #[test]
-    fn the_top_eigenspace_of_a_constructed_spectrum((d, k, seed) in shape(), shift in -50.0f64..50.0) {
+    fn top_eigenspace_matches_constructed_spectrum((d, k, seed) in shape(), shift in -50.0f64..50.0) {
         let vectors = random_basis(d, d, &mut random(seed));
         // Distinct eigenvalues 1 apart, some of them negative, in a scrambled order.
         let value = |j: usize| ((j * 7 + 3) % d) as f64 * 0.5 + (j % 7) as f64 * 1e-3 + shift;
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn plain_products_and_conversions_agree_with_nalgebra((d, k, seed) in shape()) {
+    fn products_and_conversions_match_nalgebra((d, k, seed) in shape()) {
         let random = &mut random(seed);
         let (a, b) = (gaussian(d, k, random), gaussian(d, k, random));
         prop_assert!((product_transposed(&a, &b) - a.transpose() * &b).amax() < 1e-12);
@@ -172,20 +172,20 @@ proptest! {
 }
 
 #[test]
-fn a_zero_matrix_has_no_basis() {
+fn zero_matrix_has_no_basis() {
     assert_eq!(orthonormal(&Matrix::zeros(4, 2)).unwrap_err().column, 0);
 }
 
 #[test]
-fn orthogonal_spans_are_at_distance_one() {
+fn orthogonal_spans_have_distance_one() {
     let identity = Matrix::identity(6, 6);
     let (a, b) = (identity.columns(0, 2).into_owned(), identity.columns(3, 2).into_owned());
     assert_eq!(principal_angle_distance(&a, &b), 1.0);
 }
 
-/// An eigensolver that iterates until it converges must not be given what never does.
+/// An eigensolver that iterates until convergence must not be given values with which it never converges.
 #[test]
-fn what_is_not_finite_does_not_hang() {
+fn non_finite_values_do_not_hang() {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let good = Matrix::identity(4, 2);
@@ -202,9 +202,9 @@ fn what_is_not_finite_does_not_hang() {
     assert!(orthonormal(&space).is_err());
 }
 
-/// Taking several sums at a time changes none of them, to the bit.
+/// Computing several sums at a time changes no bit of any.
 #[test]
-fn a_product_is_summed_row_by_row_whatever_its_shape() {
+fn product_is_summed_row_by_row_for_any_shape() {
     let mut random = random(4);
     for (rows, left, right) in
         [(0, 3, 2), (1, 1, 1), (5, 0, 2), (7, 8, 3), (40, 7, 9), (33, 17, 2), (100, 64, 64)]
@@ -219,7 +219,7 @@ fn a_product_is_summed_row_by_row_whatever_its_shape() {
 }
 
 #[test]
-fn a_basis_without_columns_is_orthonormal() {
+fn empty_basis_is_orthonormal() {
     for (rows, columns) in [(5, 0), (0, 0)] {
         assert_eq!(orthonormal(&Matrix::zeros(rows, columns)).unwrap().shape(), (rows, columns));
     }

@@ -1,11 +1,11 @@
-//! Who is asked: as many as the policy says, distinct, the same for the same seed and round.
+//! Cohorts of each policy: their size, without duplicates, and the same for the same seed and round.
 
 use std::collections::BTreeSet;
 
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::participation::{
-    Answer, By, Closed, Doubling, Draw, FirstArrivals, Fraction, Full, Schedule,
+    ClosedRound, DoubleBy, Doubling, DrawPer, FirstArrivals, Fraction, Full, Schedule, UpdateArrival,
 };
 use fedspan_engine::{DeviceId, Participation};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_fraction_waits_for_r_n_distinct_devices_and_asks_more_where_told(
+    fn fraction_waits_for_r_n_distinct_devices(
         fleet in fleet(), rate in 0.001f64..=1.0, over in 1.0f64..4.0, seed in any::<u64>(), round in any::<u32>()
     ) {
         let n = fleet.len();
@@ -37,7 +37,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_seed_and_round_draw_the_same_whatever_was_drawn_before(
+    fn draws_depend_on_seed_and_round_alone(
         fleet in fleet(), seed in any::<u64>(), rounds in proptest::collection::vec(any::<u32>(), 1..6)
     ) {
         let mut used = fraction(0.4, 1.5, seed);
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn full_asks_everyone(fleet in fleet(), round in any::<u32>()) {
+    fn full_participation_invites_all_devices(fleet in fleet(), round in any::<u32>()) {
         let cohort = Full.cohort(round, &fleet);
         prop_assert_eq!(cohort.target, fleet.len());
         prop_assert_eq!(cohort.devices, fleet);
@@ -56,9 +56,9 @@ proptest! {
 }
 
 /// Every device has the same chance: 100 devices, 4000 rounds, a tenth each. The standard deviation of a
-/// device's count is 19; 5.5 of them for the worst of 100.
+/// device's count is 19; the bound is 5.5 of them for the worst of 100.
 #[test]
-fn draws_are_even_and_change_from_round_to_round() {
+fn draws_are_uniform_and_change_each_round() {
     let fleet: Vec<DeviceId> = (0..100).collect();
     let mut counts = vec![0u32; fleet.len()];
     let mut cohorts = BTreeSet::new();
@@ -76,17 +76,17 @@ fn draws_are_even_and_change_from_round_to_round() {
 }
 
 #[test]
-fn nobody_there_is_nobody_asked() {
+fn empty_fleet_gives_empty_cohort() {
     let cohort = fraction(0.5, 2.0, 1).cohort(1, &[]);
     assert!(cohort.devices.is_empty());
 }
 
 fn close(policy: &mut dyn Participation) {
     let still = Matrix::identity(3, 1);
-    policy.closed(&Closed { after: 10, short_of: None, before: &still, model: &still });
+    policy.closed(&ClosedRound { elapsed: 10, short_of: None, before: &still, model: &still });
 }
 
-/// One closed round.
+/// Runs one round to its end.
 fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
     let cohort = policy.cohort(number, fleet);
     close(policy);
@@ -94,33 +94,36 @@ fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16)
 }
 
 #[test]
-fn stages_double_until_all_count() {
+fn stages_double_up_to_whole_fleet() {
     let fleet: Vec<DeviceId> = (0..30).collect();
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
-    // More at first than there are: all from the start.
-    assert_eq!(round(&mut Doubling::new(64, None, Schedule::Fixed(2), By::Devices, 1), 1, &fleet), (30, 0));
-    // A fleet that shrinks takes the stage with it.
+    // With fewer devices than the first stage waits for, all count from the start.
+    assert_eq!(
+        round(&mut Doubling::new(64, None, Schedule::Fixed(2), DoubleBy::Devices, 1), 1, &fleet),
+        (30, 0)
+    );
+    // A stage shrinks with the fleet.
     assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 3));
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let fleets = [30, 30, 30, 7, 5, 3, 30];
     let rounds: Vec<_> =
         (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
-    // The stage waits for the fleet to be back.
+    // The stage continues when the fleet is back.
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 1), (5, 1), (3, 1), (16, 2)]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Drawn for a stage, a cohort of the size asked for stays for the stage; a restart changes nothing.
+    /// A cohort drawn for a stage stays for the stage, also after a restart.
     #[test]
-    fn a_stage_keeps_its_cohort_also_over_a_restart(
+    fn stage_keeps_cohort_over_restart(
         fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
     ) {
         let fresh = || {
-            Doubling::new(first, Some(cohort), Schedule::Fixed(length), By::Devices, seed).drawing(Draw::Stage)
+            Doubling::new(first, Some(cohort), Schedule::Fixed(length), DoubleBy::Devices, seed).drawn_per(DrawPer::Stage)
         };
         let mut policy = fresh();
         let mut resumed = fresh();
@@ -147,13 +150,13 @@ proptest! {
     }
 }
 
-/// An outage that leaves fewer than a stage waits for ends no schedule: it goes on where it was.
+/// An outage that leaves fewer devices than a stage waits for does not end the schedule.
 #[test]
-fn a_fleet_that_is_small_for_a_while_ends_no_schedule() {
+fn schedule_survives_shrunken_fleet() {
     let fleet: Vec<DeviceId> = (0..64).collect();
     let fleets = [64, 64, 3, 1, 64, 64];
     let run = |schedule| {
-        let mut policy = Doubling::new(4, None, schedule, By::Devices, 1);
+        let mut policy = Doubling::new(4, None, schedule, DoubleBy::Devices, 1);
         let rounds = (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n]).0);
         rounds.collect::<Vec<_>>()
     };
@@ -161,22 +164,22 @@ fn a_fleet_that_is_small_for_a_while_ends_no_schedule() {
     assert_eq!(run(Schedule::Theorem { contraction: 0.05 }), [4, 4, 3, 1, 4, 4]);
 }
 
-/// Where samples double, one device cannot complete a round alone by saying that it has very many.
+/// If samples double, a single device cannot complete a round by declaring very many.
 #[test]
-fn a_device_that_boasts_of_its_samples_completes_no_round_alone() {
+fn inflated_sample_count_completes_no_round_alone() {
     let fleet: Vec<DeviceId> = (0..10).collect();
-    let mut policy = Doubling::new(3, None, Schedule::Fixed(2), By::Samples, 1);
+    let mut policy = Doubling::new(3, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
     by_size(&mut policy, &[10; 10], 3);
-    let enough = policy.cohort(4, &fleet).enough.unwrap();
+    let enough = policy.cohort(4, &fleet).sample_target.unwrap();
     assert_eq!((enough.samples, enough.answers), (60, 3));
 }
 
-/// With a cohort for every round the fastest few are of the whole fleet in time; as many are asked as of a random part,
-/// and the same.
+/// With a cohort drawn for every round, the fastest few come from the whole fleet over time; the cohort has
+/// the requested size and is the same as that of a random fraction.
 #[test]
-fn cohorts_are_drawn_for_every_round() {
+fn cohort_is_drawn_for_every_round() {
     let fleet: Vec<DeviceId> = (0..40).collect();
-    let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), By::Devices, 5);
+    let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), DoubleBy::Devices, 5);
     let mut seen = BTreeSet::new();
     for number in 1..=60 {
         let cohort = policy.cohort(number, &fleet);
@@ -189,8 +192,8 @@ fn cohorts_are_drawn_for_every_round() {
 }
 
 #[test]
-fn a_state_that_is_none_is_refused() {
-    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), By::Devices, 1);
+fn invalid_state_is_refused() {
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     for state in [
         vec![],
         vec![1.0, 4.0],
@@ -205,7 +208,7 @@ fn a_state_that_is_none_is_refused() {
     assert_eq!(policy.state(), [0.0; 5]);
 }
 
-/// Rounds of devices with a fixed order of arrival and fixed sizes, as far as they are waited for; who counted.
+/// Runs rounds of devices with a fixed order of arrival and fixed sizes, and returns the participants.
 fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
     let fleet: Vec<DeviceId> = (0..sizes.len() as u64).collect();
     let mut counted = Vec::new();
@@ -214,14 +217,15 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
         assert_eq!(cohort.devices, fleet);
         let (mut answers, mut samples) = (0, 0);
         for (after, size) in sizes.iter().enumerate() {
-            let enough = cohort.enough.is_some_and(|e| samples >= e.samples && answers >= e.answers);
+            let enough = cohort.sample_target.is_some_and(|e| samples >= e.samples && answers >= e.answers);
             if answers == cohort.target || enough {
                 break;
             }
             answers += 1;
             samples += u64::from(*size);
             let b = Matrix::identity(3, 1);
-            let answer = Answer { after: after as u64, samples, tensors: &[] as &[Tensor], model: &b };
+            let answer =
+                UpdateArrival { elapsed: after as u64, samples, tensors: &[] as &[Tensor], model: &b };
             policy.counted(&answer);
         }
         close(policy);
@@ -230,31 +234,32 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
     counted
 }
 
-/// The first two devices to answer have 10 samples together: stages of 10, 20, 40, 80 and all 100 samples.
+/// The first two devices to answer have 10 samples together, so the stages wait for 10, 20, 40, 80 and all
+/// 100 samples.
 #[test]
-fn by_samples_a_stage_has_twice_the_samples_of_the_one_before() {
+fn doubling_by_samples_doubles_sample_count() {
     let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
-    let mut policy = Doubling::new(2, None, Schedule::Fixed(2), By::Samples, 1);
+    let mut policy = Doubling::new(2, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
     let counted = by_size(&mut policy, &sizes, 11);
     let expected = [2, 2, 3, 3, 7, 7, 9, 9, 10, 10, 10];
     let stages: Vec<u16> = vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     assert_eq!(counted, expected.into_iter().zip(stages).collect::<Vec<_>>());
-    // Equal sizes: as many devices as by devices.
-    let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), By::Samples, 1);
-    let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), By::Devices, 1);
+    // With equal sizes, doubling by samples waits for as many devices as doubling by devices.
+    let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
+    let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Devices, 1);
     assert_eq!(by_size(&mut by_samples, &[6; 30], 8), by_size(&mut by_devices, &[6; 30], 8));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever the sizes: stages end, each has at least the samples of the one before, all count in the end, and a
-    /// restart changes nothing.
+    /// For any sizes: stages end, each has at least the samples of the one before, all devices count in the
+    /// end, and a restart changes nothing.
     #[test]
-    fn by_samples_all_count_in_the_end(
+    fn doubling_by_samples_ends_with_all_devices(
         sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20
     ) {
-        let fresh = || Doubling::new(first, None, Schedule::Fixed(1), By::Samples, 1);
+        let fresh = || Doubling::new(first, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
         let mut policy = fresh();
         let before = by_size(&mut policy, &sizes, stop);
         let mut resumed = fresh();
@@ -266,7 +271,7 @@ proptest! {
     }
 
     #[test]
-    fn the_first_arrivals_are_waited_for_of_a_cohort(
+    fn first_arrivals_wait_for_n_of_cohort(
         fleet in fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40), round in any::<u32>()
     ) {
         let drawn = FirstArrivals { n, cohort, seed: 3 }.cohort(round, &fleet);

@@ -1,9 +1,9 @@
-//! The robust rules: laws that each keeps, and oracles that know nothing of how it is computed.
+//! Robust rules: laws that each obeys, and oracles that are computed differently.
 
 use crate::common::{gaussian, random};
 use fedspan_engine::aggregate::{
-    RoundAggregate, Rule, SampleCap, Share, TRIM, Weighted, geometric_median, projector_geometric_median,
-    projector_mean, trimmed_mean,
+    RoundAggregate, Rule, SampleCap, TRIM, UpdateWeight, Weighted, geometric_median,
+    projector_geometric_median, projector_mean, trimmed_mean,
 };
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance, random_basis, to_f32};
 use fedspan_engine::{Tensor, Weighting};
@@ -35,8 +35,8 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(x, y)| x - y).collect::<Vec<_>>())
 }
 
-/// What the geometric median minimises: a distance beyond the median norm counts as such, one within it as its
-/// square, joined smoothly; of updates clipped to that norm. The norm is found by counting.
+/// Objective of the geometric median: a distance beyond the median norm counts as such, one within it as its
+/// square, joined smoothly, for updates clipped to that norm. The norm is found by counting.
 fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     let total: f64 = updates.iter().map(|(w, _)| w).sum();
     let at_most = |r: f64| updates.iter().filter(|(_, v)| norm(v) <= r).map(|(w, _)| w).sum::<f64>();
@@ -46,7 +46,7 @@ fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     (radius, updates.iter().map(|(w, v)| (*w, clip(v))).collect())
 }
 
-/// Gradient descent with halved steps on that, until nothing becomes smaller.
+/// Minimises the objective by gradient descent with step halving, until it no longer decreases.
 fn minimise(radius: f64, points: &[(f64, Vec<f64>)]) -> Vec<f64> {
     let value = |z: &[f64]| -> f64 {
         let huber = |r: f64| if r <= radius { r * r / (2.0 * radius) } else { r - radius / 2.0 };
@@ -83,9 +83,9 @@ fn tensor(role: Role, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// One result for one set of updates, whatever the order of arrival.
+    /// A set of updates has one result, in any order of arrival.
     #[test]
-    fn no_rule_minds_the_order_of_arrival(seed in any::<u64>(), n in 1usize..12, which in 0usize..5, by_samples in any::<bool>()) {
+    fn rules_are_independent_of_arrival_order(seed in any::<u64>(), n in 1usize..12, which in 0usize..5, by_samples in any::<bool>()) {
         let (d, k) = (5, 2);
         let random = &mut random(seed);
         let reference = random_basis(d, k, random);
@@ -101,15 +101,15 @@ proptest! {
             let mut round = RoundAggregate::new(rule, weighting, d * k);
             for &index in order {
                 let (device, samples, update) = &updates[index];
-                round.absorb(*device, Share::of(*samples), std::slice::from_ref(update));
+                round.absorb(*device, UpdateWeight::from_samples(*samples), std::slice::from_ref(update));
             }
             let values: Vec<f64> = if rule.is_for_subspaces() {
-                round.subspace(&reference).unwrap().unwrap().iter().copied().collect()
+                round.take_subspace(&reference).unwrap().unwrap().iter().copied().collect()
             } else {
-                round.numbers(&[]).unwrap()
+                round.take_vector(&[]).unwrap()
             };
-            // Nothing is left of the round.
-            assert!(round.numbers(&[]).is_none() && round.subspace(&reference).unwrap().is_none());
+            // The round is empty afterwards.
+            assert!(round.take_vector(&[]).is_none() && round.take_subspace(&reference).unwrap().is_none());
             values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
         };
         let straight: Vec<usize> = (0..n).collect();
@@ -119,9 +119,9 @@ proptest! {
         }
     }
 
-    /// A device that is there twice is one of twice the weight.
+    /// A device that occurs twice equals one of twice the weight.
     #[test]
-    fn a_second_copy_is_twice_the_weight(seed in any::<u64>(), n in 1usize..10, weights in proptest::collection::vec(1u32..9, 10)) {
+    fn duplicate_equals_double_weight(seed in any::<u64>(), n in 1usize..10, weights in proptest::collection::vec(1u32..9, 10)) {
         let values = vectors(n, 6, seed);
         let weights: Vec<f64> = weights.iter().take(n).map(|w| f64::from(*w)).collect();
         let once = weighted(&values, &weights);
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn the_geometric_median_is_where_the_oracle_finds_the_least(
+    fn geometric_median_matches_oracle_minimum(
         seed in any::<u64>(), n in 1usize..15, length in 1usize..8, weights in proptest::collection::vec(1u32..9, 15)
     ) {
         let values = vectors(n, length, seed);
@@ -157,9 +157,9 @@ proptest! {
         prop_assert!(apart(&found, &expected) < 1e-5 * radius, "{found:?} {expected:?}");
     }
 
-    /// Who sends anything from afar, however far, moves it no further than the longest honest update.
+    /// An attacker, however far away, moves the median no further than the longest honest update.
     #[test]
-    fn under_a_half_cannot_move_the_geometric_median_far(seed in any::<u64>(), size in 1f32..1e6) {
+    fn minority_moves_geometric_median_within_bound(seed in any::<u64>(), size in 1f32..1e6) {
         let (honest, length) = (11, 6);
         let values = vectors(20, length, seed);
         let all: Vec<Vec<f32>> = values
@@ -173,7 +173,7 @@ proptest! {
             .fold(0.0, f64::max);
         let median = geometric_median(&weighted(&all, &[1.0; 20]), &[]);
         prop_assert!(norm(&median) <= longest * (1.0 + 1e-9), "{} {longest}", norm(&median));
-        // Each coordinate of a trimmed mean that leaves out as many lies among the honest ones.
+        // Each coordinate of a trimmed mean that cuts off as many lies among the honest ones.
         let trimmed = trimmed_mean(&weighted(&all, &[1.0; 20]), 0.45);
         for (i, value) in trimmed.iter().enumerate() {
             let own: Vec<f64> = values[..honest].iter().map(|v| f64::from(v[i])).collect();
@@ -182,9 +182,9 @@ proptest! {
         }
     }
 
-    /// Every weight a whole number: as many copies, sorted, and a slice of them.
+    /// With integer weights: as many copies, sorted, and a slice of them.
     #[test]
-    fn the_trimmed_mean_is_the_mean_of_what_sorting_leaves(
+    fn trimmed_mean_matches_sorted_oracle(
         seed in any::<u64>(), weights in proptest::collection::vec(1usize..6, 1..10), cut in 0usize..10
     ) {
         let values = vectors(weights.len(), 3, seed);
@@ -206,10 +206,10 @@ proptest! {
         }
     }
 
-    /// As many devices as the trim says, whatever they weigh, send what they like: every coordinate stays among those of
-    /// the others.
+    /// As many devices as the trim allows, of any weight, send arbitrary values: every coordinate stays among
+    /// those of the others.
     #[test]
-    fn the_trimmed_mean_withstands_the_heaviest(
+    fn trimmed_mean_withstands_heaviest_devices(
         seed in any::<u64>(), mut samples in proptest::collection::vec(1u32..40, 5..30), lie in -1e6f32..1e6
     ) {
         samples.sort_unstable_by(|a, b| b.cmp(a));
@@ -219,35 +219,35 @@ proptest! {
         values[..liars].iter_mut().for_each(|values| values.fill(lie));
         let mut round = RoundAggregate::new(Rule::TrimmedMean { trim: TRIM }, Weighting::Samples, 3);
         for (device, (values, samples)) in (0..).zip(values.iter().zip(&samples)) {
-            round.absorb(device, Share::of(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
+            round.absorb(device, UpdateWeight::from_samples(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
         }
-        for (index, found) in round.numbers(&[]).unwrap().iter().enumerate() {
+        for (index, found) in round.take_vector(&[]).unwrap().iter().enumerate() {
             let honest = || values[liars..].iter().map(|values| f64::from(values[index]));
             let (least, most) = (honest().fold(f64::MAX, f64::min), honest().fold(f64::MIN, f64::max));
             prop_assert!((least - 1e-9..=most + 1e-9).contains(found), "{found} of {least} to {most}");
         }
     }
 
-    /// However unequal devices are, or say they are.
+    /// For devices of any declared sizes.
     #[test]
-    fn the_heaviest_fifth_has_a_quarter_of_the_weight(mut declared in proptest::collection::vec(1u32.., 1..60), shift in 0u32..31) {
+    fn heaviest_fifth_has_at_most_quarter_of_weight(mut declared in proptest::collection::vec(1u32.., 1..60), shift in 0u32..31) {
         declared.iter_mut().for_each(|count| *count = (*count >> shift).max(1));
         declared.sort_unstable();
         let n = declared.len();
-        let cap = SampleCap { most: u32::MAX, relative: true };
+        let cap = SampleCap { max_samples: u32::MAX, relative: true };
         let quarter = |bound: u32| {
             let sum = |counts: &[u32]| counts.iter().map(|count| u64::from((*count).min(bound))).sum::<u64>();
             4 * sum(&declared[n - n / 5..]) <= sum(&declared)
         };
         let (bound, median) = (cap.bound(&declared), declared[(n - 1) / 2]);
         prop_assert!(bound >= 1 && bound <= median && quarter(bound), "{bound}");
-        // And no tighter than that.
+        // The bound is tight.
         prop_assert!(bound == median || !quarter(bound + 1), "{bound}, {median}");
     }
 
-    /// A subspace has no basis of its own: neither has the result.
+    /// The result does not depend on the basis in which a device expresses its subspace.
     #[test]
-    fn rules_for_subspaces_do_not_mind_how_a_device_turns_its_basis(seed in any::<u64>(), n in 1usize..8, k in 1usize..4) {
+    fn subspace_rules_are_independent_of_device_rotation(seed in any::<u64>(), n in 1usize..8, k in 1usize..4) {
         let (d, random) = (7, &mut random(seed));
         let reference = random_basis(d, k, random);
         let bases: Vec<(f64, Matrix)> = (0..n)
@@ -261,9 +261,9 @@ proptest! {
         }
     }
 
-    /// By d x d matrices and nothing else.
+    /// Compared with a computation on d x d matrices.
     #[test]
-    fn the_projector_median_is_the_span_of_the_median_of_the_projectors(seed in any::<u64>(), n in 2usize..8) {
+    fn projector_median_matches_dense_median(seed in any::<u64>(), n in 2usize..8) {
         let (d, k, random) = (6, 2, &mut random(seed));
         let reference = random_basis(d, k, random);
         let bases: Vec<(f64, Matrix)> = (0..n)
@@ -294,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn of_equal_updates_every_rule_makes_the_same_update(seed in any::<u64>(), n in 1usize..9) {
+    fn rules_return_common_update_unchanged(seed in any::<u64>(), n in 1usize..9) {
         let one = &vectors(1, 6, seed)[0];
         let all = vec![one.clone(); n];
         let exact: Vec<f64> = one.iter().map(|v| f64::from(*v)).collect();
@@ -304,21 +304,22 @@ proptest! {
         let random = &mut random(seed);
         let basis = random_basis(300, 3, random);
         let near = orthonormal(&(&basis + gaussian(300, 3, random) * 0.01)).unwrap();
-        // Of the block iteration, too: d is over what is decomposed densely.
+        // Also for the block iteration: d is above the largest size that is decomposed densely.
         for (basis, near) in [(basis, near), (random_basis(6, 2, random), random_basis(6, 2, random))] {
             let same: Vec<(f64, Matrix)> = weights.iter().map(|w| (*w, basis.clone())).collect();
             for rule in [projector_mean, projector_geometric_median] {
                 prop_assert!(principal_angle_distance(&rule(&same, &near).unwrap(), &basis) < 1e-7);
             }
-            // In its own terms the span is the basis itself: heads that go on still fit.
+            // In the reference basis the span is the basis itself, so that kept heads still fit.
             prop_assert!((projector_mean(&same, &basis).unwrap() - &basis).amax() < 1e-9);
         }
     }
 }
 
-/// One subspace a device, once: 45 % agree on an orthogonal plane (research: 1.6 times the clean distance at most).
+/// One subspace per device: 45 % agree on an orthogonal plane (research: at most 1.6 times the clean
+/// distance).
 #[test]
-fn forty_five_percent_on_an_orthogonal_plane_do_not_win() {
+fn forty_five_percent_attackers_on_orthogonal_plane_lose() {
     let (n, d, k) = (40, 20, 2);
     let (mut clean, mut attacked, mut mean) = (Vec::new(), Vec::new(), Vec::new());
     for seed in 1..=20 {
@@ -342,10 +343,10 @@ fn forty_five_percent_on_an_orthogonal_plane_do_not_win() {
     assert!(average(&mean) > 10.0 * average(&clean), "the attack is none: {}", average(&mean));
 }
 
-/// The two ways to the top eigenspace agree where both can go.
-/// Steps that are shorter than the grid of an encoding make honest bases the same, bit by bit.
+/// Steps shorter than the grid of an encoding make honest bases equal, bit by bit; a fifth of attackers must
+/// not win then.
 #[test]
-fn a_fifth_does_not_win_where_the_honest_agree_exactly() {
+fn fifth_of_attackers_loses_against_exact_agreement() {
     for jitter in [0.0, 1e-7, 1e-3] {
         let at = |angle: f64| Matrix::from_column_slice(3, 1, &[angle.cos(), angle.sin(), 0.0]);
         let honest = (0..8).map(|n| at(jitter * f64::from(n - 4)));
@@ -358,7 +359,7 @@ fn a_fifth_does_not_win_where_the_honest_agree_exactly() {
 }
 
 #[test]
-fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
+fn block_iteration_matches_decomposition() {
     let random = &mut random(7);
     let (d, k) = (260, 3);
     let truth = random_basis(d, k, random);
@@ -372,34 +373,35 @@ fn wide_subspaces_are_found_by_iteration_as_by_decomposition() {
 }
 
 #[test]
-fn declared_samples_are_bounded_by_what_others_declare() {
-    let relative = SampleCap { most: 100, relative: true };
+fn declared_samples_are_bounded_by_other_devices() {
+    let relative = SampleCap { max_samples: 100, relative: true };
     assert_eq!(relative.bound(&[]), 100);
     assert_eq!(relative.bound(&[7]), 7);
-    // A fifth of liars among equals, in either direction, changes nobody's weight.
+    // A fifth of lying devices among equal ones, in either direction, changes no device's weight.
     assert_eq!(relative.bound(&[40, 40, 40, 40, 1_000_000_000]), 40);
     assert_eq!(relative.bound(&[1, 40, 40, 40, 40]), 40);
     assert_eq!(relative.total(&[40, 40, 40, 40, 1_000_000_000]), 200);
     assert_eq!(relative.bound(&[200, 300, 400]), 100);
-    // The median is 10; two that lie would have 20 of 64.
+    // The median is 10; with it, two lying devices would have 20 of 64.
     let unequal = [1, 1, 1, 1, 10, 10, 10, 10, 1_000_000_000, 1_000_000_000];
     assert_eq!((relative.bound(&unequal), relative.total(&unequal)), (2, 16));
-    let absolute = SampleCap { most: 100, relative: false };
+    let absolute = SampleCap { max_samples: 100, relative: false };
     assert_eq!((absolute.bound(&[7]), absolute.total(&[7, 90, 100])), (100, 197));
 }
 
-/// Four honest devices of 40 samples, one that says a billion: under a robust rule it counts as one of them.
+/// Four honest devices of 40 samples, and one that declares a billion: under a robust rule it counts like one
+/// of them.
 #[test]
-fn who_declares_a_billion_samples_counts_as_one() {
+fn billion_declared_samples_count_as_one() {
     let update = |value: f32| [tensor(Role::Gradient, 1, 1, vec![value])];
     for rule in [Rule::GeometricMedian, Rule::TrimmedMean { trim: 0.0 }] {
         let value = |lie: u32| {
             let mut round = RoundAggregate::new(rule, Weighting::Samples, 1);
             for device in 0..4 {
-                round.absorb(device, Share::of(40), &update(1.0));
+                round.absorb(device, UpdateWeight::from_samples(40), &update(1.0));
             }
-            round.absorb(4, Share::of(lie), &update(-1.0));
-            round.numbers(&[]).unwrap()[0]
+            round.absorb(4, UpdateWeight::from_samples(lie), &update(-1.0));
+            round.take_vector(&[]).unwrap()[0]
         };
         assert_eq!(value(1_000_000_000), value(40));
         assert!(value(40) > 0.5, "{}", value(40));
@@ -407,14 +409,14 @@ fn who_declares_a_billion_samples_counts_as_one() {
 }
 
 #[test]
-fn a_representation_without_full_rank_is_not_admitted() {
+fn rank_deficient_representation_is_not_admitted() {
     let good = [tensor(Role::Representation, 3, 2, vec![1.0, 0.0, 0.0, 1.0, 0.0, 0.0])];
     let bad = [tensor(Role::Representation, 3, 2, vec![1.0, 2.0, 0.0, 0.0, 0.0, 0.0])];
     let round = |rule| RoundAggregate::new(rule, Weighting::Uniform, 6);
     for rule in RULES {
         assert!(round(rule).admits(&good) && round(rule).admits(&[]));
         assert!(!round(rule).admits(&bad));
-        // What is no representation may well be of lower rank.
+        // An upload that is no representation may be rank deficient.
         assert!(round(rule).admits(&bad.clone().map(|tensor| Tensor { role: Role::Gradient, ..tensor })));
     }
 }

@@ -1,14 +1,15 @@
-//! A small model of the engine, in plain words: sets, and f64 sums. Beside the engine it predicts every event's
-//! actions, counters and numbers.
+//! Simple model of the engine, with sets and f64 sums. Run in parallel with the engine, it predicts the
+//! actions, counters and numbers of every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
-use fedspan_engine::participation::{Answer, Closed, Enough};
+use fedspan_engine::participation::{ClosedRound, SampleTarget, UpdateArrival};
 use fedspan_engine::{
-    Action, Counters, DeviceId, Engine, Event, Failure, Opening, Participation, Phase, RoundRecord, Update,
+    Action, Counters, DeviceId, Engine, Event, Failure, Participation, Phase, RoundBroadcast, RoundRecord,
+    Update,
 };
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
@@ -16,7 +17,7 @@ use proptest::prelude::*;
 use super::campaign::{BOUND, D, ETA, ITERATIONS, K, Setup};
 use super::{distance, random, tensors, update};
 
-/// Devices that occur: more than any fleet needs.
+/// Number of devices that occur, more than any fleet needs.
 pub const UNIVERSE: u64 = 7;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +40,8 @@ pub enum Op {
     Leave(DeviceId),
     Answer(DeviceId, Kind),
     Decline(DeviceId, bool),
-    /// It has done the round already, as far as it knows.
-    Spent(DeviceId),
+    /// The device declines because it has finished the round already.
+    Repeated(DeviceId),
     Advance(u64),
     Tick,
 }
@@ -64,13 +65,13 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => device.clone().prop_map(Op::Leave),
         14 => (device.clone(), kind).prop_map(|(d, k)| Op::Answer(d, k)),
         3 => (device.clone(), prop::bool::weighted(0.8)).prop_map(|(d, now)| Op::Decline(d, now)),
-        3 => device.prop_map(Op::Spent),
+        3 => device.prop_map(Op::Repeated),
         3 => (1u64..120).prop_map(Op::Advance),
         3 => Just(Op::Tick),
     ]
 }
 
-/// What one event must lead to, in order; what goes to several devices as a set.
+/// Expected actions of one event, in order; actions for several devices are a set.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     Ack(DeviceId, RoundId, AckOutcome),
@@ -78,28 +79,28 @@ pub enum Expected {
     Commit(Box<RoundRecord>),
     Open(RoundId, BTreeSet<DeviceId>),
     Finished,
-    /// The round, and how many counted in it.
+    /// Failure with the round's number and the number of counted updates.
     Failed(u32, usize),
 }
 
 pub struct ModelRound {
     pub id: RoundId,
-    /// What it is called where devices are concerned that were asked before it had that number.
-    pub names: BTreeMap<DeviceId, RoundId>,
-    /// Somebody has done it already.
-    pub spent: bool,
+    /// Ids of the round on devices that were invited under an earlier id.
+    pub ids: BTreeMap<DeviceId, RoundId>,
+    /// Whether an invited device has finished the round already.
+    pub needs_new_id: bool,
     pub phase: Phase,
     pub cohort: BTreeSet<DeviceId>,
     pub target: usize,
-    /// It has asked beyond its cohort: whoever joins is asked.
-    pub wanting: bool,
+    /// Whether every device that joins is invited.
+    pub asking_everyone: bool,
     pub counted: BTreeMap<DeviceId, Update>,
     pub order: Vec<DeviceId>,
-    pub out: BTreeSet<DeviceId>,
-    /// Gone for too long to be waited for.
+    pub excluded: BTreeSet<DeviceId>,
+    /// Devices disconnected too long to be waited for.
     pub absent: BTreeSet<DeviceId>,
-    /// Fewer answers complete it with as many samples.
-    pub enough: Option<Enough>,
+    /// Sample count that completes the round with fewer updates.
+    pub sample_target: Option<SampleTarget>,
     pub rejected: u32,
     pub opened_at: u64,
     pub deadline: Option<u64>,
@@ -109,20 +110,21 @@ impl ModelRound {
     pub fn awaits(&self, device: DeviceId) -> bool {
         self.cohort.contains(&device)
             && !self.counted.contains_key(&device)
-            && !self.out.contains(&device)
+            && !self.excluded.contains(&device)
             && !self.absent.contains(&device)
     }
 
     pub fn name(&self, device: DeviceId) -> RoundId {
-        self.names.get(&device).copied().unwrap_or(self.id)
+        self.ids.get(&device).copied().unwrap_or(self.id)
     }
 
     pub fn reached(&self, min_count: usize) -> bool {
         let samples: u64 = self.counted.values().map(|update| u64::from(update.samples)).sum();
         let counted = self.counted.len();
         counted >= self.target
-            || self.enough.is_some_and(|enough| {
-                samples >= enough.samples && counted >= min_count.min(self.target).max(enough.answers)
+            || self.sample_target.is_some_and(|sample_target| {
+                samples >= sample_target.samples
+                    && counted >= min_count.min(self.target).max(sample_target.answers)
             })
     }
 
@@ -131,7 +133,7 @@ impl ModelRound {
     }
 }
 
-/// The engine's rules in plain words: sets, and f64 sums.
+/// Rules of the engine, with sets and f64 sums.
 pub struct Model {
     pub setup: Setup,
     pub policy: Box<dyn Participation>,
@@ -139,14 +141,14 @@ pub struct Model {
     pub phase: Phase,
     pub basis: Matrix,
     pub head: Matrix,
-    /// When each device left; `None` where it is connected.
+    /// Time at which each device left; `None` if it is connected.
     pub fleet: BTreeMap<DeviceId, Option<u64>>,
     pub round: Option<ModelRound>,
     pub last: RoundId,
     pub opened: bool,
-    /// Tries in a row to which no answer counted.
-    pub barren: u32,
-    /// When a round that too few can answer is tried again.
+    /// Attempts in a row without a counted update.
+    pub failed_attempts: u32,
+    /// Time at which a round with too few updates is tried again.
     pub retry: Option<u64>,
     pub counters: Counters,
     pub commits: Vec<u32>,
@@ -165,7 +167,7 @@ impl Model {
             round: None,
             last: RoundId::default(),
             opened: false,
-            barren: 0,
+            failed_attempts: 0,
             retry: None,
             counters: Counters::default(),
             commits: Vec::new(),
@@ -189,15 +191,16 @@ impl Model {
                 round.absent.remove(&device);
                 vec![Expected::Open(round.id, BTreeSet::from([device]))]
             }
-            // Who has answered is asked again, too: its acknowledgement may have been lost.
+            // Devices that have answered are invited again, too: their acknowledgement may have been lost.
             (Some(round), _)
-                if round.wanting || round.cohort.contains(&device) && !round.out.contains(&device) =>
+                if round.asking_everyone
+                    || round.cohort.contains(&device) && !round.excluded.contains(&device) =>
             {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
-                if round.out.remove(&device) {
+                if round.excluded.remove(&device) {
                     self.counters.asked_again += 1;
-                    round.names.remove(&device);
+                    round.ids.remove(&device);
                 }
                 vec![Expected::Open(round.name(device), BTreeSet::from([device]))]
             }
@@ -231,33 +234,33 @@ impl Model {
             _ => Phase::FitHead,
         };
         let mut cohort = present.clone();
-        let (mut target, mut enough, mut stage) = (present.len(), None, 0);
+        let (mut target, mut sample_target, mut stage) = (present.len(), None, 0);
         if let Phase::Train(number) = self.phase {
             let devices: Vec<DeviceId> = present.into_iter().collect();
             let drawn = self.policy.cohort(number, &devices);
             cohort = drawn.devices.into_iter().collect();
-            (target, enough, stage) = (drawn.target, drawn.enough, drawn.stage);
+            (target, sample_target, stage) = (drawn.target, drawn.sample_target, drawn.stage);
         }
         if self.phase == Phase::FitHead {
             stage = self.last.stage;
-            // No number of answers closes it.
+            // No number of updates closes the round.
             target = usize::MAX;
         }
         self.last = RoundId { round: self.last.round + 1, stage };
         let opened = self.connected(&cohort);
         self.round = Some(ModelRound {
             id: self.last,
-            names: BTreeMap::new(),
-            spent: false,
+            ids: BTreeMap::new(),
+            needs_new_id: false,
             phase: self.phase,
             cohort,
             target,
-            wanting: false,
+            asking_everyone: false,
             counted: BTreeMap::new(),
             order: Vec::new(),
-            out: BTreeSet::new(),
+            excluded: BTreeSet::new(),
             absent: BTreeSet::new(),
-            enough,
+            sample_target,
             rejected: 0,
             opened_at: self.now,
             deadline: self.setup.deadline.map(|limit| self.now + limit),
@@ -265,30 +268,30 @@ impl Model {
         if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
     }
 
-    /// Those who are there and were not asked, and are asked now.
-    pub fn widen(&mut self) -> BTreeSet<DeviceId> {
+    /// Invites the present devices that were not invited, and returns them.
+    pub fn ask_everyone(&mut self) -> BTreeSet<DeviceId> {
         let present = self.present();
         let Some(round) = &mut self.round else { return BTreeSet::new() };
         let more: BTreeSet<DeviceId> = present.difference(&round.cohort).copied().collect();
         round.cohort.extend(&more);
-        round.wanting = true;
+        round.asking_everyone = true;
         more
     }
 
-    /// Those who are connected and would not answer, and are asked again now.
+    /// Invites again the connected devices that declined or were rejected, and returns them.
     pub fn ask_again(&mut self) -> BTreeSet<DeviceId> {
         self.retry = None;
-        let again = self.round.as_ref().map(|round| self.connected(&round.out)).unwrap_or_default();
-        if let Some(round) = self.round.as_mut().filter(|round| round.spent && !again.is_empty()) {
-            let keep = round.cohort.difference(&round.out);
-            round.names = keep.map(|device| (*device, round.name(*device))).collect();
+        let again = self.round.as_ref().map(|round| self.connected(&round.excluded)).unwrap_or_default();
+        if let Some(round) = self.round.as_mut().filter(|round| round.needs_new_id && !again.is_empty()) {
+            let keep = round.cohort.difference(&round.excluded);
+            round.ids = keep.map(|device| (*device, round.name(*device))).collect();
             self.last.round += 1;
-            (round.id, round.spent) = (self.last, false);
+            (round.id, round.needs_new_id) = (self.last, false);
             self.counters.renamed += 1;
         }
         if let Some(round) = &mut self.round {
-            round.out.retain(|device| !again.contains(device));
-            round.names.retain(|device, _| !again.contains(device));
+            round.excluded.retain(|device| !again.contains(device));
+            round.ids.retain(|device, _| !again.contains(device));
         }
         self.counters.asked_again += again.len() as u64;
         again
@@ -299,8 +302,8 @@ impl Model {
         if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
     }
 
-    /// Fewest answers that close the open round without its target.
-    pub fn least(&self) -> usize {
+    /// Fewest updates that close the open round below its target.
+    pub fn min_updates(&self) -> usize {
         self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
     }
 
@@ -311,21 +314,21 @@ impl Model {
                 if !round.cohort.contains(&device) {
                     AckOutcome::Rejected(Rejection::NotAsked)
                 } else if let Some(known) = round.counted.get(&device) {
-                    // A head may be fitted again, from other samples: nothing was uploaded.
+                    // A head may be fitted again, from other samples, since nothing was uploaded.
                     let fit = self.phase == Phase::FitHead || self.phase == Phase::Finished;
                     let same = fit || known.tensors == update.tensors && known.samples == update.samples;
                     if same { AckOutcome::Duplicate } else { AckOutcome::Rejected(Rejection::ContentChanged) }
                 } else if let Some(rejection) = wrong {
                     round.absent.remove(&device);
-                    round.out.insert(device);
+                    round.excluded.insert(device);
                     AckOutcome::Rejected(rejection)
                 } else {
-                    round.out.remove(&device);
+                    round.excluded.remove(&device);
                     round.absent.remove(&device);
                     round.order.push(device);
                     if training {
-                        self.policy.counted(&Answer {
-                            after: self.now - round.opened_at,
+                        self.policy.counted(&UpdateArrival {
+                            elapsed: self.now - round.opened_at,
                             samples: round
                                 .counted
                                 .values()
@@ -337,7 +340,7 @@ impl Model {
                         });
                     }
                     round.counted.insert(device, update.clone());
-                    self.barren = 0;
+                    self.failed_attempts = 0;
                     AckOutcome::Counted
                 }
             }
@@ -370,22 +373,22 @@ impl Model {
             other => panic!("{other:?}"),
         }
         let mut expected = vec![Expected::Ack(device, update.id, outcome)];
-        expected.extend(self.settle());
+        expected.extend(self.close_if_ended());
         expected
     }
 
-    pub fn decline(&mut self, device: DeviceId, id: RoundId, spent: bool) -> Vec<Expected> {
+    pub fn decline(&mut self, device: DeviceId, id: RoundId, needs_new_id: bool) -> Vec<Expected> {
         self.counters.declined += 1;
         let asked = |round: &&mut ModelRound| round.name(device) == id && round.awaits(device);
         if let Some(round) = self.round.as_mut().filter(asked) {
-            round.out.insert(device);
-            round.spent |= spent;
+            round.excluded.insert(device);
+            round.needs_new_id |= needs_new_id;
         }
-        self.settle()
+        self.close_if_ended()
     }
 
-    /// Ends what has ended.
-    pub fn settle(&mut self) -> Vec<Expected> {
+    /// Closes the round if it is complete.
+    pub fn close_if_ended(&mut self) -> Vec<Expected> {
         let Some(round) = &self.round else { return Vec::new() };
         match self.phase {
             Phase::FitHead if round.nobody_left() => {
@@ -395,37 +398,37 @@ impl Model {
             Phase::FitHead | Phase::Finished => Vec::new(),
             _ if round.reached(self.setup.min_count) => self.close(),
             _ if !round.nobody_left() => Vec::new(),
-            _ if round.counted.len() >= self.least() => self.close(),
+            _ if round.counted.len() >= self.min_updates() => self.close(),
             _ => {
                 let counted = round.counted.len();
-                let more = self.widen();
-                if more.is_empty() { self.starve(counted) } else { self.opened(&more) }
+                let more = self.ask_everyone();
+                if more.is_empty() { self.retry_or_fail(counted) } else { self.opened(&more) }
             }
         }
     }
 
-    /// Nobody else can answer, and too few counted.
-    pub fn starve(&mut self, counted: usize) -> Vec<Expected> {
+    /// Handles a round with too few updates that no further device can answer.
+    pub fn retry_or_fail(&mut self, counted: usize) -> Vec<Expected> {
         let later = self.setup.patience.map(|patience| self.now + patience);
         let repeats = counted == 0;
-        let tries = self.barren + 1;
+        let tries = self.failed_attempts + 1;
         if later.is_none() && tries >= 3 {
-            self.barren = tries;
+            self.failed_attempts = tries;
             self.round = None;
             self.phase = Phase::Failed;
             return vec![Expected::Failed(self.last.round, counted)];
         }
         if !repeats {
-            // What counted stays.
+            // Counted updates stay.
             if later.is_some() {
                 self.retry = self.retry.or(later);
                 return Vec::new();
             }
             let again = self.ask_again();
-            self.barren += u32::from(!again.is_empty());
+            self.failed_attempts += u32::from(!again.is_empty());
             return self.opened(&again);
         }
-        self.barren = tries;
+        self.failed_attempts = tries;
         self.round = None;
         self.counters.repeated += 1;
         self.phase = match self.phase {
@@ -454,13 +457,13 @@ impl Model {
 
     pub fn leave(&mut self, device: DeviceId) -> Vec<Expected> {
         let Some(left) = self.fleet.get_mut(&device) else { return Vec::new() };
-        // Who is gone already cannot leave again.
+        // A device that has left cannot leave again.
         let new = left.is_none();
         left.get_or_insert(self.now);
         if new && self.setup.absence == 0 { self.give_up_absent() } else { Vec::new() }
     }
 
-    /// When each device that is still waited for left.
+    /// Time at which each device that is still waited for left.
     pub fn away(&self) -> Vec<(DeviceId, u64)> {
         let Some(round) = self.round.as_ref().filter(|_| self.phase != Phase::Finished) else {
             return Vec::new();
@@ -469,7 +472,7 @@ impl Model {
         awaited.filter_map(|device| Some((*device, (*self.fleet.get(device)?)?))).collect()
     }
 
-    /// Who has been gone for too long is not waited for.
+    /// Stops waiting for devices that have been disconnected too long.
     pub fn give_up_absent(&mut self) -> Vec<Expected> {
         let long = |left: u64| self.now - left >= self.setup.absence;
         let absent: Vec<DeviceId> =
@@ -478,15 +481,15 @@ impl Model {
             return Vec::new();
         }
         self.counters.absent += absent.len() as u64;
-        let (nobody, least) = (self.present().is_empty(), self.least());
+        let (nobody, least) = (self.present().is_empty(), self.min_updates());
         let Some(round) = &mut self.round else { return Vec::new() };
         round.absent.extend(absent);
         let complete = round.nobody_left() && round.counted.len() >= least;
         if nobody && !complete {
-            round.wanting = true;
+            round.asking_everyone = true;
             return Vec::new();
         }
-        self.settle()
+        self.close_if_ended()
     }
 
     pub fn at_deadline(&mut self) -> Vec<Expected> {
@@ -509,7 +512,7 @@ impl Model {
             _ => {
                 round.deadline = self.setup.deadline.map(|limit| now + limit);
                 self.counters.extended += 1;
-                let more = self.widen();
+                let more = self.ask_everyone();
                 let mut expected = self.opened(&more);
                 let again = self.ask_again();
                 for open in self.opened(&again) {
@@ -525,7 +528,7 @@ impl Model {
         }
     }
 
-    /// The recomputation from what counted, each once.
+    /// Recomputes the model from the counted updates, each once.
     pub fn close(&mut self) -> Vec<Expected> {
         let round = self.round.take().unwrap();
         self.retry = None;
@@ -558,7 +561,12 @@ impl Model {
         if matches!(round.phase, Phase::Train(_)) {
             let after = self.now - round.opened_at;
             let short_of = short.then_some(target);
-            self.policy.closed(&Closed { after, short_of, before: &before, model: &self.basis });
+            self.policy.closed(&ClosedRound {
+                elapsed: after,
+                short_of,
+                before: &before,
+                model: &self.basis,
+            });
         }
         self.commits.push(round.id.round);
         let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();
@@ -593,10 +601,10 @@ impl Model {
 pub struct World {
     pub engine: Engine,
     pub model: Model,
-    /// What each connected device was last told to open.
-    pub pending: BTreeMap<DeviceId, Arc<Opening>>,
-    pub openings: BTreeMap<u32, Arc<Opening>>,
-    /// Every update that counted, by device.
+    /// Last broadcast to each connected device.
+    pub pending: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
+    pub broadcasts: BTreeMap<u32, Arc<RoundBroadcast>>,
+    /// Every counted update, by device.
     pub counted: BTreeMap<DeviceId, Update>,
     pub finished: usize,
     pub draws: u64,
@@ -608,7 +616,7 @@ impl World {
             engine: setup.engine(),
             model: Model::new(setup),
             pending: BTreeMap::new(),
-            openings: BTreeMap::new(),
+            broadcasts: BTreeMap::new(),
             counted: BTreeMap::new(),
             finished: 0,
             draws: 0,
@@ -636,7 +644,7 @@ impl World {
                 let decline = Decline { id, reason: DeclineReason::NoSamples };
                 self.event(Event::Declined(device, decline), expected);
             }
-            Op::Spent(device) => {
+            Op::Repeated(device) => {
                 let id = self.name(device);
                 let expected = self.model.decline(device, id, true);
                 let decline = Decline { id, reason: DeclineReason::RoundRepeated { last: id.round } };
@@ -650,29 +658,29 @@ impl World {
         }
     }
 
-    /// A good answer to the open round, or to any round that was.
-    pub fn good(&mut self, opening: &Opening) -> Update {
+    /// Valid update for the open round or an earlier one.
+    pub fn good(&mut self, broadcast: &RoundBroadcast) -> Update {
         self.draws += 1;
         let stream = &mut random(self.draws);
         let samples = 1 + (self.draws % 7) as u32;
-        let values = tensors(&opening.request.expects, stream, 1.0);
+        let values = tensors(&broadcast.request.expects, stream, 1.0);
         let skipped = (self.draws % 3) as u32;
-        Update { skipped, ..update(opening.id, samples, &opening.request.expects, values) }
+        Update { skipped, ..update(broadcast.id, samples, &broadcast.request.expects, values) }
     }
 
-    /// What the open round is called where a device is concerned.
+    /// Id of the open round on a device.
     fn name(&self, device: DeviceId) -> RoundId {
         self.model.round.as_ref().map_or(self.model.last, |round| round.name(device))
     }
 
     pub fn answer(&mut self, device: DeviceId, kind: Kind) {
-        let Some(opening) = self.openings.get(&self.name(device).round).cloned() else {
-            // Nobody has been told of an open round.
+        let Some(broadcast) = self.broadcasts.get(&self.name(device).round).cloned() else {
+            // No device was invited to an open round.
             let stray = update(RoundId { round: self.model.last.round + 1, stage: 0 }, 1, &[], Vec::new());
             let expected = self.model.answer(device, &stray, None);
             return self.event(Event::Update(device, stray), expected);
         };
-        let mut update = self.good(&opening);
+        let mut update = self.good(&broadcast);
         let mut wrong = None;
         let values = |update: &mut Update, change: &dyn Fn(&mut f32)| {
             update.tensors.last_mut().and_then(|t| t.values.last_mut()).map(change)
@@ -732,10 +740,10 @@ impl World {
                 }
             }
             Kind::Late => {
-                let earlier = self.openings.range(..self.model.last.round).next_back();
-                let earlier = earlier.map(|(_, opening)| Arc::clone(opening));
-                if let Some(opening) = earlier {
-                    update = self.good(&opening);
+                let earlier = self.broadcasts.range(..self.model.last.round).next_back();
+                let earlier = earlier.map(|(_, broadcast)| Arc::clone(broadcast));
+                if let Some(broadcast) = earlier {
+                    update = self.good(&broadcast);
                 }
             }
             Kind::Future => update.id.round += 1 + (self.draws % 4) as u32,
@@ -753,14 +761,14 @@ impl World {
         let mut found = Vec::new();
         for action in &actions {
             match action {
-                Action::Open(device, opening) => {
-                    self.opened(opening);
-                    self.pending.insert(*device, Arc::clone(opening));
+                Action::Open(device, broadcast) => {
+                    self.opened(broadcast);
+                    self.pending.insert(*device, Arc::clone(broadcast));
                     match found.last_mut() {
-                        Some(Expected::Open(id, devices)) if *id == opening.id => {
+                        Some(Expected::Open(id, devices)) if *id == broadcast.id => {
                             assert!(devices.insert(*device), "opened once");
                         }
-                        _ => found.push(Expected::Open(opening.id, BTreeSet::from([*device]))),
+                        _ => found.push(Expected::Open(broadcast.id, BTreeSet::from([*device]))),
                     }
                 }
                 Action::Close(device, id) => {
@@ -773,7 +781,7 @@ impl World {
                     }
                 }
                 Action::Acknowledge(device, ack) => {
-                    if self.pending.get(device).is_some_and(|opening| opening.id == ack.id) {
+                    if self.pending.get(device).is_some_and(|broadcast| broadcast.id == ack.id) {
                         self.pending.remove(device);
                     }
                     found.push(Expected::Ack(*device, ack.id, ack.outcome));
@@ -795,11 +803,11 @@ impl World {
         self.same();
     }
 
-    pub fn opened(&mut self, opening: &Arc<Opening>) {
-        let known = self.openings.entry(opening.id.round).or_insert_with(|| Arc::clone(opening));
-        assert!(Arc::ptr_eq(known, opening), "one opening for all devices");
-        // What is sent is the representation as it is now.
-        if let Some(sent) = opening.request.tensors.first() {
+    pub fn opened(&mut self, broadcast: &Arc<RoundBroadcast>) {
+        let known = self.broadcasts.entry(broadcast.id.round).or_insert_with(|| Arc::clone(broadcast));
+        assert!(Arc::ptr_eq(known, broadcast), "one opening for all devices");
+        // The broadcast holds the current representation.
+        if let Some(sent) = broadcast.request.tensors.first() {
             let sent = from_f32(D, K, &sent.values);
             let mut basis = self.model.basis.clone();
             if self.setup().fedavg && matches!(self.model.phase, Phase::FitHead | Phase::Finished) {
@@ -828,8 +836,8 @@ impl World {
         }
         match (engine.open_round(), &model.round) {
             (Some(open), Some(round)) => {
-                assert_eq!((open.opening.id, &open.participants), (round.id, &round.order));
-                assert_eq!((&open.cohort, &open.out), (&round.cohort, &round.out));
+                assert_eq!((open.broadcast.id, &open.participants), (round.id, &round.order));
+                assert_eq!((&open.cohort, &open.excluded), (&round.cohort, &round.excluded));
                 assert_eq!(open.absent, round.absent);
                 assert!(round.cohort.iter().all(|device| open.id_for(*device) == round.name(*device)));
                 let outstanding = round.cohort.iter().filter(|device| round.awaits(**device)).count();
@@ -842,16 +850,16 @@ impl World {
         assert!(self.finished <= 1);
     }
 
-    /// From here everyone answers honestly until the campaign ends.
+    /// Answers honestly for all devices until the campaign ends.
     pub fn finish_honestly(&mut self) {
-        // Without a deadline a round waits for all it asked, so all must come back; with one, enough must:
-        // who declined is asked again.
-        let enough = self.setup().fleet_size.max(self.setup().min_count);
+        // Without a deadline a round waits for all invited devices, so all must return; with one, enough
+        // must, and devices that declined are invited again.
+        let sample_target = self.setup().fleet_size.max(self.setup().min_count);
         for device in 0..UNIVERSE {
             let here = self.model.fleet.values().filter(|left| left.is_none()).count();
             let known = self.model.fleet.contains_key(&device);
             let gone = self.model.fleet.get(&device) != Some(&None);
-            let needed = here < enough || self.setup().deadline.is_none() && known;
+            let needed = here < sample_target || self.setup().deadline.is_none() && known;
             if gone && needed {
                 self.apply(Op::Join(device));
             }
@@ -860,9 +868,9 @@ impl World {
             if matches!(self.model.phase, Phase::Finished | Phase::Failed) {
                 return;
             }
-            if let Some((device, opening)) = self.pending.iter().next().map(|(d, o)| (*d, Arc::clone(o))) {
+            if let Some((device, broadcast)) = self.pending.iter().next().map(|(d, o)| (*d, Arc::clone(o))) {
                 self.pending.remove(&device);
-                let update = self.good(&opening);
+                let update = self.good(&broadcast);
                 let expected = self.model.answer(device, &update, None);
                 self.event(Event::Update(device, update), expected);
             } else {

@@ -1,4 +1,4 @@
-//! Sizes of networks of which devices cannot be told.
+//! Networks too large for the tensor descriptors.
 
 use fedspan_engine::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};
@@ -7,9 +7,9 @@ const fn shape(features: u16, front: Front, first: u16) -> NetworkShape {
     NetworkShape { features, front, hidden: [first, 0, 0], outputs: 3 }
 }
 
-/// A layer travels with its biases, so 65534 inputs are the most.
+/// A layer is sent with its biases, so it has at most 65534 inputs.
 #[test]
-fn layers_of_more_inputs_than_can_be_told_are_refused() {
+fn layer_beyond_descriptor_limits_is_refused() {
     assert_eq!(shape(65_534, Front::Nothing, 2).check(), Ok(()));
     let refused = |shape: NetworkShape, layer: usize, inputs: usize| {
         let text = shape.check().unwrap_err();

@@ -1,4 +1,4 @@
-//! Engines of small campaigns and devices that answer them, each a fixed function of what it is sent.
+//! Engines of small campaigns, and devices whose updates are fixed functions of the broadcast.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,10 @@ use fedspan_engine::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, random_start,
 };
 use fedspan_engine::linalg::{Matrix, from_f32, to_f32};
-use fedspan_engine::participation::{By, Doubling, Fraction, Full, Schedule};
+use fedspan_engine::participation::{DoubleBy, Doubling, Fraction, Full, Schedule};
 use fedspan_engine::{
-    Action, Checkpoint, DeviceId, Engine, Event, Opening, Participation, Phase, RoundRecord, Settings, Update,
+    Action, Checkpoint, DeviceId, Engine, Event, Participation, Phase, RoundBroadcast, RoundRecord, Settings,
+    Update,
 };
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
@@ -21,7 +22,7 @@ pub const K: usize = 2;
 pub const ETA: f32 = 0.25;
 pub const BOUND: f32 = 50.0;
 pub const ITERATIONS: u32 = 2;
-/// Most samples that a device may declare with effect: more than anybody has here, unless a test says otherwise.
+/// Largest effective sample count; larger than that of any device here, unless a test says otherwise.
 pub const MOST: u32 = 1000;
 
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +34,10 @@ pub struct Setup {
     pub absence: u64,
     pub patience: Option<u64>,
     pub stop_change: Option<f64>,
-    /// Rate and over-selection; everyone where there is none.
+    /// Rate and over-selection of a random fraction; `None` for all devices.
     pub fraction: Option<(f64, f64)>,
-    /// The first number of devices, rounds of a stage, and what doubles; in place of a fraction.
-    pub doubling: Option<(usize, u32, By)>,
+    /// First number of devices, rounds per stage, and doubled quantity; replaces the fraction.
+    pub doubling: Option<(usize, u32, DoubleBy)>,
     pub power: bool,
     pub fedavg: bool,
     pub by_samples: bool,
@@ -47,7 +48,7 @@ pub struct Setup {
 pub fn setup() -> impl Strategy<Value = Setup> {
     let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
     let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=5);
-    let by = prop::sample::select(vec![By::Devices, By::Samples]);
+    let by = prop::sample::select(vec![DoubleBy::Devices, DoubleBy::Samples]);
     let doubling = proptest::option::of((1usize..=3, 1u32..=2, by));
     let ways = (proptest::option::of(rates), doubling, any::<bool>(), any::<bool>(), any::<bool>());
     let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150));
@@ -106,7 +107,7 @@ impl Setup {
             deadline: self.deadline,
             min_count: self.min_count,
             norm_bound: BOUND,
-            samples: SampleCap { most: MOST, relative: self.rule.keeps_updates() },
+            samples: SampleCap { max_samples: MOST, relative: self.rule.needs_all_updates() },
             absence: self.absence,
             patience: self.patience,
             stop_change: self.stop_change,
@@ -143,13 +144,13 @@ impl Setup {
     }
 }
 
-/// A device's own symmetric matrix, from which it answers everything.
+/// Symmetric matrix of a device, from which all its updates are computed.
 fn own(device: DeviceId, d: usize) -> Matrix {
     let raw = super::gaussian(d, d, &mut super::random(1000 + device));
     &raw * raw.transpose() * (0.2 / d as f64)
 }
 
-/// The values that `device` answers to a task on a representation (d x k, row-major) and perhaps a head.
+/// Values that `device` sends for a task on a representation (d x k, row-major) and perhaps a head.
 pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[Vec<f32>]) -> Vec<Vec<f32>> {
     let Some(b) = sent.first().map(|values| from_f32(d, k, values)) else { return Vec::new() };
     let step = own(device, d) * &b;
@@ -164,18 +165,18 @@ pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[
     }
 }
 
-/// What an honest device answers to an opening.
-pub fn honest(device: DeviceId, opening: &Opening) -> Update {
-    let sent: Vec<Vec<f32>> = opening.request.tensors.iter().map(|t| t.values.clone()).collect();
+/// Honest update of a device for a broadcast.
+pub fn honest(device: DeviceId, broadcast: &RoundBroadcast) -> Update {
+    let sent: Vec<Vec<f32>> = broadcast.request.tensors.iter().map(|t| t.values.clone()).collect();
     let (d, k) =
-        opening.request.tensors.first().map_or((0, 0), |t| (usize::from(t.rows), usize::from(t.cols)));
-    let values = honest_values(device, &opening.request.task, d, k, &sent);
-    let tensors = opening.request.expects.iter().zip(values);
+        broadcast.request.tensors.first().map_or((0, 0), |t| (usize::from(t.rows), usize::from(t.cols)));
+    let values = honest_values(device, &broadcast.request.task, d, k, &sent);
+    let tensors = broadcast.request.expects.iter().zip(values);
     let tensors = tensors.map(|(t, values)| Tensor { role: t.role, rows: t.rows, cols: t.cols, values });
-    super::update(opening.id, 1 + device as u32 % 5, &opening.request.expects, tensors.collect())
+    super::update(broadcast.id, 1 + device as u32 % 5, &broadcast.request.expects, tensors.collect())
 }
 
-/// A campaign of two rounds with two devices.
+/// Campaign of two rounds with two devices.
 pub fn plain() -> Setup {
     Setup {
         fleet_size: 2,
@@ -195,7 +196,7 @@ pub fn plain() -> Setup {
     }
 }
 
-/// A commit as a server keeps it, and the exchanges that were opened so far.
+/// A commit as a server stores it, and the rounds that have opened so far.
 #[derive(Clone)]
 pub struct Kept {
     pub phase: Phase,
@@ -218,12 +219,12 @@ pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
         engine.handle(0, event, &mut actions);
         for action in actions {
             match action {
-                Action::Open(device, opening) => {
-                    opened.insert(opening.id.round);
-                    queue.insert(0, Event::Update(device, honest(device, &opening)));
+                Action::Open(device, broadcast) => {
+                    opened.insert(broadcast.id.round);
+                    queue.insert(0, Event::Update(device, honest(device, &broadcast)));
                 }
                 Action::Commit(record) => {
-                    // As the server does: the state once the event is handled.
+                    // As in the server: the state after the event has been handled.
                     let checkpoint = engine.checkpoint();
                     kept.push(Kept { phase: record.phase, checkpoint, record: *record });
                 }
@@ -238,7 +239,7 @@ pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
     Life { engine, kept, opened }
 }
 
-/// The final model, bit by bit.
+/// Final model, bit by bit.
 pub fn result(engine: &Engine) -> (Vec<u64>, Option<Vec<u64>>) {
     (super::bits(engine.representation()), engine.shared_head().map(super::bits))
 }
