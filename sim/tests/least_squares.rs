@@ -445,14 +445,14 @@ fn columns_that_lose_something_are_named() {
         case.fit(roundoff)
     };
     let twice = with(&|v| 2.0 * v, F64_ROUNDOFF);
-    assert_eq!((twice.cut.directions, twice.cut.is_loss()), (1, false));
+    assert_eq!((twice.dropped.directions, twice.dropped.is_loss()), (1, false));
     // The shorter weights of two columns of which one is twice the other.
     assert!((twice.weights[2] - 2.0 * twice.weights[0]).abs() < 1e-9, "{:?}", twice.weights);
     let fahrenheit = with(&|v| f64::from((32.0 + 1.8 * v) as f32), F32_ROUNDOFF);
-    assert_eq!((fahrenheit.cut.directions, fahrenheit.cut.columns.as_slice()), (1, &[0, 2][..]));
-    assert!(fahrenheit.cut.is_loss());
+    assert_eq!((fahrenheit.dropped.directions, fahrenheit.dropped.columns.as_slice()), (1, &[0, 2][..]));
+    assert!(fahrenheit.dropped.is_loss());
     let clock = with(&|v| 1e12 + v, F64_ROUNDOFF);
-    assert_eq!((clock.cut.is_loss(), clock.cut.columns.as_slice()), (true, &[2][..]), "{:?}", clock.cut);
+    assert_eq!((clock.dropped.is_loss(), clock.dropped.columns.as_slice()), (true, &[2][..]), "{:?}", clock.dropped);
     let nothing = with(&|_| 5.0, F64_ROUNDOFF);
-    assert_eq!((nothing.cut.directions, nothing.cut.is_loss()), (0, false), "a second constant");
+    assert_eq!((nothing.dropped.directions, nothing.dropped.is_loss()), (0, false), "a second constant");
 }
