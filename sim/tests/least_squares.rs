@@ -452,7 +452,12 @@ fn columns_that_lose_something_are_named() {
     assert_eq!((fahrenheit.dropped.directions, fahrenheit.dropped.columns.as_slice()), (1, &[0, 2][..]));
     assert!(fahrenheit.dropped.is_loss());
     let clock = with(&|v| 1e12 + v, F64_ROUNDOFF);
-    assert_eq!((clock.dropped.is_loss(), clock.dropped.columns.as_slice()), (true, &[2][..]), "{:?}", clock.dropped);
+    assert_eq!(
+        (clock.dropped.is_loss(), clock.dropped.columns.as_slice()),
+        (true, &[2][..]),
+        "{:?}",
+        clock.dropped
+    );
     let nothing = with(&|_| 5.0, F64_ROUNDOFF);
     assert_eq!((nothing.dropped.directions, nothing.dropped.is_loss()), (0, false), "a second constant");
 }

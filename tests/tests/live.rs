@@ -73,7 +73,7 @@ fn assert_no_difference(check: &ReplayCheck, rounds: usize) {
     assert_eq!(check.replay.rounds(), rounds);
 }
 
-async fn check_replay(participation: &str) -> Vec<Line> {
+async fn run_and_compare(participation: &str) -> Vec<Line> {
     let scenario = scenario(participation);
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;
@@ -97,7 +97,7 @@ async fn check_replay(participation: &str) -> Vec<Line> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn adaptive_schedule_replays_identically() {
-    let lines = check_replay(ADAPTIVE).await;
+    let lines = run_and_compare(ADAPTIVE).await;
     // The first round waits for all devices, to calibrate the clock.
     let first = lines.iter().find_map(|line| match line {
         Line::Opened(opened) if opened.phase == Part::Training => Some(opened.target),
@@ -108,7 +108,7 @@ async fn adaptive_schedule_replays_identically() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixed_schedule_replays_identically() {
-    let lines = check_replay(FIXED).await;
+    let lines = run_and_compare(FIXED).await;
     let targets: Vec<usize> = lines
         .iter()
         .filter_map(|line| match line {
@@ -121,10 +121,10 @@ async fn fixed_schedule_replays_identically() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_policies_replay_identically() {
-    check_replay(COHORT).await;
-    check_replay("policy = \"first-arrivals\"\nn = 5\n").await;
-    check_replay("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
-    check_replay("policy = \"full\"\n").await;
+    run_and_compare(COHORT).await;
+    run_and_compare("policy = \"first-arrivals\"\nn = 5\n").await;
+    run_and_compare("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
+    run_and_compare("policy = \"full\"\n").await;
 }
 
 /// With a fleet-wide scale and a start under it, the server finds the same bits as the simulator, and its
@@ -292,9 +292,9 @@ async fn journal_of_another_campaign_is_refused() {
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
     // The server does not know the noise; it shows in the results.
     let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
-    let again_noisy = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
-    assert_eq!(again_noisy.replay.rounds(), 0);
-    assert!(again_noisy.replay.difference().is_some());
+    let noisy_check = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
+    assert_eq!(noisy_check.replay.rounds(), 0);
+    assert!(noisy_check.replay.difference().is_some());
     // Empty journals, and journals without their beginning.
     let journal_error = |lines: &[Line]| match check_replay(&one, lines) {
         Err(ReplayCheckError::Journal(error)) => error,
