@@ -1,9 +1,10 @@
-//! APFL: what came is trained as FedAvg does, and beside it, on the same batches, the device's own network v, along the
-//! derivative of the loss of the mixture `m = alpha v + (1 - alpha) w` with regard to v, which is `alpha g(m)`. Each has a
-//! velocity of its own.
+//! APFL (Deng et al. 2020): the received model w is trained as in FedAvg. The device's own network v is
+//! trained on the same batches along `alpha g(m)`, the derivative with respect to v of the loss of the
+//! mixture `m = alpha v + (1 - alpha) w`. Each network has a velocity of its own.
 //!
-//! alpha is learnt once a round, with its first batch, before the steps: `alpha <- alpha - adaptation <g(m), v - w>` (Deng
-//! et al. 2020, equation 10), clipped to 0 to 1. So all steps of a round are about one mixture.
+//! alpha is updated once per round, on the first batch and before the steps: `alpha <- alpha -
+//! mixing_step_size <g(m), v - w>` (equation 10), clipped to 0 to 1. All steps of a round therefore use the
+//! same alpha.
 
 use fedspan_protocol::message::DeclineReason;
 
@@ -20,7 +21,7 @@ impl Apfl {
         kept.alpha.unwrap_or(self.mixing_weight)
     }
 
-    /// `alpha - adaptation <g, v - w>`, from 0 to 1.
+    /// Updated weight `alpha - mixing_step_size <g, v - w>`, clipped to 0 to 1.
     fn learnt(&self, alpha: f32, gradient: &[f32], own: &[f32], model: &[f32]) -> f32 {
         let products =
             gradient.iter().zip(own).zip(model).map(|((g, v), w)| f64::from(*g) * f64::from(v - w));
@@ -77,7 +78,7 @@ impl Method for Apfl {
     }
 }
 
-/// `mixed = alpha own + (1 - alpha) model`.
+/// Computes `mixed = alpha own + (1 - alpha) model`.
 fn mix(alpha: f32, own: &[f32], model: &[f32], mixed: &mut [f32]) {
     for ((mixed, v), w) in mixed.iter_mut().zip(own).zip(model) {
         *mixed = alpha * v + (1.0 - alpha) * w;

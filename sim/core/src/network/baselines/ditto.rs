@@ -1,5 +1,5 @@
-//! Ditto: what came is trained as FedAvg does; then, on the round's following orders of samples, the device's own network
-//! with a pull towards what came. Velocities begin with zeros for either.
+//! Ditto: the received model is trained as in FedAvg. Then the device's own network is trained on the round's
+//! following epochs with a proximal term towards the received model. Both trainings start with zero velocity.
 
 use fedspan_protocol::message::DeclineReason;
 

@@ -1,4 +1,4 @@
-//! Fed-MTL: the device's own network trains with a pull towards the mean that came, and is sent.
+//! Fed-MTL: the device's own network is trained with a proximal term towards the received mean, and uploaded.
 
 use fedspan_protocol::message::DeclineReason;
 

@@ -1,4 +1,4 @@
-//! FedProx: everyone's network, trained with a pull towards what came.
+//! FedProx: the shared network is trained with a proximal term towards the received model.
 
 use fedspan_protocol::message::DeclineReason;
 

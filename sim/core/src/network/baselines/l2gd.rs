@@ -1,4 +1,5 @@
-//! L2GD: the device's own network goes part of the way to the mean that came, then trains alone, and is sent.
+//! L2GD: the device's own network takes an averaging step towards the received mean, then local steps, and is
+//! uploaded.
 
 use fedspan_protocol::message::DeclineReason;
 
@@ -21,7 +22,7 @@ impl Method for L2gd {
         kept: &mut Kept,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut own = given.own(kept);
-        // Exact at 0 and at 1.
+        // Exact for steps of 0 and 1.
         for (own, mean) in own.iter_mut().zip(given.came) {
             *own = (1.0 - self.averaging_step) * *own + self.averaging_step * mean;
         }

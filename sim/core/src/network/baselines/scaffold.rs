@@ -1,5 +1,5 @@
-//! SCAFFOLD with option II: steps along `g - c_i + c`; after K of them of size eta, from x to y, `c_i` changes by
-//! `(x - y) / (K eta) - c`. The model and the control variate are in one vector, one after the other.
+//! SCAFFOLD with option II: steps along `g - c_i + c`. After K steps of size eta, from x to y, `c_i` changes
+//! by `(x - y) / (K eta) - c`. Received and uploaded vectors hold the model followed by the control variate.
 
 use fedspan_protocol::message::{DeclineReason, Descent};
 
@@ -11,7 +11,7 @@ pub(super) struct Scaffold {
 }
 
 impl Method for Scaffold {
-    /// Control variates are differences of models over the way that plain steps could go.
+    /// Control variates assume plain steps: no momentum, and a positive step size.
     fn is_sound(&self) -> bool {
         self.descent.momentum == 0.0 && self.descent.step_size > 0.0
     }
