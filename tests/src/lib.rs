@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod cycles;
 pub mod disasters;
 pub mod epochs;
 pub mod exponential;
@@ -11,7 +10,6 @@ pub mod keys;
 pub mod kills;
 pub mod lists;
 pub mod load;
-pub mod mutants;
 pub mod observed_acks;
 pub mod recovery;
 pub mod replay;

@@ -230,7 +230,7 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     });
     match fedspan_adapters::cli::files::command(command, &stop) {
         Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
-        Err(error) => complain(if error.is_wrong_input() { WRONG } else { FAILED }, &error.to_string()),
+        Err(error) => complain(if error.is_invalid_input() { WRONG } else { FAILED }, &error.to_string()),
     }
 }
 
@@ -244,8 +244,8 @@ fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
         };
         match fedspan_adapters::cli::serve::serve(options, interrupted, |line| drop(print(line))).await {
             Ok(()) => ExitCode::SUCCESS,
-            Err(fedspan_adapters::cli::serve::Stop::Failed(message)) => complain(FAILED, &message),
-            Err(fedspan_adapters::cli::serve::Stop::Wrong(message)) => complain(WRONG, &message),
+            Err(fedspan_adapters::cli::serve::ServeError::Failed(message)) => complain(FAILED, &message),
+            Err(fedspan_adapters::cli::serve::ServeError::InvalidInput(message)) => complain(WRONG, &message),
         }
     })
 }
