@@ -1,7 +1,7 @@
 //! FedRep with noise: what is refused, what is charged, and what is learnt in spite of it.
 
 use fedspan_engine::config::Init;
-use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::Scenario;
 
 fn parse(changes: &[&str]) -> Result<Scenario, String> {
@@ -12,7 +12,7 @@ fn parse(changes: &[&str]) -> Result<Scenario, String> {
 
 fn run(changes: &[&str]) -> Outcome {
     let scenario = parse(&[changes, &["evaluate_every=1000"]].concat()).unwrap();
-    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap()
+    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
 fn distance(changes: &[&str]) -> f64 {

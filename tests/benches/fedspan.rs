@@ -14,7 +14,7 @@ use fedspan_protocol::message::{
     Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use nalgebra::{DMatrix, DVector};
 
@@ -224,7 +224,7 @@ mod simulation {
         let scenario = Scenario::parse("bench", &text, &[]).expect("scenario");
         bencher
             .counter(ItemsCount::new(ROUNDS * CLIENTS))
-            .bench_local(|| run(&scenario, 1, &mut Unwatched).expect("runs").counters.counted);
+            .bench_local(|| run(&scenario, 1, &mut NoProgress).expect("runs").counters.counted);
     }
 }
 

@@ -9,7 +9,7 @@ use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 use fedspan_sim_core::data::{Labels, Set};
-use fedspan_sim_core::network::{Joins, NetworkBuild, SimNetwork};
+use fedspan_sim_core::network::{JoinTime, NetworkConfig, SimNetwork};
 
 use crate::common::numbers;
 
@@ -66,10 +66,12 @@ impl Fleet {
     /// Three devices of `M` samples.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16) -> Self {
         let parameters = parameters(method, descent, epochs);
-        let build_for = NetworkBuild::of(parameters).unwrap();
+        let build_for = NetworkConfig::new(parameters).unwrap();
         Self {
             algorithm: build(parameters),
-            devices: (0..3).map(|device| SimNetwork::new(&build_for, device, M, Joins::First)).collect(),
+            devices: (0..3)
+                .map(|device| SimNetwork::new(&build_for, device, M, JoinTime::BeforeTraining))
+                .collect(),
             sets: (0..3).map(|device| samples(device, M)).collect(),
             round: 0,
             parameters,
@@ -140,9 +142,9 @@ impl Fleet {
 
     /// In place of a device one of its number that comes after training.
     pub fn replace(&mut self, device: usize, epochs: u16) {
-        let build_for = NetworkBuild::of(self.parameters).unwrap();
-        let joins = Joins::AfterTraining { epochs };
-        self.devices[device] = SimNetwork::new(&build_for, device as u64, M, joins);
+        let build_for = NetworkConfig::new(self.parameters).unwrap();
+        let join_time = JoinTime::AfterTraining { epochs };
+        self.devices[device] = SimNetwork::new(&build_for, device as u64, M, join_time);
     }
 
     /// A device fits its head, with no epochs: what it has then.

@@ -12,8 +12,8 @@ use fedspan_engine::config::ParticipationSection;
 use fedspan_engine::{Action, DeviceId, Engine, Event, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
-use fedspan_sim_core::fleet::{SimDevice, foreseeable};
-use fedspan_sim_core::network::Joins;
+use fedspan_sim_core::fleet::{SimDevice, deterministic_rng};
+use fedspan_sim_core::network::JoinTime;
 use sha2::{Digest, Sha256};
 
 use super::history::Violation;
@@ -135,12 +135,12 @@ impl FaultFreeDevices {
         let gate = Arc::new(Gate::plaintext(requirements, welcome));
         let devices = (0..).zip(&plan.dataset.clients).map(|(id, client)| {
             let config = Config { frame_limit: 256, ..Config::new(id) };
-            let random = foreseeable(1, id);
-            let session = plan.build.session(config, Protection::Plaintext, client, Joins::First, random);
+            let random = deterministic_rng(1, id);
+            let session = plan.build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random);
             let session = session.map_err(|error| Violation::new(error.to_string()))?;
             let mut device = SimDevice::connect(session, Arc::clone(&gate));
             device.pump();
-            device.said.clear();
+            device.inbox.clear();
             Ok(device)
         });
         devices.collect::<Result<_, _>>().map(Self)
@@ -162,7 +162,7 @@ impl Updates for FaultFreeDevices {
         let own = self.device(device)?;
         own.connection.open(opening);
         own.pump();
-        let update = own.said.drain(..).find_map(|inbound| match inbound {
+        let update = own.inbox.drain(..).find_map(|inbound| match inbound {
             Inbound::Update(update) => Some(update),
             _ => None,
         });

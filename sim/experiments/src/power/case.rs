@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
 
 use super::grams::Grams;
-use fedspan_sim_core::noise::{SLOT, secret};
+use fedspan_sim_core::noise::{SLOT, noise_seed};
 
 /// Grid points of one record's product per unit, where a device's are the finest.
 const GRID: f64 = 32_768.0;
@@ -160,7 +160,7 @@ impl Case {
             let request = server.request();
             for device in cohort.devices {
                 let private =
-                    variance.map(|(variance, grid)| (variance, 1.0 / grid, secret(seed, round, device)));
+                    variance.map(|(variance, grid)| (variance, 1.0 / grid, noise_seed(seed, round, device)));
                 let tensors = answer(fleet, device, &request, private)?;
                 let draws = cohort.draws.get(&device).copied().unwrap_or(1);
                 server.absorb(device, UpdateWeight { samples: fleet.declared(device), draws }, &tensors);

@@ -1,11 +1,12 @@
-//! Clients in the order of their data: where speed goes with data, the first are the fastest.
+//! Order of clients by their data, for speeds that correlate with data.
 
 use crate::data::synthetic::alignments;
 use crate::data::{Client, Dataset, Labels};
 use crate::scenario::{Correlation, DataSection, Scenario};
 
-/// Those who train, the fastest first; `None` where chance decides. Equals are in the order of their numbers.
-pub fn order(
+/// Training clients from fastest to slowest; `None` if speeds are assigned at random. Clients with equal keys
+/// keep the order of their numbers.
+pub fn speed_order(
     scenario: &Scenario,
     dataset: &Dataset,
     correlation: Correlation,
@@ -15,7 +16,8 @@ pub fn order(
     let keys: Vec<f64> = match (correlation, &scenario.data) {
         (Correlation::None, _) => return None,
         (Correlation::Samples, _) => clients.iter().map(|client| client.train.len() as f64).collect(),
-        // The fastest have heads of nearly one direction, and see little else of the representation.
+        // Clients whose heads align with one direction are fastest, and see little else of the
+        // representation.
         (Correlation::Task, DataSection::Linear(linear)) => {
             alignments(linear, seed).into_iter().map(|alignment| -alignment).collect()
         }
@@ -29,7 +31,7 @@ pub fn order(
     Some(order)
 }
 
-/// Mean number of the classes of a client's training samples.
+/// Mean class number of a client's training samples.
 fn mean_class(client: &Client) -> f64 {
     match &client.train.y {
         Labels::Classes(classes) if !classes.is_empty() => {

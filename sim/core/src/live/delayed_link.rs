@@ -1,5 +1,6 @@
-//! The line of a device that takes its time: a round that opens is kept from the session until the device would have
-//! computed it. If the server closes the round before, the session hears of that alone, and computes nothing.
+//! Delayed link: simulates the computation time of a device. An opened round is held back from the session
+//! until the device would have computed it. If the server closes the round before, the session sees the close
+//! alone and computes nothing.
 
 use std::time::Duration;
 
@@ -8,22 +9,22 @@ use fedspan_protocol::message::{RoundId, RoundOpen, ToDevice, decode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-/// Bytes read at once.
-const READ: usize = 4096;
+/// Number of bytes per read.
+const READ_SIZE: usize = 4096;
 
-/// As good as for ever, and still a time.
-const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+/// Longest delay: about 34 years, which the clock can still represent.
+const MAX_DELAY: Duration = Duration::from_secs(1 << 30);
 
-/// A round that waits for its time, with everything that came after its opening.
-struct Held {
+/// A delayed round, with all frames that followed its opening.
+struct HeldRound {
     id: RoundId,
     until: Instant,
     frames: Vec<u8>,
 }
 
-/// Carries frames of at most `limit` bytes between a server and a session until either end closes; what opens a round
-/// comes `sleep` later.
-pub(super) async fn carry(
+/// Relays frames of at most `limit` bytes between a server and a session until either end closes. The opening
+/// of a round is delayed by `sleep`.
+pub(super) async fn relay(
     server: impl AsyncRead + AsyncWrite,
     session: impl AsyncRead + AsyncWrite,
     limit: usize,
@@ -32,22 +33,22 @@ pub(super) async fn carry(
     let (from_server, mut to_server) = tokio::io::split(server);
     let (mut from_session, to_session) = tokio::io::split(session);
     tokio::select! {
-        down = delay(from_server, to_session, limit, sleep) => down,
+        down = relay_down(from_server, to_session, limit, sleep) => down,
         up = tokio::io::copy(&mut from_session, &mut to_server) => up.map(|_| ()),
     }
 }
 
-async fn delay(
+async fn relay_down(
     mut server: impl AsyncRead + Unpin,
     mut session: impl AsyncWrite + Unpin,
     limit: usize,
     sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> std::io::Result<()> {
     let mut decoder = Decoder::new(vec![0; limit]);
-    // The frame that is coming in, as it is on the wire.
+    // Bytes on the wire of the frame being received.
     let mut frame = Vec::new();
-    let mut held: Option<Held> = None;
-    let mut bytes = [0u8; READ];
+    let mut held: Option<HeldRound> = None;
+    let mut bytes = [0u8; READ_SIZE];
     loop {
         let until = held.as_ref().map(|held| held.until);
         let read = tokio::select! {
@@ -75,11 +76,11 @@ async fn delay(
             }
             match message {
                 Some(ToDevice::RoundOpen(open)) => {
-                    // The same again keeps its time.
+                    // A repeated opening keeps the time of the first.
                     let same = held.take().filter(|held| held.id == open.id);
                     let until =
-                        same.map_or_else(|| Instant::now() + sleep(&open).min(FOR_EVER), |held| held.until);
-                    held = Some(Held { id: open.id, until, frames: Vec::new() });
+                        same.map_or_else(|| Instant::now() + sleep(&open).min(MAX_DELAY), |held| held.until);
+                    held = Some(HeldRound { id: open.id, until, frames: Vec::new() });
                 }
                 Some(ToDevice::RoundClosed(_)) => held = None,
                 _ => {}
@@ -122,62 +123,62 @@ mod tests {
         frame(&ToDevice::RoundOpen(RoundOpen { id: id(round), task, tensors: Descriptors::new() }))
     }
 
-    /// The server's end and the session's end of a line on which a round takes as many hours as its number.
+    /// Server's and session's ends of a link on which round n takes n hours.
     fn line() -> (DuplexStream, DuplexStream) {
-        let (server, ours) = tokio::io::duplex(1 << 12);
-        let (theirs, session) = tokio::io::duplex(1 << 12);
-        tokio::spawn(carry(ours, theirs, 256, |open| HOUR * open.id.round));
+        let (server, server_side) = tokio::io::duplex(1 << 12);
+        let (session_side, session) = tokio::io::duplex(1 << 12);
+        tokio::spawn(relay(server_side, session_side, 256, |open| HOUR * open.id.round));
         (server, session)
     }
 
-    async fn hears(session: &mut DuplexStream, expected: &[u8]) -> Duration {
+    async fn receives(session: &mut DuplexStream, expected: &[u8]) -> Duration {
         let began = Instant::now();
-        let mut heard = vec![0; expected.len()];
-        session.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, expected);
+        let mut received = vec![0; expected.len()];
+        session.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, expected);
         began.elapsed()
     }
 
-    fn about(elapsed: Duration, expected: Duration) {
+    fn assert_close(elapsed: Duration, expected: Duration) {
         assert!(elapsed >= expected && elapsed < expected + Duration::from_secs(1), "{elapsed:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_round_takes_its_time_and_what_follows_it_stays_behind_it() {
+    async fn opened_round_and_later_frames_are_delayed() {
         let (mut server, mut session) = line();
         let welcome = frame(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 1 }));
         let bytes = [welcome.clone(), open(2), welcome.clone()].concat();
-        // However the stream is cut.
+        // The chunks cut frames at arbitrary places.
         for part in bytes.chunks(3) {
             server.write_all(part).await.unwrap();
         }
-        about(hears(&mut session, &welcome).await, Duration::ZERO);
-        about(hears(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
+        assert_close(receives(&mut session, &welcome).await, Duration::ZERO);
+        assert_close(receives(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_round_that_is_closed_is_not_heard() {
+    async fn closed_round_is_not_delivered() {
         let (mut server, mut session) = line();
         let closed = frame(&ToDevice::RoundClosed(id(9)));
         server.write_all(&[open(9), closed.clone(), open(1)].concat()).await.unwrap();
-        about(hears(&mut session, &closed).await, Duration::ZERO);
-        about(hears(&mut session, &open(1)).await, HOUR);
+        assert_close(receives(&mut session, &closed).await, Duration::ZERO);
+        assert_close(receives(&mut session, &open(1)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_round_that_is_opened_again_keeps_its_time() {
+    async fn reopened_round_keeps_its_time() {
         let (mut server, mut session) = line();
         server.write_all(&open(2)).await.unwrap();
         tokio::time::sleep(HOUR).await;
         server.write_all(&open(2)).await.unwrap();
-        about(hears(&mut session, &open(2)).await, HOUR);
+        assert_close(receives(&mut session, &open(2)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_session_says_is_heard_while_a_round_waits() {
+    async fn session_output_passes_while_round_waits() {
         let (mut server, mut session) = line();
         server.write_all(&open(2)).await.unwrap();
         session.write_all(b"alive").await.unwrap();
-        about(hears(&mut server, b"alive").await, Duration::ZERO);
+        assert_close(receives(&mut server, b"alive").await, Duration::ZERO);
     }
 }

@@ -1,20 +1,20 @@
-//! The end of a run: those come who were not there, and all figures are put together.
+//! End of a run: newcomers join and all figures are collected.
 
 use fedspan_engine::Event;
 use fedspan_engine::linalg::orthonormal;
 
 use super::Simulation;
 use crate::evaluate::{self, ClientScore, Scores};
-use crate::network::Joins;
-use crate::run::{Named, Outcome, PrivacyFigures, RunError, Unwatched};
+use crate::network::JoinTime;
+use crate::run::{DataNames, NoProgress, Outcome, PrivacyFigures, RunError};
 
 impl Simulation<'_> {
-    /// Everyone's final figures, once training is over and final heads are fitted.
-    pub(super) fn end(mut self) -> Result<Outcome, RunError> {
-        let (fitted, trained) = (self.devices.traffic(), self.devices.traffic_told());
-        let newcomers = match self.recording {
+    /// Computes the final figures, after training and the final head fit.
+    pub(super) fn finish(mut self) -> Result<Outcome, RunError> {
+        let (fitted, trained) = (self.devices.traffic(), self.devices.last_traffic());
+        let newcomers = match self.replay {
             Some(_) => Vec::new(),
-            None => self.welcome_newcomers()?,
+            None => self.fit_newcomers()?,
         };
         let all = self.devices.traffic();
         let network = self.scenario.algorithm.network;
@@ -29,9 +29,10 @@ impl Simulation<'_> {
                 (scores, clients, Vec::new())
             }
             Some(network) => {
-                let tuned = evaluate::as_they_are(&self.seen().clients, self.devices.as_slice());
-                let (scores, clients) = match self.untuned.take() {
-                    Some(untuned) if !network.tuned => untuned,
+                let tuned =
+                    evaluate::score_own_networks(&self.scored_data().clients, self.devices.as_slice());
+                let (scores, clients) = match self.before_tuning.take() {
+                    Some(before_tuning) if !network.tuned => before_tuning,
                     _ => (evaluate::average(&tuned), tuned.clone()),
                 };
                 (scores, clients, tuned)
@@ -42,12 +43,11 @@ impl Simulation<'_> {
             row.scores.get_or_insert(scores);
         }
         let privacy = self.privacy();
-        let newcomers_global = self
-            .engine
-            .shared_head()
-            .map_or_else(Scores::default, |w| evaluate::shared(&self.seen().newcomers, &representation, w));
+        let newcomers_global = self.engine.shared_head().map_or_else(Scores::default, |w| {
+            evaluate::shared(&self.scored_data().newcomers, &representation, w)
+        });
         let outcome = Outcome {
-            named: Named::default(),
+            names: DataNames::default(),
             rounds: self.rows,
             scores,
             clients,
@@ -55,7 +55,7 @@ impl Simulation<'_> {
             diverged: self.diverged,
             newcomers,
             newcomers_global,
-            left_out: self.dataset.left_out,
+            dropped_users: self.dataset.dropped_users,
             fits: None,
             warnings: Vec::new(),
             step_size: None,
@@ -78,27 +78,27 @@ impl Simulation<'_> {
         Ok(outcome)
     }
 
-    /// Newcomers join the finished campaign and fit their head through it, like any device.
-    fn welcome_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
+    /// Connects the newcomers to the finished campaign; they fit their heads like any device.
+    fn fit_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
         let first = self.devices.len();
-        // What the clients have had of a network's training, on average.
+        // Rounds of training that the clients had, on average.
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
         let each = self.scenario.algorithm.network.map_or(0, |network| network.epochs);
         let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
-        self.devices.connect(&self.dataset.newcomers, Joins::AfterTraining { epochs })?;
+        self.devices.connect(&self.dataset.newcomers, JoinTime::AfterTraining { epochs })?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {
             self.engine.handle(0, Event::Joined(id as u64), &mut actions);
         }
-        self.until_finished(actions, &mut Unwatched)?;
+        self.run_until_finished(actions, &mut NoProgress)?;
         let shape = self.shape;
         let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
         Ok(newcomers
-            .map(|(device, client)| evaluate::on_device(device.session.task_mut(), client, shape))
+            .map(|(device, client)| evaluate::score_device(device.session.task_mut(), client, shape))
             .collect())
     }
 
-    /// What all releases together have cost the records of each device.
+    /// Privacy spent by all releases of each device.
     fn privacy(&self) -> Option<PrivacyFigures> {
         let delta = self.scenario.privacy?.delta;
         let (devices, epsilon) = self.engine.ledger().epsilons(delta);

@@ -1,4 +1,4 @@
-//! Epochs on the head of a copy: what a client would be scored with if training ended now.
+//! Fine-tuning of a copy's head: the model a client would be scored with if training ended now.
 
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
@@ -8,10 +8,11 @@ use super::SimNetwork;
 use crate::data::{Labels, Set};
 
 impl SimNetwork {
-    /// These parameters after `head` on the client's training samples. The device is left as it is. Where its round would be
-    /// declined (no samples, a loss that is not finite), the parameters stay as they came.
+    /// Returns the parameters after fitting `head` on the client's training samples, and leaves the device
+    /// unchanged. Returns the parameters as given if the device would decline the round (no samples, a loss
+    /// that is not finite).
     #[must_use]
-    pub fn tuned(&self, parameters: Vec<f32>, train: &Set, head: HeadSolve, round: u32) -> Vec<f32> {
+    pub fn fine_tuned(&self, parameters: Vec<f32>, train: &Set, head: HeadSolve, round: u32) -> Vec<f32> {
         let Labels::Classes(classes) = &train.y else { return parameters };
         let mut network = self.network.clone();
         let mut samples = Recording::classification(&train.x, classes, self.shape().features);

@@ -1,5 +1,5 @@
-//! Runs at the times of a server's journal: devices answer when the journal says that they did, on the server's own
-//! clock, and what the engine decides is compared with what the server's decided.
+//! Replay of a server's journal: devices answer at the times the journal records, on the server's own clock,
+//! and the engine's decisions are compared with the server's.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -7,52 +7,54 @@ use std::fmt;
 use fedspan_aggregator::journal::{Committed, Line, Opened, Outcome, Part, Scribe, Server};
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
 
-/// A journal that cannot be run again.
+/// Error of a journal that cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// Nothing is in it.
+    /// The journal has no entries.
     #[error("the journal is empty")]
     Empty,
-    /// It does not begin where a campaign begins.
-    #[error("line {line}: no campaign began before it: the journal's beginning is missing")]
+    /// The first entry does not start a campaign.
+    #[error(
+        "line {line}: the journal does not begin with the start of a campaign: its first lines are missing"
+    )]
     NoBeginning {
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
     },
     /// Lines are missing before a restart.
     #[error(
-        "line {line}: the server went on after exchange {after}, and the lines before it end at exchange {known}: \
-         some are missing"
+        "line {line}: the server resumed after exchange {after}, but the lines before it end at exchange {known}: some \
+         lines are missing"
     )]
     Gap {
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// Where the server went on.
+        /// Exchange after which the server resumed.
         after: u32,
-        /// What the journal knows of.
+        /// Last exchange in the journal before the restart.
         known: u32,
     },
 }
 
-/// Two decisions that should be the same; nothing where one side made none.
+/// A decision of the server and one of the simulator that should be equal; `None` if that side made none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What the server decided.
+    /// Decision of the server.
     pub journal: Option<Line>,
-    /// What the simulator decides.
+    /// Decision of the simulator.
     pub simulator: Option<Line>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  journal:   {}", Shown(self.journal.as_ref()))?;
-        write!(f, "  simulator: {}", Shown(self.simulator.as_ref()))
+        writeln!(f, "  journal:   {}", DisplayDecision(self.journal.as_ref()))?;
+        write!(f, "  simulator: {}", DisplayDecision(self.simulator.as_ref()))
     }
 }
 
-struct Shown<'a>(Option<&'a Line>);
+struct DisplayDecision<'a>(Option<&'a Line>);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DisplayDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(Line::Opened(opened)) => {
@@ -69,47 +71,48 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A journal, to be run again and compared with.
+/// Journal of a campaign, for replay and comparison.
 #[derive(Clone, Debug)]
 pub struct Replay {
     server: Server,
-    /// Openings and commits of start and training.
+    /// Openings and commits of start and training rounds.
     decisions: Vec<Line>,
-    /// Answers that a device gave in an exchange, in order: when, and the place in the journal.
+    /// Answers of a device in an exchange, in order: time in ms, and index of the line.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
-    /// Who answered an exchange after it was closed.
+    /// Devices that answered an exchange after it was closed.
     late: BTreeSet<(u32, DeviceId)>,
-    /// When the first round opened.
+    /// Time at which the first round opened.
     begins_at: Millis,
-    /// Decisions that have been compared and are equal.
+    /// Number of decisions that were compared and found equal.
     equal: usize,
     simulator: Option<Line>,
     ended: bool,
 }
 
 impl Replay {
-    /// Takes the last campaign of a journal.
+    /// Reads the last campaign of a journal.
     ///
     /// # Errors
-    /// [`ReplayError`].
+    /// [`ReplayError`] if the journal is empty or incomplete.
     pub fn new(lines: &[Line]) -> Result<Self, ReplayError> {
         let mut server: Option<&Server> = None;
-        let mut kept: Vec<(usize, &Line)> = Vec::new();
+        let mut entries: Vec<(usize, &Line)> = Vec::new();
         for (index, line) in lines.iter().enumerate() {
             match (line, server) {
                 (Line::Began(began), _) => {
                     server = Some(began);
-                    kept.clear();
+                    entries.clear();
                 }
                 (_, None) => return Err(ReplayError::NoBeginning { line: index + 1 }),
                 (Line::Resumed(resumed), _) => {
-                    // It goes on in the middle of a round: nothing but a gap could show.
-                    let known = last_exchange(&kept);
+                    // The server resumes in the middle of a round, so only a gap between exchanges is
+                    // visible.
+                    let known = last_exchange(&entries);
                     if known != resumed.after {
                         return Err(ReplayError::Gap { line: index + 1, after: resumed.after, known });
                     }
                 }
-                _ => kept.push((index, line)),
+                _ => entries.push((index, line)),
             }
         }
         let mut replay = Self {
@@ -122,20 +125,20 @@ impl Replay {
             simulator: None,
             ended: false,
         };
-        for (index, line) in kept {
-            replay.enter(index, line);
+        for (index, line) in entries {
+            replay.add_entry(index, line);
         }
         Ok(replay)
     }
 
-    fn enter(&mut self, index: usize, line: &Line) {
+    fn add_entry(&mut self, index: usize, line: &Line) {
         match line {
             Line::Began(_) | Line::Resumed(_) => {}
             Line::Opened(opened) => {
                 if opened.phase == Part::Heads {
                     return;
                 }
-                // The first says when the devices were there.
+                // All devices had joined when the first round opened.
                 if self.decisions.is_empty() {
                     self.begins_at = opened.at;
                 }
@@ -158,13 +161,13 @@ impl Replay {
         }
     }
 
-    /// Who wrote the journal, and under which settings.
+    /// Server that wrote the journal, and its settings.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Everybody who was asked or answered.
+    /// Devices that were asked or answered.
     #[must_use]
     pub fn devices(&self) -> BTreeSet<DeviceId> {
         let asked = self.decisions.iter().filter_map(|line| match line {
@@ -181,20 +184,20 @@ impl Replay {
         &self.decisions
     }
 
-    /// How many commits have been found equal.
+    /// Number of commits that were compared and found equal.
     #[must_use]
     pub fn rounds(&self) -> usize {
         let equal = self.decisions.iter().take(self.equal);
         equal.filter(|line| matches!(line, Line::Committed(_))).count()
     }
 
-    /// The simulator has decided something else, not merely less.
+    /// True if the simulator made a different decision, not merely fewer.
     #[must_use]
     pub fn is_contradicted(&self) -> bool {
         self.simulator.is_some()
     }
 
-    /// The first decision that is not the same, after the run.
+    /// First decision that differs; valid after the run.
     #[must_use]
     pub fn difference(&self) -> Option<Difference> {
         let journal = self.decisions.get(self.equal).cloned();
@@ -202,10 +205,10 @@ impl Replay {
         (difference.journal.is_some() || difference.simulator.is_some()).then_some(difference)
     }
 
-    /// What the simulator takes its times from.
-    pub(super) fn recording(&mut self) -> Recording<'_> {
+    /// Resets the comparison and returns the driver of the simulation.
+    pub(super) fn driver(&mut self) -> ReplayDriver<'_> {
         (self.equal, self.simulator, self.ended) = (0, None, self.decisions.is_empty());
-        Recording { replay: self, scribe: Scribe::default() }
+        ReplayDriver { replay: self, scribe: Scribe::default() }
     }
 
     /// Compares the next decision.
@@ -214,9 +217,9 @@ impl Replay {
             return;
         }
         match (self.decisions.get(self.equal), line) {
-            // The simulator has trained to the end, whether or not the journal has.
+            // The simulator has finished training, whether or not the journal has.
             (_, Line::Opened(opened)) if opened.phase == Part::Heads => self.ended = true,
-            (Some(decided), line) if same(decided, line) => {
+            (Some(decided), line) if is_same_decision(decided, line) => {
                 self.equal += 1;
                 self.ended = self.equal == self.decisions.len();
             }
@@ -229,14 +232,14 @@ impl Replay {
     }
 }
 
-/// The last exchange that was opened.
-fn last_exchange(kept: &[(usize, &Line)]) -> u32 {
-    let opened = kept.iter().rev().find(|(_, line)| matches!(line, Line::Opened(_)));
+/// Number of the last exchange that was opened.
+fn last_exchange(entries: &[(usize, &Line)]) -> u32 {
+    let opened = entries.iter().rev().find(|(_, line)| matches!(line, Line::Opened(_)));
     opened.and_then(|(_, line)| line.round()).unwrap_or(0)
 }
 
-/// Equal but for the time.
-fn same(decided: &Line, line: &Line) -> bool {
+/// True if two decisions are equal apart from their time.
+fn is_same_decision(decided: &Line, line: &Line) -> bool {
     match (decided, line) {
         (Line::Opened(a), Line::Opened(b)) => Opened { at: 0, ..a.clone() } == Opened { at: 0, ..b.clone() },
         (Line::Committed(a), Line::Committed(b)) => {
@@ -246,14 +249,14 @@ fn same(decided: &Line, line: &Line) -> bool {
     }
 }
 
-/// What a simulation takes its times from, and tells its decisions to.
-pub struct Recording<'a> {
+/// Driver of a simulation: provides the answer times and compares the decisions.
+pub struct ReplayDriver<'a> {
     replay: &'a mut Replay,
     scribe: Scribe,
 }
 
-impl Recording<'_> {
-    /// Gives the engine one event and compares what it decides.
+impl ReplayDriver<'_> {
+    /// Passes one event to the engine and compares its decisions.
     pub fn handle(&mut self, engine: &mut Engine, now: Millis, event: Event, actions: &mut Vec<Action>) {
         let mut lines = Vec::new();
         self.scribe.handle(engine, now, event, actions, &mut lines);
@@ -264,23 +267,24 @@ impl Recording<'_> {
         }
     }
 
-    /// When a device answers an exchange, and its place in the journal; never, if it is not there.
+    /// Time at which a device answers an exchange, and the index of its line; infinite if the journal has no
+    /// answer.
     pub fn due(&mut self, device: DeviceId, round: u32) -> (f64, usize) {
         let answers = self.replay.answers.get_mut(&(round, device));
         answers.and_then(VecDeque::pop_front).unwrap_or((f64::INFINITY, usize::MAX))
     }
 
-    /// Whether a device answered an exchange that was closed.
-    pub fn came_late(&self, device: DeviceId, round: u32) -> bool {
+    /// True if a device answered an exchange after it was closed.
+    pub fn was_late(&self, device: DeviceId, round: u32) -> bool {
         self.replay.late.contains(&(round, device))
     }
 
-    /// When the next round opens for those who join.
+    /// Time at which the first round opens.
     pub fn begins_at(&self) -> Millis {
         self.replay.begins_at
     }
 
-    /// Everything has been compared, or something was different.
+    /// True if all decisions were compared, or one differed.
     pub fn is_over(&self) -> bool {
         self.replay.ended
     }

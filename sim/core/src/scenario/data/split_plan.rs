@@ -1,42 +1,46 @@
-//! `[data.partition]`, and `[split]` of data that are cut into clients.
+//! `[data.partition]`, and `[split]` of data that are partitioned among clients.
 
 use fedspan_engine::config::{Problem, Section};
 
 use crate::data::holdout::Holdout;
-use crate::data::partition::{Partition, Shares};
-use crate::data::pool::{Cutting, SplitBy, Tests};
+use crate::data::partition::{ClientSizes, Partition};
+use crate::data::pool::{SplitBy, SplitPlan, TestAssignment};
 use crate::data::sizes::Sizes;
 use crate::data::split::{Order, OrderSplit};
 use crate::scenario::LARGEST_SIGMA;
 
-/// Most clients that data are cut into.
+/// Largest number of clients.
 pub(super) const CLIENTS: usize = 100_000;
-/// Most samples that are asked for, of a client or a class.
+/// Largest number of samples that a key may ask for, of a client or of a class.
 pub(super) const SAMPLES: usize = 1_000_000;
 
-/// What the data bring along, beside labelled samples.
+/// Properties of the data, apart from labelled samples.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Brings {
-    /// It says whose samples are whose.
+pub struct PoolContents {
+    /// The data name the user of each sample.
     pub users: bool,
-    /// A test part of their own.
+    /// The data have a test part of their own.
     pub tests: bool,
-    /// Names of classes.
+    /// The data have names of classes.
     pub names: bool,
 }
 
 /// Reads both sections.
-pub fn read_cutting(section: &Section<'_>, split: &Section<'_>, brings: Brings) -> Result<Cutting, Problem> {
-    let partition = read_partition(&section.section("partition")?, brings.users, true)?;
-    // Images have no order in time.
+pub fn read_plan(
+    section: &Section<'_>,
+    split: &Section<'_>,
+    contents: PoolContents,
+) -> Result<SplitPlan, Problem> {
+    let partition = read_partition(&section.section("partition")?, contents.users, true)?;
+    // Images have no order in time, so "time" cuts as "stratified" does.
     let all = [
-        ("time", By::Clients(Order::Stratified)),
-        ("stratified", By::Clients(Order::Stratified)),
-        ("random", By::Clients(Order::Random)),
-        ("classes", By::Classes),
-        ("files", By::Files),
+        ("time", SplitKind::Clients(Order::Stratified)),
+        ("stratified", SplitKind::Clients(Order::Stratified)),
+        ("random", SplitKind::Clients(Order::Random)),
+        ("classes", SplitKind::Classes),
+        ("files", SplitKind::Files),
     ];
-    let (word, known) = if brings.tests { ("files", &all[..]) } else { ("time", &all[..4]) };
+    let (word, known) = if contents.tests { ("files", &all[..]) } else { ("time", &all[..4]) };
     let by = split.choice("by", Some(word), known)?;
     let (by, order, test) = by.read(split, Order::Stratified)?;
     let tests = read_tests(split, by)?;
@@ -46,25 +50,26 @@ pub fn read_cutting(section: &Section<'_>, split: &Section<'_>, brings: Brings) 
         samples: split.size("labels_per_class", Some(1), 0..=SAMPLES)?,
         key: "holdout_clients",
     };
-    let holdout_classes = read_holdout_classes(split, &holdout, partition, brings.names)?;
+    let holdout_classes = read_holdout_classes(split, &holdout, partition, contents.names)?;
     let validation = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let split = OrderSplit { test, validation, gap: 0 };
-    Ok(Cutting { partition, by, order, split, tests, holdout, holdout_classes })
+    Ok(SplitPlan { partition, by, order, split, tests, holdout, holdout_classes })
 }
 
-/// The words of `by`.
+/// Values of `split.by`.
 #[derive(Clone, Copy)]
-pub enum By {
-    /// A part of each client's samples, in this order.
+pub enum SplitKind {
+    /// A fraction of each client's samples, in this order.
     Clients(Order),
-    /// A part of each class.
+    /// A fraction of each class, before the data are partitioned.
     Classes,
-    /// The files' own.
+    /// The test part of the files.
     Files,
 }
 
-impl By {
-    /// Reads what belongs to it: who cuts, in which order, and which fraction tests.
+impl SplitKind {
+    /// Reads the keys that belong to this value. Returns the split, the order of samples and the test
+    /// fraction.
     pub fn read(self, split: &Section<'_>, order: Order) -> Result<(SplitBy, Order, f64), Problem> {
         let test = || split.number("test", Some(0.2), 0.0..=0.95);
         Ok(match self {
@@ -78,16 +83,17 @@ impl By {
     }
 }
 
-/// Reads which of the test part a client is scored on, where it is cut off before there are clients.
-pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<Tests, Problem> {
-    let tests = [("share", Tests::UpdateWeight), ("all", Tests::All)];
+/// Reads the test samples that each client is scored on, if the test part is cut off before the data are
+/// partitioned.
+pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<TestAssignment, Problem> {
+    let tests = [("share", TestAssignment::UpdateWeight), ("all", TestAssignment::All)];
     match by {
-        SplitBy::Clients => Ok(Tests::UpdateWeight),
+        SplitBy::Clients => Ok(TestAssignment::UpdateWeight),
         SplitBy::Classes(_) | SplitBy::Files => split.choice("tests", Some("share"), &tests),
     }
 }
 
-/// Reads the classes that only those have who come later: numbers, and where data name their classes (`named`) names.
+/// Reads the classes that only newcomers have: numbers, or names if the data name their classes (`named`).
 pub fn read_holdout_classes(
     split: &Section<'_>,
     holdout: &Holdout,
@@ -106,24 +112,23 @@ pub fn read_holdout_classes(
     })?;
     let holdout_classes = classes.unwrap_or_default();
     if !holdout_classes.is_empty() && holdout.clients == 0 {
-        let message = format!("nobody has these: set {} to how many come after training", holdout.key);
+        let message =
+            format!("no client would have these classes: set {} to the number of newcomers", holdout.key);
         return Err(split.problem("holdout_classes", message));
     }
     if !holdout_classes.is_empty() && matches!(partition, Partition::Natural { .. }) {
-        let message = "found with natural users, who would have samples on both sides; allowed with \"shards\", \"iid\", \
-                       \"dirichlet\", \"log-normal-sizes\"";
+        let message = "found with kind = \"natural\", where a user may have samples on both sides; allowed with \"shards\", \
+                       \"iid\", \"dirichlet\", \"log-normal-sizes\"";
         return Err(split.problem("holdout_classes", message));
     }
     if !holdout_classes.is_empty() && holdout.fold > 0 {
-        return Err(
-            split.problem("fold", "with holdout_classes there are no groups of clients: leave it out")
-        );
+        return Err(split.problem("fold", "there are no folds of clients with holdout_classes: leave it out"));
     }
     Ok(holdout_classes)
 }
 
-/// Reads `[data.partition]` of data that say whose samples are whose, or not, and of samples with classes, or with values,
-/// which are cut at random alone.
+/// Reads `[data.partition]`. `users`: the data name the user of each sample. `classes`: samples have classes;
+/// data with real values are partitioned at random only.
 pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<Partition, Problem> {
     #[derive(Clone, Copy)]
     enum Kind {
@@ -148,9 +153,9 @@ pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<
     let word = if users { "natural" } else { "shards" };
     let kind = part.choice("kind", Some(word), &known)?;
     let clients = || part.size("clients", Some(20), 1..=CLIENTS);
-    let least = |least| part.size("min_samples", Some(1), least..=SAMPLES);
+    let min_samples = |lowest| part.size("min_samples", Some(1), lowest..=SAMPLES);
     let samples = || part.size("samples", Some(0), 0..=SAMPLES);
-    let shares = || Ok(Shares { sizes: Sizes::read(part)?, samples: samples()? });
+    let shares = || Ok(ClientSizes { sizes: Sizes::read(part)?, samples: samples()? });
     let partition = match kind {
         Kind::Shards => Partition::Shards {
             clients: clients()?,
@@ -160,17 +165,18 @@ pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<
         Kind::Iid => Partition::Iid { clients: clients()?, shares: shares()? },
         Kind::LogNormal => {
             let sigma = part.number("size_sigma", Some(1.0), 0.0..=LARGEST_SIGMA)?;
-            let shares = Shares { sizes: Sizes::LogNormal { sigma }, samples: samples()? };
+            let shares = ClientSizes { sizes: Sizes::LogNormal { sigma }, samples: samples()? };
             Partition::Iid { clients: clients()?, shares }
         }
         Kind::Dirichlet => Partition::Dirichlet {
             clients: clients()?,
             alpha: part.number("alpha", Some(0.5), 1e-3..=1e6)?,
-            least: least(0)?,
+            min_samples: min_samples(0)?,
         },
-        Kind::Natural => {
-            Partition::Natural { users: part.size("users", Some(0), 0..=SAMPLES)?, least: least(1)? }
-        }
+        Kind::Natural => Partition::Natural {
+            users: part.size("users", Some(0), 0..=SAMPLES)?,
+            min_samples: min_samples(1)?,
+        },
     };
     part.finish()?;
     Ok(partition)

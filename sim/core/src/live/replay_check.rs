@@ -1,4 +1,4 @@
-//! Decides again, in the simulator, what a server decided: at the times of its journal.
+//! Replay check: repeats a server's decisions in the simulator, at the times of the server's journal.
 
 use std::time::Duration;
 
@@ -7,76 +7,78 @@ use fedspan_aggregator::journal::{Line, Part, Server};
 use fedspan_engine::config::StopSection;
 
 use super::{LiveError, campaign};
-use crate::run::recorded::{Replay, ReplayError};
+use crate::run::replay::{Replay, ReplayError};
 use crate::run::{Job, Outcome, RunError};
 use crate::scenario::Scenario;
 
-/// Why decisions could not be compared.
+/// Error of a replay check: the decisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum AgainError {
-    /// The journal itself.
+pub enum ReplayCheckError {
+    /// The journal is empty or incomplete.
     #[error(transparent)]
     Journal(#[from] ReplayError),
-    /// The scenario, which no server could have run.
+    /// The scenario cannot be served.
     #[error(transparent)]
     Scenario(#[from] LiveError),
-    /// The journal is of another campaign.
+    /// The journal records another campaign.
     #[error(
         "the journal is of another campaign than {name} (-: the journal, +: the scenario):\n{difference}"
     )]
     Other {
-        /// The scenario.
+        /// Name of the scenario.
         name: String,
-        /// Lines that differ.
+        /// Lines of the configuration that differ.
         difference: String,
     },
     /// The journal's devices are not the scenario's clients.
-    #[error("the journal has a device {device}, the scenario has clients 0 to {last}")]
+    #[error("found device {device} in the journal, allowed: the scenario's clients, 0 to {last}")]
     Device {
-        /// One that no client is.
+        /// Device without a client.
         device: u64,
-        /// The last client.
+        /// Number of the last client.
         last: usize,
     },
-    /// The simulation.
+    /// The simulation fails.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
-/// A journal that was run again.
+/// Result of a replay check.
 #[derive(Clone, Debug)]
-pub struct Again {
-    /// What was compared, and what is different.
+pub struct ReplayCheck {
+    /// Journal, number of equal decisions, and the first difference.
     pub replay: Replay,
-    /// What the simulator learnt, as far as it came; nothing if it could not go on after a difference.
+    /// Result of the simulation as far as it ran; `None` if it could not continue after a difference.
     pub outcome: Option<Outcome>,
 }
 
-/// Runs a journal again.
+/// Replays a journal and compares every decision.
 ///
 /// # Errors
-/// [`AgainError`]. A decision that is different is none: see [`Replay::difference`].
-pub fn again(scenario: &Scenario, lines: &[Line]) -> Result<Again, AgainError> {
+/// [`ReplayCheckError`] if journal and scenario do not belong together. A differing decision is no error: see
+/// [`Replay::difference`].
+pub fn check_replay(scenario: &Scenario, lines: &[Line]) -> Result<ReplayCheck, ReplayCheckError> {
     let mut replay = Replay::new(lines)?;
-    // A server knows of no other target, and clients that come later take no part in decisions.
+    // The server supports no other stop condition, and newcomers take no part in its decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
     let scenario = Scenario { stop, ..scenario.clone() };
-    let scenario = as_served(scenario, replay.server())?;
+    let scenario = with_served_settings(scenario, replay.server())?;
     let mut job = Job::prepare(&scenario, scenario.seed)?;
     job.dataset.newcomers.clear();
     let clients = job.dataset.clients.len();
     if let Some(device) = replay.devices().into_iter().rfind(|device| *device >= clients as u64) {
-        return Err(AgainError::Device { device, last: clients - 1 });
+        return Err(ReplayCheckError::Device { device, last: clients - 1 });
     }
     match job.replay(&mut replay) {
-        Ok(outcome) => Ok(Again { replay, outcome: Some(outcome) }),
-        Err(_) if replay.is_contradicted() => Ok(Again { replay, outcome: None }),
+        Ok(outcome) => Ok(ReplayCheck { replay, outcome: Some(outcome) }),
+        Err(_) if replay.is_contradicted() => Ok(ReplayCheck { replay, outcome: None }),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The scenario under the settings with which the server's campaign began, where it does not say others.
-fn as_served(scenario: Scenario, server: &Server) -> Result<Scenario, AgainError> {
+/// Scenario with the settings under which the server's campaign started, for keys that the scenario leaves
+/// open.
+fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario, ReplayCheckError> {
     let dataset = scenario.dataset(scenario.seed).map_err(RunError::from)?;
     let own = campaign(&scenario, &dataset, std::path::Path::new(""))?;
     let (mut different, resumed) = match own.resumed(&server.configuration) {
@@ -95,25 +97,25 @@ fn as_served(scenario: Scenario, server: &Server) -> Result<Scenario, AgainError
             let (norm, samples) = (limits.norm, limits.samples);
             Ok(Scenario { seed, model, algorithm, rule, participation, stop, norm, samples, ..scenario })
         }
-        _ => Err(AgainError::Other { name: scenario.name, difference: different }),
+        _ => Err(ReplayCheckError::Other { name: scenario.name, difference: different }),
     }
 }
 
 /// A training round on the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Timed {
-    /// Its number; 0 is the model that training began with.
+pub struct TimedRound {
+    /// Number of the round; 0 is the model at the start of training.
     pub round: u32,
-    /// From the opening of the first training round to this one's commit.
+    /// Time from the opening of the first training round to this round's commit.
     pub after: Duration,
-    /// The distance to the truth after it, where there is a truth and the round was evaluated.
+    /// Distance to the true representation after the round, if there is one and the round was evaluated.
     pub distance: Option<f64>,
 }
 
-impl Again {
-    /// The training rounds, of a journal without restarts.
+impl ReplayCheck {
+    /// Training rounds of a journal without restarts.
     #[must_use]
-    pub fn timed(&self) -> Vec<Timed> {
+    pub fn timed_rounds(&self) -> Vec<TimedRound> {
         let rows = self.outcome.iter().flat_map(|outcome| &outcome.rounds);
         let distances: Vec<(u32, Option<f64>)> =
             rows.map(|row| (row.round, row.scores.and_then(|scores| scores.distance))).collect();
@@ -125,14 +127,14 @@ impl Again {
                 Line::Opened(opened) if opened.phase == Part::Training => {
                     if began.is_none() {
                         began = Some(opened.at);
-                        timed.push(Timed { round: 0, after: Duration::ZERO, distance: distance(0) });
+                        timed.push(TimedRound { round: 0, after: Duration::ZERO, distance: distance(0) });
                     }
                     open = Some(opened.number);
                 }
                 Line::Committed(committed) => {
                     if let (Some(began), Some(round)) = (began, open.take()) {
                         let after = Duration::from_millis(committed.at.saturating_sub(began));
-                        timed.push(Timed { round, after, distance: distance(round) });
+                        timed.push(TimedRound { round, after, distance: distance(round) });
                     }
                 }
                 _ => {}
