@@ -97,7 +97,7 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
     if checkpoint.open.is_some() && engine.open_round().is_none() {
         // What was counted in it counts no longer.
         return match stored.last() {
-            Some(last) if !engine.drop_as(last) => {
+            Some(last) if !engine.restore_dropped_id(last) => {
                 contradiction(format!("round {round} cannot have become round {}", last.round))
             }
             _ => Ok(()),
@@ -105,24 +105,23 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
     }
     let mut names = stored.names.iter().copied();
     for (device, counted) in &stored.updates {
-        let is_called =
-            |engine: &Engine| engine.open_round().is_some_and(|open| open.is_called(counted.update.id));
+        let has_id = |engine: &Engine| engine.open_round().is_some_and(|open| open.has_id(counted.update.id));
         // It was counted under the number that the round had then, or an earlier one.
-        while !is_called(engine) && names.next().is_some_and(|name| engine.go_on_as(name)) {}
-        if !engine.recount(counted.at, *device, &counted.update) {
+        while !has_id(engine) && names.next().is_some_and(|name| engine.restore_id(name)) {}
+        if !engine.replay_update(counted.at, *device, &counted.update) {
             return contradiction(format!("the update of device {device} in round {round}"));
         }
     }
     for name in names {
-        if !engine.go_on_as(name) {
+        if !engine.restore_id(name) {
             return contradiction(format!("round {round} cannot have become round {}", name.round));
         }
     }
     for device in &stored.out {
-        engine.leave_out(*device);
+        engine.mark_excluded(*device);
     }
     if let Some(waits) = stored.waits
-        && !engine.wait_as(waits)
+        && !engine.restore_deadline(waits)
     {
         return contradiction(format!("round {round} waits for nobody"));
     }
@@ -131,7 +130,7 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
 
 /// The number under which the open round was opened, and the one that it has now.
 fn named(engine: &Engine) -> Option<(RoundId, RoundId)> {
-    engine.open_round().map(|round| (round.first(), round.opening.id))
+    engine.open_round().map(|round| (round.first_id(), round.broadcast.id))
 }
 
 /// What may be done now.
@@ -234,9 +233,9 @@ impl Coordinator {
     }
 
     /// Notes what a device says of its noise, before it joins.
-    pub fn heard_privacy(&mut self, device: DeviceId, said: Privacy) {
+    pub fn record_privacy(&mut self, device: DeviceId, said: Privacy) {
         let before = self.account(device);
-        self.engine.heard_privacy(device, said);
+        self.engine.record_privacy(device, said);
         self.charged(device, before);
     }
 
@@ -244,7 +243,7 @@ impl Coordinator {
     pub fn handle(&mut self, now: Millis, event: Event) {
         self.now = now;
         let is_out = |engine: &Engine, device: DeviceId| {
-            engine.open_round().is_some_and(|round| round.out.contains(&device))
+            engine.open_round().is_some_and(|round| round.excluded.contains(&device))
         };
         let device = match event {
             Event::Update(device, _) | Event::Unread(device, _) | Event::Declined(device, _) => Some(device),
@@ -258,7 +257,7 @@ impl Coordinator {
             }
             _ => None,
         };
-        let waited = self.engine.waits();
+        let waited = self.engine.deadline_state();
         let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
         let first = self.waiting.actions.len();
         let mut lines = Vec::new();
@@ -283,7 +282,11 @@ impl Coordinator {
                 (counts, update, before, self.engine.open_round())
             {
                 let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
-                self.records.push(Record::Counted(round.first(), device, Counted { order, at: now, update }));
+                self.records.push(Record::Counted(
+                    round.first_id(),
+                    device,
+                    Counted { order, at: now, update },
+                ));
             } else if let Some((device, _, false)) = before
                 && is_out(&self.engine, device)
             {
@@ -293,7 +296,7 @@ impl Coordinator {
             if let Some((_, now)) = known.filter(|_| known != self.known) {
                 self.records.push(Record::Renamed(now));
             }
-            if let Some(waits) = self.engine.waits().filter(|waits| waited != Some(*waits)) {
+            if let Some(waits) = self.engine.deadline_state().filter(|waits| waited != Some(*waits)) {
                 self.records.push(Record::Waits(waits));
             }
             self.known = known;

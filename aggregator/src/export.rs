@@ -87,7 +87,7 @@ pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportEr
     let fleet = resumed(fleet, &stored.configuration)?.fleet;
     let mut engine = fleet.engine();
     take_up(&mut engine, stored, &fleet.fingerprint())?;
-    let delta = fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta);
+    let delta = fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta);
     let ledger: BTreeMap<u64, serde_json::Value> = stored
         .accounts
         .iter()

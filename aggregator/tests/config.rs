@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_engine::aggregate::Rule;
-use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_engine::config::{AlgorithmName, Init, NetworkSection, ParticipationSection, Source, nearest};
 use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ fn rules_must_fit_what_is_uploaded() {
     let rule = |word: &str| message("", &format!("[aggregation]\nrule = {word:?}"));
     assert_eq!(
         rule("projector-mean"),
-        "fleet.toml:14: aggregation.rule: found \"projector-mean\", which is for subspaces; \"fedrep\" with send = \
+        "fleet.toml:14: aggregation.rule: found \"projector-mean\", a rule for subspaces, but \"fedrep\" with send = \
          \"gradient\" uploads gradients; allowed: \"mean\", \"geometric-median\", \"trimmed-mean\" (or send = \
          \"representation\")"
     );
@@ -140,7 +140,7 @@ fn rules_must_fit_what_is_uploaded() {
     assert!(said.contains("model.base: which simulated devices read"), "{said}");
     let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
     assert!(
-        said.contains("found \"trimmed-mean\", \"flexlora\" is a mean of products; allowed: \"mean\""),
+        said.contains("found \"trimmed-mean\", but \"flexlora\" is a mean of products; allowed: \"mean\""),
         "{said}"
     );
 }
@@ -458,13 +458,13 @@ fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
     // SCAFFOLD divides by how many there are; others may be more later.
     let network = BASE.replacen("k = 3", "kind = \"mlp\"\nhidden = [4]", 1);
     let network = Fleet::parse("f", &network).unwrap();
-    let among = |method: Method, expected| {
+    let among = |method: NetworkMethod, expected| {
         let mut fleet = Fleet { expected, ..network.clone() };
         fleet.algorithm.network = fleet.algorithm.network.map(|section| NetworkSection { method, ..section });
         fleet.fingerprint()
     };
-    assert_ne!(among(Method::Scaffold, 2), among(Method::Scaffold, 3));
-    assert_eq!(among(Method::FedAvg, 2), among(Method::FedAvg, 3));
+    assert_ne!(among(NetworkMethod::Scaffold, 2), among(NetworkMethod::Scaffold, 3));
+    assert_eq!(among(NetworkMethod::FedAvg, 2), among(NetworkMethod::FedAvg, 3));
     // Campaigns that began before there was a choice go on.
     assert_eq!(of(&BASE.replacen("step_size = 0.5", "step_size = 0.5\nnumeric = \"f32\"", 1)), base);
     let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");

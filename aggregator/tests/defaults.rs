@@ -1,14 +1,14 @@
 //! Defaults that `examples/fleet.toml` shows or tells are the program's.
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_engine::config::Said;
+use fedspan_engine::config::GivenKeys;
 
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 
 /// What a file means, whatever it says itself.
 fn meant(text: &str) -> Result<Fleet, String> {
     let fleet = Fleet::parse("fleet.toml", text).map_err(|problem| problem.to_string())?;
-    Ok(Fleet { said: Said::EVERYTHING, ..fleet })
+    Ok(Fleet { given: GivenKeys::ALL, ..fleet })
 }
 
 /// The example with another line in the place of one.

@@ -83,7 +83,7 @@ const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
 
 /// A configuration that says nothing of its own.
 fn silent(fleet: &Fleet) -> Fleet {
-    Fleet { said: Source::parse("nothing", "", &[]).unwrap().said(), ..fleet.clone() }
+    Fleet { given: Source::parse("nothing", "", &[]).unwrap().given_keys(), ..fleet.clone() }
 }
 
 /// Lines of a fingerprint: keys and values.
@@ -146,7 +146,7 @@ fn text_is_toml_with_known_keys_and_says_everything_once() {
         let source = Source::parse("fingerprint", &own, &[]).unwrap();
         for (key, _) in lines(&own) {
             assert!(KEYS.contains(&key) || LAST.contains(&key), "{key} of {}", path.display());
-            assert!(source.said().says(key), "{key}");
+            assert!(source.given_keys().contains(key), "{key}");
         }
         for word in ["{", "Some", "None", "("] {
             assert!(!own.contains(word), "{word} of the program in {own}");
@@ -170,7 +170,7 @@ fn text_read_back_makes_the_same_configuration() {
         let Resumed { fleet: again, kept } = base.resumed(&own).unwrap();
         assert!(kept.iter().any(|line| line.starts_with("data.d = ")), "{kept:?}");
         assert_eq!(again.fingerprint(), own, "{}", path.display());
-        let mut expected = Fleet { said: again.said.clone(), ..given };
+        let mut expected = Fleet { given: again.given.clone(), ..given };
         // Of shared heads and gradient steps on heads alone.
         expected.algorithm.head_step_size = again.algorithm.head_step_size;
         expected.algorithm.local_steps = again.algorithm.local_steps;
@@ -205,7 +205,7 @@ fn another_value_of_one_setting_is_named_refused_or_kept() {
                         *seen.entry(key.to_owned()).or_insert(0) += 1;
                         taken += 1;
                         let own_table = key.replace("algorithm.", "algorithm.lg-fedavg.");
-                        if given.said.says(key) || given.said.says(&own_table) {
+                        if given.given.contains(key) || given.given.contains(&own_table) {
                             assert_eq!(said, Err(Mismatch::Differs(named)));
                         } else {
                             assert_eq!(said.unwrap().kept, kept);
@@ -232,10 +232,10 @@ fn settings_that_select_others_are_kept_together() {
                 trim = 0.3\n[limits]\nnorm = 7\n";
     let (plain, rich) = (fleet(base), fleet(&format!("{base}{more}")));
     let Resumed { fleet: again, kept } = plain.resumed(&rich.fingerprint()).unwrap();
-    assert_eq!(again, Fleet { said: plain.said.clone(), ..rich.clone() });
+    assert_eq!(again, Fleet { given: plain.given.clone(), ..rich.clone() });
     assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
     // And what was not, is not: a default that came since.
-    let unsaid = Fleet { said: plain.said.clone(), ..rich.clone() };
+    let unsaid = Fleet { given: plain.given.clone(), ..rich.clone() };
     let Resumed { fleet: again, kept } = unsaid.resumed(&plain.fingerprint()).unwrap();
     assert_eq!(again, plain);
     let changed = ["participation.policy = \"full\"", "aggregation.rule = \"mean\"", "limits.norm = 10000.0"];

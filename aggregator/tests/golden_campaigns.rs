@@ -2,7 +2,7 @@
 //! version decided, bit for bit.
 
 use crate::common::Scratch;
-use crate::common::golden::{RESUMED, Underway, configuration, copy, directory, make};
+use crate::common::golden::{OpenRoundCheckpoint, RESUMED, configuration, copy, directory, make};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::inspect::inspect;
 use fedspan_engine::Phase;
@@ -45,7 +45,7 @@ fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
                 \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
     assert!(found.seen.iter().any(|line| line.starts_with(kept)), "{found:?}");
     let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
-    assert_eq!(Underway::new(&required).joined().finished(), expected);
+    assert_eq!(OpenRoundCheckpoint::new(&required).joined().finished(), expected);
 }
 
 /// With FEDSPAN_REGENERATE_VECTORS=1 those that this version writes are written anew, before the first release only.
@@ -63,7 +63,7 @@ fn this_version_goes_on_with_each_and_decides_the_same() {
         assert!(found.faults.is_empty(), "{name}: {found:?}");
         let counted = format!("with {} updates", middle.1);
         assert!(found.seen.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
-        let campaign = Underway::new(&text);
+        let campaign = OpenRoundCheckpoint::new(&text);
         let engine = campaign.coordinator.engine();
         assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, middle.0), "{name}");
         assert_eq!(engine.open_round().unwrap().participants.len(), middle.1, "{name}");

@@ -53,8 +53,8 @@ fn this_version_goes_on_with_it() {
     assert_eq!((coordinator.campaign(), phase), (7, Phase::Train(3)));
     assert_eq!(digest(representation), DIGESTS[0]);
     let round = coordinator.engine().open_round().unwrap();
-    assert_eq!((round.opening.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
-    let opening = Arc::clone(&round.opening);
+    assert_eq!((round.broadcast.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
+    let opening = Arc::clone(&round.broadcast);
     // The others answer as they would have.
     for device in 2..5 {
         coordinator.handle(5, Event::Joined(device));

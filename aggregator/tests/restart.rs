@@ -8,7 +8,7 @@ use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::coordinator::{Campaign, Coordinator};
 use fedspan_aggregator::store::KeyPlace;
 use fedspan_engine::aggregate::Rule;
-use fedspan_engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};
+use fedspan_engine::{Action, Checkpoint, Event, Phase, RoundBroadcast, RoundRecord};
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
@@ -125,13 +125,13 @@ fn a_deadline_that_was_extended_stays_extended() {
         world.coordinator.handle(now, event);
         world.coordinator.settle().unwrap().actions
     };
-    let opening = world.coordinator.engine().open_round().unwrap().opening.clone();
+    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     assert_eq!(world.coordinator.engine().wake(), Some(60));
     handle(&mut world, 60, Event::Tick);
     handle(&mut world, 70, Event::Update(0, honest(0, &opening)));
     let waits = |world: &World| {
         let round = world.coordinator.engine().open_round().unwrap();
-        (round.deadline, round.wanting, round.participants.len())
+        (round.deadline, round.asking_everyone, round.participants.len())
     };
     assert_eq!(waits(&world), (Some(120), true, 1));
     world.cut();
@@ -156,7 +156,7 @@ fn what_a_campaign_fails_of_is_not_acknowledged() {
     let mut world = World::new(setup, 2, 1);
     world.step(2);
     // The step leaves nothing of the representation, and there is no patience to ask again.
-    let opposite = |device, opening: &Opening| {
+    let opposite = |device, opening: &RoundBroadcast| {
         let mut update = honest(device, opening);
         let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
         for (answer, values) in update.tensors.iter_mut().zip(sent) {
@@ -164,7 +164,7 @@ fn what_a_campaign_fails_of_is_not_acknowledged() {
         }
         update
     };
-    let opening = world.coordinator.engine().open_round().unwrap().opening.clone();
+    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     let mut told = Vec::new();
     for device in 0..2 {
         world.coordinator.handle(0, Event::Update(device, opposite(device, &opening)));

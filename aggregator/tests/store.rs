@@ -6,14 +6,14 @@ use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Checkpoint, DeviceId, Phase, Underway, Update, Waits};
+use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, OpenRoundCheckpoint, Phase, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
 use proptest::prelude::*;
 
 fn checkpoint(round: u32, state: Vec<f64>) -> Record {
-    let open = Some(Underway { at: 17, fleet: vec![1, 5, 9] });
+    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![1, 5, 9] });
     Record::Checkpoint(Checkpoint {
         id: RoundId { round, stage: 3 },
         done: Phase::Train(round - 1),
@@ -41,7 +41,7 @@ fn filled(directory: &Path) -> Stored {
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::Line(0, "{}".to_owned())]).unwrap();
     store.apply(&[counted(7, 0, 9), Record::Out(5)]).unwrap();
-    let waits = Record::Waits(Waits { deadline: Some(90), wanting: true });
+    let waits = Record::Waits(DeadlineState { deadline: Some(90), asking_everyone: true });
     store.apply(&[counted(7, 1, 1), waits, Record::Line(1, "[]".to_owned()), Record::Clock(33)]).unwrap();
     store.load().unwrap().unwrap()
 }
@@ -59,7 +59,7 @@ fn what_is_written_comes_back() {
     };
     assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
     assert_eq!((stored.out.as_slice(), stored.lines, stored.clock), (&[5][..], 2, 33));
-    assert_eq!(stored.waits, Some(Waits { deadline: Some(90), wanting: true }));
+    assert_eq!(stored.waits, Some(DeadlineState { deadline: Some(90), asking_everyone: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
     let mut store = Store::open(directory.path(), SysRng).unwrap();

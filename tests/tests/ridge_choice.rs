@@ -170,10 +170,10 @@ impl<T: Fitted> Device for Pair<T> {
         let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
                         connection: &mut Connection,
                         event: Event<'_>| {
-            let mut progress = session.handle(0, event, &mut out);
+            let mut progress = session.handle(Millis::ZERO, event, &mut out);
             connection.receive(&out[..progress.sent], &mut inbound);
             while progress.again {
-                progress = session.handle(0, Event::Tick, &mut out);
+                progress = session.handle(Millis::ZERO, Event::Tick, &mut out);
                 connection.receive(&out[..progress.sent], &mut inbound);
             }
         };
@@ -261,7 +261,9 @@ fn mixed_fleet_gets_heads_from_all_devices() {
     let (engine, fits) = campaign(FLEET, |gate| vec![chooses(0, gate), plain(1, gate), chooses(2, gate)]);
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(chosen.devices, 2, "only devices with the feature score ridges");
-    assert!(matches!(engine.final_head(), HeadSolve::LeaveOneOut { otherwise } if otherwise == chosen.ridge));
+    assert!(
+        matches!(engine.final_head(), HeadSolve::LeaveOneOut { fallback_ridge } if fallback_ridge == chosen.ridge)
+    );
     assert_eq!([0, 1, 2].map(|id: usize| fits[id].0), [0, 1, 0]);
     // The plain device takes the published ridge; the others choose from their own grid, which has other
     // values.

@@ -20,7 +20,7 @@ use incoming::{Incoming, begin_update, settle, take_chunk};
 use outgoing::{Cut, Outgoing};
 
 use crate::keys::AcceptedKey;
-use fedspan_engine::{Opening, Update};
+use fedspan_engine::{RoundBroadcast, Update};
 
 pub use gate::Gate;
 
@@ -432,7 +432,7 @@ impl Connection {
 
     /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame. A device that chooses
     /// no ridge is not asked to: its head takes the one that comes with the choice.
-    pub fn open(&mut self, opening: &Arc<Opening>) {
+    pub fn open(&mut self, opening: &Arc<RoundBroadcast>) {
         let encoding = opening.request.encoding;
         let mut tensors: Descriptors =
             opening.request.tensors.iter().map(|t| t.descriptor(encoding)).collect();

@@ -7,12 +7,12 @@ use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, Task, To
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::guard::Guard;
-use fedspan_engine::Opening;
+use fedspan_engine::RoundBroadcast;
 
 /// A round that is open on a device, and how its tensors are cut.
 #[derive(Debug)]
 pub(super) struct Cut {
-    pub opening: Arc<Opening>,
+    pub opening: Arc<RoundBroadcast>,
     /// What this device is asked: the opening's task, or the same without a choice that the device cannot make.
     pub task: Task,
     pub tensors: Descriptors,
@@ -95,7 +95,7 @@ fn encode_open(cut: &Cut, guard: &mut Guard, out: &mut [u8]) -> Result<usize, Er
 }
 
 fn encode_chunk(
-    opening: &Opening,
+    opening: &RoundBroadcast,
     tensors: &Descriptors,
     tensor: usize,
     index: usize,

@@ -9,7 +9,7 @@ use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
 use super::mailbox::Sender;
 use crate::connection::Traffic;
 use crate::keys::AcceptedKey;
-use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 
 /// From a conversation to the host.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ pub enum Gone {
 #[derive(Debug)]
 pub enum Command {
     /// The device is asked.
-    Open(Arc<Opening>),
+    Open(Arc<RoundBroadcast>),
     /// It is told what became of its update.
     Acknowledge(Ack),
     /// It is told that a round is over.

@@ -329,7 +329,7 @@ impl Host {
     }
 
     fn joined(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
-        self.coordinator.heard_privacy(device, privacy);
+        self.coordinator.record_privacy(device, privacy);
         if self.is_fitting() {
             // Whoever comes back fits its head again, and no other round is opened.
             self.quota.forget(device);
@@ -351,7 +351,7 @@ impl Host {
             tracing::warn!("devices have lost their answers to a round; it goes on under another number");
         }
         // A round that is opened has a quota of its own.
-        self.quota.follow(self.engine().open_round().map(|round| round.opening.id));
+        self.quota.follow(self.engine().open_round().map(|round| round.broadcast.id));
     }
 
     /// Makes durable what has happened, and does what follows from it. If it cannot be written for a while the host

@@ -17,7 +17,7 @@ use crate::keys::{Entropy, KeyDesk};
 use crate::store::Store;
 use fedspan_engine::Phase;
 use fedspan_engine::admission::Requirements;
-use fedspan_engine::privacy::{Delta, Minimum};
+use fedspan_engine::privacy::{Delta, PrivacyRequirement};
 
 impl Host {
     /// A host for the campaign of a store, or for a new one, which gets this number. Without `keys`, and the source of the
@@ -39,7 +39,7 @@ impl Host {
         let engine = fleet.engine();
         let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
-            .with_privacy(fleet.privacy.map(Minimum::budget));
+            .with_privacy(fleet.privacy.map(PrivacyRequirement::budget));
         let mut journal = file.filter(|_| fleet.journal);
         let about = Campaign {
             configuration: fleet.fingerprint(),
@@ -95,7 +95,7 @@ impl Host {
             cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
             log: Throttle::default(),
-            delta: fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta),
+            delta: fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta),
             privacy: None,
             clock,
             stood: 0,

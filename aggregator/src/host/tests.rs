@@ -23,7 +23,7 @@ use crate::journal;
 use crate::keys::{AcceptedKey, Cost, Entropy, KeyStore, KeyTable, Unlock};
 use crate::store::{KeyPlace, Store};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Opening, Update};
+use fedspan_engine::{RoundBroadcast, Update};
 
 fn host(state: &std::path::Path) -> Host {
     host_with(state, None)
@@ -210,7 +210,7 @@ fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: What) -> Message {
 }
 
 /// An update of zeros.
-fn update(opening: &Opening) -> What {
+fn update(opening: &RoundBroadcast) -> What {
     What::Update(Box::new(Update {
         id: opening.id,
         samples: 1,
@@ -230,7 +230,7 @@ fn is_over(commands: &mut Receiver<Command>) -> bool {
     commands.is_closed()
 }
 
-fn opened(heard: &mut Receiver<Command>) -> Vec<Arc<Opening>> {
+fn opened(heard: &mut Receiver<Command>) -> Vec<Arc<RoundBroadcast>> {
     let mut opened = Vec::new();
     while let Some(command) = heard.try_recv() {
         if let Command::Open(opening) = command {
@@ -250,7 +250,7 @@ fn a_device_that_declines_again_and_again_is_journalled_once() {
     for (device, commands) in (0..).zip(senders) {
         take(&mut host, device, What::Hello(device, Privacy::None, commands));
     }
-    let id = host.engine().open_round().unwrap().opening.id;
+    let id = host.engine().open_round().unwrap().broadcast.id;
     for round in [id.round, 0, 77] {
         for _ in 0..50 {
             let id = RoundId { round, ..id };
@@ -379,7 +379,7 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
         for (device, commands) in (0..).zip(senders) {
             take(&mut host, device, What::Hello(device, Privacy::None, commands));
         }
-        let id = host.engine().open_round().unwrap().opening.id;
+        let id = host.engine().open_round().unwrap().broadcast.id;
         for peer in 10..10 + hellos {
             take(&mut host, peer, What::Refused(Refusal::UnknownDevice));
             take(&mut host, peer, What::Gone(Gone::Refused));

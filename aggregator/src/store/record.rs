@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::Round;
 use fedspan_engine::privacy::Account;
-use fedspan_engine::{Checkpoint, DeviceId, Millis, Update, Waits};
+use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, Millis, Update};
 
 /// One thing that must not be forgotten.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub enum Record {
     /// A device will not answer the open round.
     Out(DeviceId),
     /// The open round waits otherwise than when it was opened.
-    Waits(Waits),
+    Waits(DeadlineState),
     /// What a device has spent.
     Account(DeviceId, Account),
     /// A round was committed.
@@ -59,7 +59,7 @@ pub struct Stored {
     /// Who will not answer the open round, ascending.
     pub out: Vec<DeviceId>,
     /// How the open round waits, if not as when it was opened.
-    pub waits: Option<Waits>,
+    pub waits: Option<DeadlineState>,
     /// What devices have spent, in order of devices.
     pub accounts: Vec<(DeviceId, Account)>,
     /// The number of the journal's next line.

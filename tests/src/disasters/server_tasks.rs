@@ -9,7 +9,7 @@ use fedspan_aggregator::host::{
     Command, Conversation, Gone, Host, HostError, Message, Next, Origin, Patience, Receiver, What,
 };
 use fedspan_aggregator::journal::Committed;
-use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 use fedspan_protocol::message::Ack;
 
 use super::Millis;
@@ -30,7 +30,7 @@ pub enum ServerOutput {
     /// Commands wait for a peer session, which handles them a little later.
     Commands(LinkKey),
     /// A round is sent to a device.
-    Opened(Arc<Opening>),
+    Opened(Arc<RoundBroadcast>),
     /// An update has been received.
     UpdateReceived(DeviceId, Box<Update>),
     /// An update is answered.
