@@ -10,8 +10,8 @@
 //!
 //! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
 //! cannot matter, [`linalg`] holds the factorisations, [`privacy`] the account of noise; [`connection`] is one device's side of the protocol
-//! without a socket; [`config`] reads files; [`store`] keeps what must not be forgotten, [`coordinator`] lets nothing be done before it does, [`journal`] what was decided, [`keys`] who may
-//! speak as which device; [`host`] is the server without its sockets, [`server`] adds tokio; [`inspect`] looks at what was kept,
+//! without a socket; [`config`] reads files; [`store`] keeps what must not be forgotten, [`durable_engine`] lets nothing be done before it does, [`journal`] what was decided, [`keys`] who may
+//! speak as which device; [`core`] is the server without its sockets, [`server`] adds tokio; [`check`] looks at what was kept,
 //! [`export`] writes it for other programs. The simulator uses everything but [`server`]: what is simulated is what is served.
 //!
 //! What does *not* live here: anything of the device, except through `fedspan-protocol`.
@@ -20,10 +20,10 @@
 
 pub mod config;
 pub mod connection;
-pub mod coordinator;
+pub mod durable_engine;
 pub mod export;
-pub mod host;
-pub mod inspect;
+pub mod core;
+pub mod check;
 pub mod journal;
 pub mod keys;
 pub mod server;

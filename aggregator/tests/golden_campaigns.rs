@@ -4,7 +4,7 @@
 use crate::common::Scratch;
 use crate::common::golden::{RESUMED, Underway, configuration, copy, directory, make};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::inspect::inspect;
+use fedspan_aggregator::check::inspect;
 use fedspan_engine::Phase;
 
 /// Directories of `tests/golden`, each with the round that was open, how many had answered, and whether this version writes such ones:

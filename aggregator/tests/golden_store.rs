@@ -8,7 +8,7 @@ use crate::common::Scratch;
 use crate::common::campaign::honest;
 use crate::common::kept::{configuration, coordinator};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::inspect::inspect;
+use fedspan_aggregator::check::inspect;
 use fedspan_aggregator::store::{Store, StoreError};
 use fedspan_engine::{Action, Event, Phase};
 use fedspan_protocol::frame::crc32c;

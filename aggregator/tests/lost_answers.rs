@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::campaign::{Setup, honest, live, plain, result, setup};
 use crate::common::storage::Disk;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
 use fedspan_aggregator::journal::{Line, Outcome, Round};
 use fedspan_engine::{Action, Event, Opening, Phase, Update};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, RoundId};

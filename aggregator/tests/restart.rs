@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
 use fedspan_aggregator::store::KeyPlace;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::campaign::{honest, honest_values};
 use crate::common::{Scratch, bits, encoded, frame, hello};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::ResumeError;
+use fedspan_aggregator::durable_engine::ResumeError;
 use fedspan_engine::{Action, Engine, Event, Phase};
 
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};

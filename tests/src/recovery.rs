@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
 use fedspan_aggregator::store::{FILE, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Action, DeviceId, Event, Opening, Update};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Parser, Subcommand};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::export::{ExportError, export, export_told};
-use fedspan_aggregator::inspect::{inspect, located};
+use fedspan_aggregator::check::{inspect, located};
 use fedspan_aggregator::server::ask;
 use fedspan_engine::config::read_file;
 use tokio::signal::unix::{SignalKind, signal};

@@ -1,8 +1,8 @@
 //! One device's side of the protocol on the host, without a socket: bytes in, events out; messages in,
 //! frames out. The server and the simulator drive the same one.
 
-mod gate;
-mod guard;
+mod acceptor;
+mod secure_layer;
 mod incoming;
 mod outgoing;
 
@@ -15,14 +15,14 @@ use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
 };
-use guard::{GUARD_MEMORY_MAX, Guard, Heard};
+use secure_layer::{GUARD_MEMORY_MAX, Guard, Heard};
 use incoming::{Incoming, begin_update, settle, take_chunk};
 use outgoing::{Cut, Outgoing};
 
 use crate::keys::AcceptedKey;
 use fedspan_engine::{Opening, Update};
 
-pub use gate::Gate;
+pub use acceptor::Gate;
 
 /// What a device said.
 #[derive(Clone, Debug, PartialEq)]

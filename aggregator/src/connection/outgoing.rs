@@ -6,7 +6,7 @@ use fedspan_protocol::Error;
 use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, Task, ToDevice};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::guard::Guard;
+use super::secure_layer::Guard;
 use fedspan_engine::Opening;
 
 /// A round that is open on a device, and how its tensors are cut.

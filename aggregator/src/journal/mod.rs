@@ -6,16 +6,16 @@
 
 mod file;
 mod read;
-mod round;
-mod scribe;
+mod committed_round;
+mod recorder;
 
 use serde::{Deserialize, Serialize};
 
 pub use file::{FILE, Journal};
 pub use read::{JournalError, parse, read};
-pub use round::{Round, sha256};
-pub use scribe::Scribe;
-pub(crate) use scribe::digest;
+pub use committed_round::{Round, sha256};
+pub use recorder::Scribe;
+pub(crate) use recorder::digest;
 
 use fedspan_engine::{DeviceId, Millis, Phase};
 

@@ -21,22 +21,22 @@
 //! # Ok::<(), fedspan_aggregator::keys::KeyError>(())
 //! ```
 
-mod damage;
+mod corruption;
 mod entropy;
 mod error;
-mod file;
-mod lines;
-mod live;
+mod binary_format;
+mod text_format;
+mod active_keys;
 mod request;
 mod store;
 mod table;
 mod unlock;
 
-pub use damage::Damage;
+pub use corruption::Damage;
 pub use entropy::Entropy;
 pub use error::KeyError;
-pub use lines::{LinesError, Mistake, parse_keys, read_keys};
-pub use live::{AcceptedKey, Keys};
+pub use text_format::{LinesError, Mistake, parse_keys, read_keys};
+pub use active_keys::{AcceptedKey, Keys};
 pub use request::{Answer, Range, Request, Which, ranges};
 pub use store::{KeyDesk, KeyStore, KeyStoreError};
 pub use table::{DEVICES_MAX, KeyTable, Listed, Refusal, State};

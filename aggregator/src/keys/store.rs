@@ -6,15 +6,15 @@ use std::sync::{Arc, PoisonError};
 
 use zeroize::Zeroizing;
 
-use super::damage::Damage;
-use super::file::{self, Envelope, FILE_MAX};
-use super::lines;
+use super::corruption::Damage;
+use super::binary_format::{self, Envelope, FILE_MAX};
+use super::text_format;
 use super::request::{Answer, Request};
 use super::unlock::{Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
 use super::{Entropy, KeyError, KeyTable, Keys};
 use crate::sync::Mutex;
 use fedspan_engine::DeviceId;
-use fedspan_files::{FileError, private};
+use fedspan_files::{FileError, private_file};
 
 /// A key store cannot be used, or does not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ pub struct KeyStore {
     unwritten: bool,
     /// No round will close any more, so none ends a grace.
     rounds_over: bool,
-    sync: private::Sync,
+    sync: private_file::Sync,
     /// Held as long as the store is open.
     _lock: File,
 }
@@ -96,7 +96,7 @@ impl KeyStore {
     /// # Errors
     /// [`KeyStoreError::File`], [`Damaged`](KeyStoreError::Damaged).
     pub fn derivation(path: &Path) -> Result<Option<Derivation>, KeyStoreError> {
-        let Some(bytes) = private::read(path, FILE_MAX)? else { return Ok(None) };
+        let Some(bytes) = private_file::read(path, FILE_MAX)? else { return Ok(None) };
         let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
         Ok(Some(envelope.derivation))
     }
@@ -114,11 +114,11 @@ impl KeyStore {
     ) -> Result<Self, KeyStoreError> {
         let missing = || KeyStoreError::Missing { path: path.to_owned() };
         // First: a lock is not left beside nothing.
-        if private::read(path, FILE_MAX)?.is_none() {
+        if private_file::read(path, FILE_MAX)?.is_none() {
             return Err(missing());
         }
         let lock = locked(path)?;
-        let bytes = private::read(path, FILE_MAX)?.ok_or_else(missing)?;
+        let bytes = private_file::read(path, FILE_MAX)?.ok_or_else(missing)?;
         let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
         let Some(secret) = Secret::derive(unlock, envelope.derivation, envelope.salt) else {
             let passphrase = matches!(envelope.derivation, Derivation::Argon2id(_));
@@ -133,7 +133,7 @@ impl KeyStore {
             entropy: Box::new(entropy),
             unwritten: false,
             rounds_over: false,
-            sync: private::sync_directory,
+            sync: private_file::sync_directory,
             _lock: lock,
         })
     }
@@ -155,7 +155,7 @@ impl KeyStore {
             }
             _ => {}
         }
-        private::make_directory(path)?;
+        private_file::make_directory(path)?;
         let lock = locked(path)?;
         if path.symlink_metadata().is_ok() {
             return Err(FileError::Exists { path: path.to_owned() }.into());
@@ -169,7 +169,7 @@ impl KeyStore {
             entropy,
             unwritten: false,
             rounds_over: false,
-            sync: private::sync_directory,
+            sync: private_file::sync_directory,
             _lock: lock,
         };
         store.write(&KeyTable::new())?;
@@ -257,7 +257,7 @@ impl KeyStore {
             Request::List => return Ok(Answer::Listed(self.keys.read(|table| table.list().collect()))),
             Request::Export(_) => {
                 let keys = self.keys.read(|table| table.export(&devices))?;
-                return Ok(Answer::Exported(lines::write(keys.iter().map(|key| (key.device(), key.key())))));
+                return Ok(Answer::Exported(text_format::write(keys.iter().map(|key| (key.device(), key.key())))));
             }
         }
         let rows = |table: &KeyTable| devices.iter().filter_map(|device| table.get(*device)).collect();
@@ -286,8 +286,8 @@ impl KeyStore {
     fn write(&mut self, table: &KeyTable) -> Result<(), KeyStoreError> {
         let mut nonce = [0; 24];
         self.entropy.fill(&mut nonce)?;
-        let bytes = file::seal(table, &self.secret, nonce).map_err(damaged(&self.path))?;
-        let replaced = private::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
+        let bytes = binary_format::seal(table, &self.secret, nonce).map_err(damaged(&self.path))?;
+        let replaced = private_file::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
         match &replaced {
             Ok(()) => self.unwritten = false,
             Err(error) => self.unwritten |= error.is_in_place(),
@@ -311,7 +311,7 @@ fn damaged(path: &Path) -> impl Fn(Damage) -> KeyStoreError {
 }
 
 fn locked(path: &Path) -> Result<File, KeyStoreError> {
-    private::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
+    private_file::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
 }
 
 /// A store that a server's parts share: the control socket changes it, the end of every round too.
@@ -417,7 +417,7 @@ mod tests {
         }
         store.sync = full_disk;
         store.revoke(&[1], 4).unwrap_err();
-        store.sync = private::sync_directory;
+        store.sync = private_file::sync_directory;
         store.round_closed().unwrap();
         assert!(!store.unwritten);
     }

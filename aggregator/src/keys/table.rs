@@ -7,7 +7,7 @@ use fedspan_protocol::secure::{KEY, Key};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::live::AcceptedKey;
+use super::active_keys::AcceptedKey;
 use super::{Entropy, KeyError};
 use fedspan_engine::DeviceId;
 

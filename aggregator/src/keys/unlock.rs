@@ -7,7 +7,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use zeroize::Zeroizing;
 
 use fedspan_files::hex;
-use fedspan_files::{FileError, private};
+use fedspan_files::{FileError, private_file};
 
 use super::{Entropy, KeyError};
 
@@ -51,7 +51,7 @@ impl Unlock {
     /// # Errors
     /// [`UnlockError`] if it cannot be read, others can read it, or it holds no passphrase.
     pub fn from_passphrase_file(path: &Path) -> Result<Self, UnlockError> {
-        let bytes = private::read_secret(path, PASSPHRASE_MAX + 2)?;
+        let bytes = private_file::read_secret(path, PASSPHRASE_MAX + 2)?;
         let words = std::str::from_utf8(&bytes).map_err(|_| UnlockError::NotText { path: path.into() })?;
         Self::passphrase(words)
     }
@@ -61,7 +61,7 @@ impl Unlock {
     /// # Errors
     /// [`UnlockError`] if it cannot be read, others can read it, or it holds something else.
     pub fn from_key_file(path: &Path) -> Result<Self, UnlockError> {
-        let bytes = private::read_secret(path, KEY_FILE_MAX)?;
+        let bytes = private_file::read_secret(path, KEY_FILE_MAX)?;
         let raw: Result<[u8; KEY_FILE], _> = bytes.as_slice().try_into();
         let text = || std::str::from_utf8(&bytes).ok().map(str::trim_ascii_end).and_then(hex::decode);
         let key = raw.ok().map(Zeroizing::new).or_else(text);

@@ -1,6 +1,6 @@
 //! The control socket: a Unix socket in the state directory, for its owner alone. One request a line:
 //! `status` answers one line of JSON, `watch` a line after every round until the connection ends, `keys` and a request
-//! of [`crate::keys`] in JSON what came of it, `export` what is kept: [`super::past`].
+//! of [`crate::keys`] in JSON what came of it, `export` what is kept: [`super::export_stream`].
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, watch};
 use zeroize::Zeroizing;
 
-use super::past::{self, Asked};
-use crate::host::Status;
+use super::export_stream::{self, Asked};
+use crate::core::Status;
 use crate::keys::{Answer, KeyDesk};
 use fedspan_files::user;
 
@@ -120,7 +120,7 @@ pub(super) async fn answer(
             let line = serde_json::to_string(&now).unwrap_or_default();
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
-        past::REQUEST => past::send(&mut write, &host).await,
+        export_stream::REQUEST => export_stream::send(&mut write, &host).await,
         WATCH => loop {
             let line = match rounds.recv().await {
                 Ok(line) => line,

@@ -9,15 +9,15 @@
 //! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
 //! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; what was committed is on disk.
 
-mod addresses;
+mod per_address;
 mod clock;
 mod control;
-mod line;
+mod serial;
 mod listener;
-mod past;
+mod export_stream;
 mod peer;
-mod places;
-mod waiting;
+mod connection_slots;
+mod pending_pool;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,19 +28,19 @@ use tokio::sync::mpsc;
 
 use self::clock::Clock;
 use self::peer::Surroundings;
-use self::places::Places;
+use self::connection_slots::Places;
 use crate::config::Fleet;
-use crate::coordinator::ResumeError;
-use crate::host::{Host, HostError, Patience};
+use crate::durable_engine::ResumeError;
+use crate::core::{Host, HostError, Patience};
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk, KeyStore};
 use crate::store::{Store, StoreError};
 use fedspan_engine::{Checkpoint, Millis};
 
-pub use crate::host::{PrivacyStatus, Status};
+pub use crate::core::{PrivacyStatus, Status};
 pub use control::{is_left_behind, query};
 pub use listener::Listener;
-pub use past::ask;
+pub use export_stream::ask;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.
 const INBOX: usize = 1024;
@@ -224,20 +224,20 @@ impl<L: Listener> Server<L> {
         let limits = fleet.limits;
         let control = control::Control::bind(&fleet.state);
         let (inbox, mut messages) = mpsc::channel(INBOX);
-        let (ask, mut asked) = mpsc::channel::<past::Asked>(1);
+        let (ask, mut asked) = mpsc::channel::<export_stream::Asked>(1);
         let places = Places::new(&limits);
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
-        let numbers = line::Numbers::default();
+        let numbers = serial::Numbers::default();
         let mut lines = tokio::task::JoinSet::new();
         let around = Surroundings { gate: host.gate(), patience: Patience::from(&limits), clock, inbox };
         for path in fleet.serial.iter().cloned() {
-            lines.spawn(line::serial(path, fleet.baud, numbers.clone(), around.clone()));
+            lines.spawn(serial::serial(path, fleet.baud, numbers.clone(), around.clone()));
         }
         for (name, stream) in attached {
             let (numbers, around) = (numbers.clone(), around.clone());
-            lines.spawn(async move { line::stream(&name, stream, &numbers, &around).await });
+            lines.spawn(async move { serial::stream(&name, stream, &numbers, &around).await });
         }
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");

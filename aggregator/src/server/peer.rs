@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use super::places::{NoPlace, Place};
+use super::connection_slots::{NoPlace, Place};
 use crate::connection::{Connection, Gate};
-use crate::host::{Command, Conversation, Gone, Message, Next, Origin, Patience, Receiver, What};
+use crate::core::{Command, Conversation, Gone, Message, Next, Origin, Patience, Receiver, What};
 
 /// How long a connection that this side ends may take to close on the other.
 const LINGER: Duration = Duration::from_secs(1);

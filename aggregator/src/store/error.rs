@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::key_file::KEY_FILE;
+use super::round_key_file::KEY_FILE;
 
 /// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -13,16 +13,16 @@
 //!  journal      number -> a line of arrivals.jsonl
 //! ```
 //!
-//! Updates are encrypted with a key that is erased when their round is over: `seal`.
+//! Updates are encrypted with a key that is erased when their round is over: `encryption`.
 
 mod error;
-mod key_file;
-mod past;
-mod quiet;
+mod round_key_file;
+mod read_snapshot;
+mod corruption_guard;
 mod record;
-mod seal;
-mod snapshot;
-mod source;
+mod encryption;
+mod offline;
+mod backend;
 mod tables;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -33,21 +33,21 @@ use std::time::{Duration, Instant};
 use redb::{Database, ReadableDatabase, StorageBackend};
 
 use self::error::Fault;
-use self::key_file::KeyFile;
-use self::quiet::quietly;
-use self::seal::Sealer;
-use self::source::Source;
+use self::round_key_file::KeyFile;
+use self::corruption_guard::quietly;
+use self::encryption::Sealer;
+use self::backend::Source;
 use crate::journal;
 use crate::keys::Entropy;
 use fedspan_files::make_directories;
 use fedspan_files::regular;
 
 pub use error::StoreError;
-pub use key_file::KEY_FILE;
-pub use past::Past;
+pub use round_key_file::KEY_FILE;
+pub use read_snapshot::Past;
 pub use record::{Counted, Record, Stored};
-pub use seal::KeyPlace;
-pub use snapshot::Snapshot;
+pub use encryption::KeyPlace;
+pub use offline::Snapshot;
 
 /// The database's file in the state directory.
 pub const FILE: &str = "campaign.redb";

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::error::Fault;
 use super::record::{Counted, Record, Stored};
-use super::seal::Sealer;
+use super::encryption::Sealer;
 use crate::journal::Round;
 use fedspan_engine::Checkpoint;
 use fedspan_engine::privacy::Account;

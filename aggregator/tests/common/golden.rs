@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
 use fedspan_aggregator::store::Store;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{orthonormal, to_f32};

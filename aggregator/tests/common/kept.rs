@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
 use fedspan_aggregator::store::Store;
 use fedspan_engine::{Action, Event};
 use getrandom::SysRng;

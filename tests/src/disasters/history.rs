@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fedspan_aggregator::coordinator::Coordinator;
+use fedspan_aggregator::durable_engine::Coordinator;
 use fedspan_aggregator::journal::{self, Committed, Line, Outcome, Part};
 use fedspan_engine::{DeviceId, Opening, Update};
 use fedspan_protocol::frame::crc32c;

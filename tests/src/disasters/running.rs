@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::Connection;
-use fedspan_aggregator::host::{
+use fedspan_aggregator::core::{
     Command, Conversation, Gone, Host, HostError, Message, Next, Origin, Patience, Receiver, What,
 };
 use fedspan_aggregator::journal::Committed;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Coordinator, ResumeError};
-use fedspan_aggregator::host::{Host, HostError, Patience};
+use fedspan_aggregator::durable_engine::{Coordinator, ResumeError};
+use fedspan_aggregator::core::{Host, HostError, Patience};
 use fedspan_aggregator::journal::Line;
 use fedspan_aggregator::keys::{Cost, Entropy, KeyDesk, KeyStore, Unlock};
 use fedspan_client::secure::Key;

@@ -1,6 +1,6 @@
 //! What the host counts, counted once more by somebody else.
 
-use fedspan_aggregator::host::{Host, Message, What};
+use fedspan_aggregator::core::{Host, Message, What};
 use fedspan_aggregator::journal::{Line, Outcome};
 
 use super::history::Violation;

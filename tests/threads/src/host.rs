@@ -3,10 +3,10 @@
 pub(crate) mod checks;
 // As the aggregator's own modules see it.
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/host/mailbox.rs"]
-pub mod mailbox;
+#[path = "../../../aggregator/src/core/command_queue.rs"]
+pub mod command_queue;
 
-use mailbox::{Receiver, Sender, mailbox};
+use command_queue::{Receiver, Sender, mailbox};
 
 /// Nobody takes anything any more: what the host asks.
 fn is_closed<T>(sender: &Sender<T>) -> bool {

@@ -4,8 +4,8 @@ pub(crate) mod checks;
 pub(crate) mod desk;
 // As the aggregator's own modules see them: not everything there is wanted here.
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/damage.rs"]
-mod damage;
+#[path = "../../../aggregator/src/keys/corruption.rs"]
+mod corruption;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/entropy.rs"]
 mod entropy;
@@ -13,14 +13,14 @@ mod entropy;
 #[path = "../../../aggregator/src/keys/error.rs"]
 mod error;
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/file.rs"]
-mod file;
+#[path = "../../../aggregator/src/keys/binary_format.rs"]
+mod binary_format;
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/lines.rs"]
-mod lines;
+#[path = "../../../aggregator/src/keys/text_format.rs"]
+mod text_format;
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/live.rs"]
-mod live;
+#[path = "../../../aggregator/src/keys/active_keys.rs"]
+mod active_keys;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/request.rs"]
 mod request;
@@ -36,7 +36,7 @@ mod unlock;
 
 use entropy::Entropy;
 use error::KeyError;
-use live::{AcceptedKey, Keys};
+use active_keys::{AcceptedKey, Keys};
 use store::{KeyDesk, KeyStore};
 use table::{KeyTable, Refusal, State};
 use unlock::{Cost, Unlock};

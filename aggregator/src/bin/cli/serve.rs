@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use fedspan_aggregator::config::{Fleet, Security};
-use fedspan_aggregator::inspect::located;
+use fedspan_aggregator::check::located;
 use fedspan_aggregator::keys::{KeyStore, KeyStoreError};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
 use fedspan_aggregator::store::{Snapshot, StoreError};

@@ -7,14 +7,14 @@
 //! * [`write`](self::write) makes the settings of a configuration, exhaustively: a field that is added to a section does not
 //!   compile until it is written or left out on purpose.
 //! * [`read`](self::read) makes a configuration of settings, with the reader of the file.
-//! * [`before`](self::before) reads the text that the first versions with store format 5 wrote.
+//! * [`legacy_text`](self::legacy_text) reads the text that the first versions with store format 5 wrote.
 //!
 //! A default that changes needs nothing here: every stored text says the value of its time. A key that is new needs a line in
 //! [`LATER`].
 
-mod before;
+mod legacy_text;
 mod read;
-mod setting;
+mod value;
 mod text;
 mod write;
 

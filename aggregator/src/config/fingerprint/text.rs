@@ -4,8 +4,8 @@ use std::fmt;
 
 use toml_edit::{Document, Item, TableLike};
 
-use super::setting::Setting;
-use super::{Later, before};
+use super::value::Setting;
+use super::{Later, legacy_text};
 
 /// Settings by their keys, in the order in which they are written.
 #[derive(Clone, Debug, Default)]
@@ -36,8 +36,8 @@ impl fmt::Display for Change<'_> {
 impl Settings {
     /// Reads a text of any version. What cannot be understood stays as it is, and equals nothing else.
     pub(super) fn parse(text: &str) -> Self {
-        if before::is_of_then(text) {
-            return before::translate(text);
+        if legacy_text::is_of_then(text) {
+            return legacy_text::translate(text);
         }
         let mut settings = Self::default();
         match Document::parse(text) {

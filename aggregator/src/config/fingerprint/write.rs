@@ -7,7 +7,7 @@ use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
 use super::super::limits::Limits;
-use super::setting::Setting;
+use super::value::Setting;
 use super::text::Settings;
 use fedspan_engine::aggregate::{Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;

@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::config::Fleet;
-use crate::host::{COMMANDS, Sender, mailbox_memory};
-use crate::server::places::Places;
+use crate::core::{COMMANDS, Sender, mailbox_memory};
+use crate::server::connection_slots::Places;
 use fedspan_engine::admission::Requirements;
 
 /// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use loom::future::block_on;
 use loom::thread;
 
-use super::mailbox::Receiver;
+use super::command_queue::Receiver;
 use super::{is_closed, mailbox};
 use crate::Check;
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::addresses::{Addresses, network};
-use super::waiting::Waiting;
+use super::per_address::{Addresses, network};
+use super::pending_pool::Waiting;
 use crate::config::Limits;
 
 /// Connections without a place that wait at once for their peer to read what it was told last: beyond it they are closed

@@ -8,14 +8,14 @@
 //!  Conversation -- Message --> Host (Coordinator: Engine, Store) -- Command, through a mailbox --> Conversation
 //! ```
 
-mod conversation;
-mod log;
-mod mailbox;
+mod peer_session;
+mod log_limiter;
+mod command_queue;
 mod messages;
-mod privacy;
-mod quota;
-mod report;
-mod start;
+mod privacy_status;
+mod update_quota;
+mod round_report;
+mod startup;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -26,24 +26,24 @@ use std::sync::Arc;
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
 
-use self::log::{Kind, Throttle};
-use self::quota::Quota;
+use self::log_limiter::{Kind, Throttle};
+use self::update_quota::Quota;
 use crate::connection::Gate;
-use crate::coordinator::{Coordinator, ResumeError, Settled};
+use crate::durable_engine::{Coordinator, ResumeError, Settled};
 use crate::journal::Journal;
 use crate::keys::{KeyDesk, KeyStoreError};
 use crate::store::{Past, StoreError};
 use fedspan_engine::privacy::Delta;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase};
 
-pub use conversation::{Conversation, Next, Patience};
-pub use mailbox::{Receiver, Sender};
+pub use peer_session::{Conversation, Next, Patience};
+pub use command_queue::{Receiver, Sender};
 pub use messages::{Command, Gone, Message, Origin, What};
-pub use privacy::PrivacyStatus;
+pub use privacy_status::PrivacyStatus;
 pub use status::{ConnectionCounters, Status};
 
 #[cfg(test)]
-pub(crate) use {conversation::COMMANDS, mailbox::memory as mailbox_memory};
+pub(crate) use {peer_session::COMMANDS, command_queue::memory as mailbox_memory};
 
 /// A host cannot begin or go on.
 #[derive(Debug, thiserror::Error)]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use fedspan_protocol::message::Welcome;
 use tokio::sync::{broadcast, watch};
 
-use super::log::Throttle;
-use super::quota::Quota;
+use super::log_limiter::Throttle;
+use super::update_quota::Quota;
 use super::{ConnectionCounters, Host, HostError, Status};
 use crate::config::{Fleet, Resumed};
 use crate::connection::Gate;
-use crate::coordinator::{Campaign, Coordinator, ResumeError, resumed};
+use crate::durable_engine::{Campaign, Coordinator, ResumeError, resumed};
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyDesk};
 use crate::store::Store;

@@ -9,7 +9,7 @@ use serial2_tokio::SerialPort;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::peer::{self, Surroundings};
-use crate::host::Gone;
+use crate::core::Gone;
 
 /// How often a port that is not there is looked for.
 const LOOK: Duration = Duration::from_secs(1);

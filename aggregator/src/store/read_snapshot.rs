@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use redb::ReadTransaction;
 
-use super::quiet::quietly;
+use super::corruption_guard::quietly;
 use super::{StoreError, Stored, tables};
 
 /// The database of a moment.

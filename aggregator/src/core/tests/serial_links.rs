@@ -15,7 +15,7 @@ fn a_campaign_that_is_begun_anew_goes_on_with_the_journal_of_those_before() {
 }
 
 fn is_sound(fleet: &Fleet, lines: usize) {
-    let found = crate::inspect::inspect(fleet).unwrap().expect("a campaign");
+    let found = crate::check::inspect(fleet).unwrap().expect("a campaign");
     let says = format!("{}: {lines} lines, all of them", fleet.state.join(journal::FILE).display());
     assert!(found.faults.is_empty() && found.seen.contains(&says), "{found:?}");
 }

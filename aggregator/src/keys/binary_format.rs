@@ -9,8 +9,8 @@ use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::secure::{KEY, Key};
 use zeroize::Zeroizing;
 
-use super::damage::Damage;
-use super::live::AcceptedKey;
+use super::corruption::Damage;
+use super::active_keys::AcceptedKey;
 use super::table::{DEVICES_MAX, KeyTable, Row};
 use super::unlock::{Cost, Derivation, SALT, Secret};
 use fedspan_engine::DeviceId;

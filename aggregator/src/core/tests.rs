@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod keys;
-mod lines;
+mod serial_links;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 use zeroize::Zeroizing;
 
-use super::mailbox::mailbox;
+use super::command_queue::mailbox;
 use super::*;
 use crate::config::Fleet;
 use crate::journal;

@@ -1,15 +1,15 @@
 //! Writes what a state directory holds for other programs: the model, the rounds, the ledger, the journal.
 
-mod whole;
+mod atomic_dir;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use self::whole::{Whole, refuse_to_overwrite};
+use self::atomic_dir::{Whole, refuse_to_overwrite};
 use crate::config::Fleet;
-use crate::coordinator::{ResumeError, resumed, take_up};
+use crate::durable_engine::{ResumeError, resumed, take_up};
 use crate::journal::{self, Round};
 use crate::store::{Snapshot, StoreError, Stored};
 use fedspan_engine::Tensor;

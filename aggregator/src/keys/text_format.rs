@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use super::table::DEVICES_MAX;
 use fedspan_engine::DeviceId;
 use fedspan_files::hex;
-use fedspan_files::{FileError, private};
+use fedspan_files::{FileError, private_file};
 
 /// First line of what is written; a comment to who reads it.
 const TITLE: &str = "# fedspan keys 1: device epoch key\n";
@@ -124,7 +124,7 @@ pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, Mistake
 /// # Errors
 /// [`LinesError`] if it cannot be read, others can read it, or a line is wrong.
 pub fn read_keys(path: &Path) -> Result<BTreeMap<DeviceId, Key>, LinesError> {
-    let bytes = match private::read_secret(path, FILE_MAX) {
+    let bytes = match private_file::read_secret(path, FILE_MAX) {
         Err(FileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(LinesError::Missing { path: path.to_owned() });
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::seal::KeyPlace;
+use super::encryption::KeyPlace;
 use fedspan_files::regular;
 use fedspan_files::{beside, create_private, sync_directory};
 

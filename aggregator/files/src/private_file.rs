@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use crate::kind::regular;
+use crate::file_kind::regular;
 
 /// Nobody but the owner.
 const MODE: u32 = 0o600;

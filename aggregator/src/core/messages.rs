@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
 
-use super::mailbox::Sender;
+use super::command_queue::Sender;
 use crate::connection::Traffic;
 use crate::keys::AcceptedKey;
 use fedspan_engine::{DeviceId, Opening, Update};

@@ -1,13 +1,13 @@
 //! Looks at everything that a state directory holds, and whether it agrees with itself and with a configuration. Changes nothing.
 
-mod course;
+mod journal_check;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use self::course::Course;
+use self::journal_check::Course;
 use crate::config::Fleet;
-use crate::coordinator::{ResumeError, resumed, take_up};
+use crate::durable_engine::{ResumeError, resumed, take_up};
 use crate::journal::{self, Line, Round, digest, sha256};
 use crate::store::{Snapshot, StoreError, Stored};
 use fedspan_engine::{DeviceId, Engine};

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use redb::{Database, ReadableDatabase, StorageBackend};
 
 use super::error::Fault;
-use super::key_file::KeyFile;
-use super::quiet::quietly;
-use super::seal::Sealer;
+use super::round_key_file::KeyFile;
+use super::corruption_guard::quietly;
+use super::encryption::Sealer;
 use super::{FILE, OLD, StoreError, Stored, builder, io, remains, tables};
 use crate::journal::Round;
 use crate::keys::{Entropy, KeyError};

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use super::setting::Setting;
+use super::value::Setting;
 use super::text::Settings;
 
 /// A line that every text then had, and none has had since.

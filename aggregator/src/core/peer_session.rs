@@ -8,7 +8,7 @@
 
 use fedspan_protocol::message::{Privacy, ToDevice};
 
-use super::mailbox::{Receiver, Sender, mailbox};
+use super::command_queue::{Receiver, Sender, mailbox};
 use super::messages::{Command, Gone, Message, Origin, What};
 use crate::config::Limits;
 use crate::connection::{Connection, Inbound, Traffic};
