@@ -13,8 +13,8 @@
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 
 use crate::config::{Fleet, Mismatch, Resumed, difference};
-use crate::journal::{Line, Round, Scribe, Server};
-use crate::store::{Counted, Record, Store, StoreError, Stored};
+use crate::journal::{CommittedRound, JournalEntry, JournalRecorder, Server};
+use crate::store::{CampaignState, CountedUpdate, Record, Store, StoreError};
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
 
@@ -56,7 +56,7 @@ pub enum ResumeError {
 ///
 /// # Errors
 /// [`ResumeError::Changed`] and [`ResumeError::Contradiction`].
-pub(crate) fn resumed(fleet: &Fleet, stored: &str) -> Result<Resumed, ResumeError> {
+pub(crate) fn with_stored_settings(fleet: &Fleet, stored: &str) -> Result<Resumed, ResumeError> {
     fleet.resumed(stored).map_err(|mismatch| match mismatch {
         Mismatch::Differs(difference) => ResumeError::Changed { difference },
         Mismatch::Unreadable(problem) => ResumeError::Contradiction { what: problem.to_string() },
@@ -80,7 +80,11 @@ pub struct Campaign {
 ///
 /// # Errors
 /// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine is of no use then.
-pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str) -> Result<(), ResumeError> {
+pub(crate) fn restore(
+    engine: &mut Engine,
+    stored: &CampaignState,
+    configuration: &str,
+) -> Result<(), ResumeError> {
     let difference = difference(&stored.configuration, configuration);
     if !difference.is_empty() {
         return Err(ResumeError::Changed { difference });
@@ -96,14 +100,14 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
     let contradiction = |what| Err(ResumeError::Contradiction { what });
     if checkpoint.open.is_some() && engine.open_round().is_none() {
         // What was counted in it counts no longer.
-        return match stored.last() {
+        return match stored.last_round() {
             Some(last) if !engine.drop_as(last) => {
                 contradiction(format!("round {round} cannot have become round {}", last.round))
             }
             _ => Ok(()),
         };
     }
-    let mut names = stored.names.iter().copied();
+    let mut names = stored.round_aliases.iter().copied();
     for (device, counted) in &stored.updates {
         let is_called =
             |engine: &Engine| engine.open_round().is_some_and(|open| open.is_called(counted.update.id));
@@ -118,11 +122,11 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
             return contradiction(format!("round {round} cannot have become round {}", name.round));
         }
     }
-    for device in &stored.out {
+    for device in &stored.excluded {
         engine.leave_out(*device);
     }
-    if let Some(waits) = stored.waits
-        && !engine.wait_as(waits)
+    if let Some(deadline) = stored.deadline
+        && !engine.wait_as(deadline)
     {
         return contradiction(format!("round {round} waits for nobody"));
     }
@@ -130,36 +134,36 @@ pub(crate) fn take_up(engine: &mut Engine, stored: &Stored, configuration: &str)
 }
 
 /// The number under which the open round was opened, and the one that it has now.
-fn named(engine: &Engine) -> Option<(RoundId, RoundId)> {
+fn open_round_ids(engine: &Engine) -> Option<(RoundId, RoundId)> {
     engine.open_round().map(|round| (round.first(), round.opening.id))
 }
 
 /// What may be done now.
 #[derive(Debug, Default)]
-pub struct Settled {
+pub struct Flushed {
     /// What the engine wants done, in its order.
     pub actions: Vec<Action>,
     /// What has happened, in the journal's words.
-    pub lines: Vec<Line>,
+    pub lines: Vec<JournalEntry>,
 }
 
 /// An engine whose decisions are durable before they are anybody's.
-pub struct Coordinator {
+pub struct DurableEngine {
     engine: Engine,
     store: Store,
-    scribe: Scribe,
+    recorder: JournalRecorder,
     campaign: u64,
     /// The number of the journal's next line, if one is kept.
-    next_line: Option<u64>,
+    next_entry: Option<u64>,
     /// The open round, as far as records tell: the number under which it was opened, and the one that it has now.
-    known: Option<(RoundId, RoundId)>,
+    recorded_ids: Option<(RoundId, RoundId)>,
     records: Vec<Record>,
-    waiting: Settled,
+    pending: Flushed,
     /// When the last event was.
     now: Millis,
 }
 
-impl Coordinator {
+impl DurableEngine {
     /// Begins a campaign, or goes on with the one in the store; and the time at which its clock is to go on.
     ///
     /// # Errors
@@ -172,41 +176,46 @@ impl Coordinator {
         let Campaign { configuration, number, expected, journal } = campaign;
         let stored = store.load()?;
         // The journal goes on where it was, whatever becomes of the campaign.
-        let lines = stored.as_ref().map_or(0, |stored| stored.lines);
+        let lines = stored.as_ref().map_or(0, |stored| stored.next_journal_line);
         if let Some(file) = journal.filter(|file| lines > 0 && *file > lines) {
             return Err(ResumeError::Older { file, table: lines });
         }
         // Where no round was opened there is nothing that another configuration could spoil.
-        let is_the_same = |stored: &Stored| difference(&stored.configuration, configuration).is_empty();
+        let is_the_same =
+            |stored: &CampaignState| difference(&stored.configuration, configuration).is_empty();
         let stored = stored.filter(|stored| stored.checkpoint.is_some() || is_the_same(stored));
         let (mut number, mut clock, mut after) = (*number, 0, None);
         if let Some(stored) = &stored {
-            take_up(&mut engine, stored, configuration)?;
+            restore(&mut engine, stored, configuration)?;
             (number, clock) = (stored.campaign, stored.clock);
             if stored.updates.is_empty() {
                 store.erase_key()?;
             }
-            after = stored.last().map(|id| id.round);
+            after = stored.last_round().map(|id| id.round);
         } else {
             store.begin(number, configuration)?;
         }
-        let mut coordinator = Self {
-            known: named(&engine),
+        let mut durable = Self {
+            recorded_ids: open_round_ids(&engine),
             engine,
             store,
-            scribe: Scribe::default(),
+            recorder: JournalRecorder::default(),
             campaign: number,
-            next_line: journal.map(|known| known.max(lines)),
+            next_entry: journal.map(|recorded_ids| recorded_ids.max(lines)),
             records: Vec::new(),
-            waiting: Settled::default(),
+            pending: Flushed::default(),
             now: clock,
         };
-        coordinator.scribe = Scribe::after(coordinator.known.map(|(_, now)| now));
+        durable.recorder = JournalRecorder::after(durable.recorded_ids.map(|(_, now)| now));
         let server =
             Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
-        coordinator.tell([if after.is_some() { Line::Resumed(server) } else { Line::Began(server) }]);
-        coordinator.handle(clock, Event::Resumed);
-        Ok((coordinator, clock))
+        durable.append_journal([if after.is_some() {
+            JournalEntry::Resumed(server)
+        } else {
+            JournalEntry::Began(server)
+        }]);
+        durable.handle(clock, Event::Resumed);
+        Ok((durable, clock))
     }
 
     /// The engine.
@@ -218,7 +227,7 @@ impl Coordinator {
     /// The number of the journal's next line; 0 where none is kept.
     #[must_use]
     pub fn lines(&self) -> u64 {
-        self.next_line.unwrap_or(0)
+        self.next_entry.unwrap_or(0)
     }
 
     /// The campaign's number.
@@ -234,13 +243,13 @@ impl Coordinator {
     }
 
     /// Notes what a device says of its noise, before it joins.
-    pub fn heard_privacy(&mut self, device: DeviceId, said: Privacy) {
+    pub fn record_privacy(&mut self, device: DeviceId, said: Privacy) {
         let before = self.account(device);
         self.engine.heard_privacy(device, said);
-        self.charged(device, before);
+        self.record_account_change(device, before);
     }
 
-    /// Gives the engine one event; what comes of it waits for [`Self::settle`].
+    /// Gives the engine one event; what comes of it waits for [`Self::flush`].
     pub fn handle(&mut self, now: Millis, event: Event) {
         self.now = now;
         let is_out = |engine: &Engine, device: DeviceId| {
@@ -260,59 +269,64 @@ impl Coordinator {
         };
         let waited = self.engine.waits();
         let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
-        let first = self.waiting.actions.len();
+        let first = self.pending.actions.len();
         let mut lines = Vec::new();
-        self.scribe.handle(&mut self.engine, now, event, &mut self.waiting.actions, &mut lines);
-        let actions = self.waiting.actions.get(first..).unwrap_or_default();
+        self.recorder.handle(&mut self.engine, now, event, &mut self.pending.actions, &mut lines);
+        let actions = self.pending.actions.get(first..).unwrap_or_default();
         let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
         let committed = actions.iter().find_map(|action| match action {
-            Action::Commit(record) => Some(Round::of(record, self.engine.representation())),
+            Action::Commit(record) => Some(CommittedRound::new(record, self.engine.representation())),
             _ => None,
         });
         let counts =
             matches!(actions.first(), Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. })));
-        let known = named(&self.engine);
-        let goes_on = !commits && known.map(|(first, _)| first) == self.known.map(|(first, _)| first);
+        let recorded_ids = open_round_ids(&self.engine);
+        let goes_on =
+            !commits && recorded_ids.map(|(first, _)| first) == self.recorded_ids.map(|(first, _)| first);
         if self.engine.phase() == Phase::Failed {
             // The next server may try again from where the campaign was: nothing of this is written, and nobody is told.
-            let all = self.waiting.actions.split_off(first);
-            self.waiting.actions.extend(all.into_iter().filter(|action| matches!(action, Action::Failed(_))));
+            let all = self.pending.actions.split_off(first);
+            self.pending.actions.extend(all.into_iter().filter(|action| matches!(action, Action::Failed(_))));
             lines.clear();
         } else if goes_on {
             if let (true, Some(update), Some((device, ..)), Some(round)) =
                 (counts, update, before, self.engine.open_round())
             {
                 let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
-                self.records.push(Record::Counted(round.first(), device, Counted { order, at: now, update }));
+                self.records.push(Record::Counted(
+                    round.first(),
+                    device,
+                    CountedUpdate { order, at: now, update },
+                ));
             } else if let Some((device, _, false)) = before
                 && is_out(&self.engine, device)
             {
-                self.records.push(Record::Out(device));
+                self.records.push(Record::Excluded(device));
             }
             // Last: what was counted was counted under the number before.
-            if let Some((_, now)) = known.filter(|_| known != self.known) {
-                self.records.push(Record::Renamed(now));
+            if let Some((_, now)) = recorded_ids.filter(|_| recorded_ids != self.recorded_ids) {
+                self.records.push(Record::Renumbered(now));
             }
-            if let Some(waits) = self.engine.waits().filter(|waits| waited != Some(*waits)) {
-                self.records.push(Record::Waits(waits));
+            if let Some(deadline) = self.engine.waits().filter(|deadline| waited != Some(*deadline)) {
+                self.records.push(Record::Deadline(deadline));
             }
-            self.known = known;
+            self.recorded_ids = recorded_ids;
         } else {
             self.records.extend(committed.map(Record::Round));
             self.records.push(Record::Checkpoint(self.engine.checkpoint()));
-            self.known = known;
+            self.recorded_ids = recorded_ids;
         }
         if let Some((device, account, _)) = before {
-            self.charged(device, account);
+            self.record_account_change(device, account);
         }
-        self.tell(lines);
+        self.append_journal(lines);
     }
 
     /// Makes durable what has happened, and says what may be done now.
     ///
     /// # Errors
     /// [`StoreError`]: nothing may be done, and this can be tried again.
-    pub fn settle(&mut self) -> Result<Settled, StoreError> {
+    pub fn flush(&mut self) -> Result<Flushed, StoreError> {
         if !self.records.is_empty() {
             // It may have been tried before.
             if !matches!(self.records.last(), Some(Record::Clock(_))) {
@@ -321,14 +335,14 @@ impl Coordinator {
             self.store.apply(&self.records)?;
             self.records.clear();
         }
-        Ok(std::mem::take(&mut self.waiting))
+        Ok(std::mem::take(&mut self.pending))
     }
 
     fn account(&self, device: DeviceId) -> Option<Account> {
         self.engine.ledger().accounts().get(&device).copied()
     }
 
-    fn charged(&mut self, device: DeviceId, before: Option<Account>) {
+    fn record_account_change(&mut self, device: DeviceId, before: Option<Account>) {
         if let Some(account) = self.account(device)
             && before != Some(account)
         {
@@ -336,14 +350,14 @@ impl Coordinator {
         }
     }
 
-    fn tell(&mut self, lines: impl IntoIterator<Item = Line>) {
-        let Some(next) = &mut self.next_line else { return };
+    fn append_journal(&mut self, lines: impl IntoIterator<Item = JournalEntry>) {
+        let Some(next) = &mut self.next_entry else { return };
         for line in lines {
             // Nothing in a line has no JSON.
             if let Ok(text) = serde_json::to_string(&line) {
-                self.records.push(Record::Line(*next, text));
+                self.records.push(Record::JournalEntry(*next, text));
                 *next += 1;
-                self.waiting.lines.push(line);
+                self.pending.lines.push(line);
             }
         }
     }

@@ -18,12 +18,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod config;
 pub mod connection;
+pub mod core;
 pub mod durable_engine;
 pub mod export;
-pub mod core;
-pub mod check;
 pub mod journal;
 pub mod keys;
 pub mod server;

@@ -4,7 +4,7 @@ use crate::common;
 use std::sync::Arc;
 
 use crate::common::{encoded, frame, messages, random, tensors};
-use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX, Traffic};
+use fedspan_aggregator::connection::{Acceptor, Connection, OUTBOX_MAX, PeerMessage, Traffic};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Opening, Update};
 use fedspan_engine::{Request, Tensor};
@@ -22,7 +22,7 @@ const DEVICE: u64 = 9;
 const WELCOME: Welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
 
 /// A campaign whose updates are as long as frames can be.
-fn gate() -> Arc<Gate> {
+fn gate() -> Arc<Acceptor> {
     let request = Request {
         task: Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } },
         tensors: Vec::new(),
@@ -30,7 +30,7 @@ fn gate() -> Arc<Gate> {
         expects: vec![TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1024, 2)],
     };
     let model = hello(DEVICE, (8, 2, 1), 256).capabilities.model;
-    Arc::new(Gate::plaintext(Requirements::new(model, &[request], None), WELCOME))
+    Arc::new(Acceptor::plaintext(Requirements::new(model, &[request], None), WELCOME))
 }
 
 /// A device with room for anything.
@@ -66,16 +66,16 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Op
 fn greeted(limit: u16) -> Connection {
     let mut connection = Connection::new(gate());
     let said = say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), limit)), &[]);
-    assert!(matches!(said.as_slice(), [Inbound::Hello(_)]), "{said:?}");
+    assert!(matches!(said.as_slice(), [PeerMessage::Hello(_)]), "{said:?}");
     assert_eq!(sent(&mut connection), vec![(ToDevice::Welcome(WELCOME), Vec::new())]);
     connection
 }
 
-fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<Inbound> {
+fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<PeerMessage> {
     hear(connection, &frame(message, body))
 }
 
-fn hear(connection: &mut Connection, bytes: &[u8]) -> Vec<Inbound> {
+fn hear(connection: &mut Connection, bytes: &[u8]) -> Vec<PeerMessage> {
     let mut said = Vec::new();
     connection.receive(bytes, &mut said);
     said
@@ -207,14 +207,14 @@ proptest! {
             arriving.insert(0, repeated);
         }
         let bytes: Vec<u8> = [head.clone()].into_iter().chain(arriving).flatten().collect();
-        let mut said: Vec<Inbound> = bytes.chunks(cut).flat_map(|part| hear(&mut connection, part)).collect();
+        let mut said: Vec<PeerMessage> = bytes.chunks(cut).flat_map(|part| hear(&mut connection, part)).collect();
         // What was lost is asked for until it is here.
         for _ in 0..300 {
             if !said.is_empty() {
                 break;
             }
             prop_assert!(connection.is_mid_message());
-            connection.ask_missing();
+            connection.request_missing();
             let asked = sent(&mut connection);
             let [(ToDevice::Missing(missing), _)] = asked.as_slice() else { panic!("{asked:?}") };
             prop_assert_eq!(missing.id, opening.id);
@@ -223,7 +223,7 @@ proptest! {
                 said.extend(hear(&mut connection, &chunks[before + usize::from(index)]));
             }
         }
-        prop_assert_eq!(said, vec![Inbound::Update(whole)]);
+        prop_assert_eq!(said, vec![PeerMessage::Update(whole)]);
         prop_assert!(!connection.is_mid_message());
         prop_assert_eq!(connection.pending(), 0, "nothing but the update");
         // Chunks that come after that are left over, not faults.
@@ -253,7 +253,7 @@ proptest! {
         // What does not exist is the device's fault, and said so once.
         let strange = there.len() < wanted.len();
         prop_assert_eq!(faults.len(), usize::from(strange));
-        prop_assert_eq!(said, vec![Inbound::Fault(Fault::Tensors); usize::from(strange)]);
+        prop_assert_eq!(said, vec![PeerMessage::Fault(Fault::Tensors); usize::from(strange)]);
         prop_assert_eq!((connection.traffic().unsent, connection.traffic().faults), (0, u32::from(strange)));
         // Of another round: nothing.
         let other = Missing { id: RoundId { round: 4, stage: 1 }, tensor: 0, chunks: [0].into_iter().collect() };
@@ -292,8 +292,8 @@ proptest! {
             prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
         }
         let (frames, whole) = update_frames(&second, case.limit.into(), case.seed);
-        let said: Vec<Inbound> = frames.iter().flat_map(|frame| hear(&mut connection, frame)).collect();
-        prop_assert_eq!(said.last(), Some(&Inbound::Update(whole)));
+        let said: Vec<PeerMessage> = frames.iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+        prop_assert_eq!(said.last(), Some(&PeerMessage::Update(whole)));
     }
 
     /// RoundClosed in the middle of an update: the device stops, and is not cut off for it.
@@ -361,15 +361,15 @@ proptest! {
         let said = hear(&mut connection, &stream);
         for inbound in &said {
             match inbound {
-                Inbound::Update(update) => prop_assert_eq!(update, &whole),
-                Inbound::Fault(_) => {}
-                Inbound::Hello(_) | Inbound::Stranger | Inbound::Refused(_) => prop_assert!(!greet),
+                PeerMessage::Update(update) => prop_assert_eq!(update, &whole),
+                PeerMessage::Fault(_) => {}
+                PeerMessage::Hello(_) | PeerMessage::OtherDevice | PeerMessage::Refused(_) => prop_assert!(!greet),
                 other => panic!("{other:?} was never sent"),
             }
         }
         prop_assert!(connection.pending() <= OUTBOX_MAX + 2, "{}", connection.pending());
         sent(&mut connection);
-        let faults = said.iter().filter(|inbound| matches!(inbound, Inbound::Fault(_))).count();
+        let faults = said.iter().filter(|inbound| matches!(inbound, PeerMessage::Fault(_))).count();
         prop_assert_eq!(connection.traffic().faults as usize, faults, "every one is counted");
     }
 
@@ -394,7 +394,7 @@ proptest! {
         // Bytes may be counted anew; what was dropped stays counted.
         say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
         hear(&mut connection, &[5, 1, 2, 3, 4, 0]);
-        connection.forget_traffic();
+        connection.reset_traffic();
         let traffic = connection.traffic();
         prop_assert_eq!((traffic.up, traffic.down, traffic.faults), (0, 0, 1));
         prop_assert!(traffic.frames.framing + traffic.frames.check + traffic.frames.header >= 1);
@@ -408,7 +408,7 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     let refusal_of = |hello: Hello| {
         let mut connection = Connection::new(gate());
         let said = say(&mut connection, &ToServer::Hello(hello), &[]);
-        let [Inbound::Refused(refusal)] = said.as_slice() else { panic!("{said:?}") };
+        let [PeerMessage::Refused(refusal)] = said.as_slice() else { panic!("{said:?}") };
         assert_eq!(sent(&mut connection), vec![(ToDevice::Refused(*refusal), Vec::new())]);
         *refusal
     };
@@ -427,7 +427,7 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     assert!(plain[at + 1..].iter().all(|b| *b != 0));
     let tail = &plain[at + 1..];
     let wire = [&[at as u8 + 1][..], &plain[..at], &[tail.len() as u8 + 1], tail, &[0]].concat();
-    assert_eq!(hear(&mut connection, &wire), vec![Inbound::Refused(version)]);
+    assert_eq!(hear(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
 }
 
 /// Bits that have no meaning here are ignored, those of a fleet's own tasks as well; a campaign that needs one says which.
@@ -442,7 +442,7 @@ fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
         bold.capabilities.encodings |= 0xF8;
         let mut connection = Connection::new(gate());
         let said = say(&mut connection, &ToServer::Hello(bold), &[]);
-        assert!(matches!(said[..], [Inbound::Hello(heard)] if heard == bold), "{said:?}");
+        assert!(matches!(said[..], [PeerMessage::Hello(heard)] if heard == bold), "{said:?}");
     }
     let request = Request {
         task: Task::FeatureSums { first: 0, count: 1 },
@@ -467,8 +467,8 @@ fn nothing_but_hello_is_heard_before_hello() {
     let mut connection = Connection::new(gate());
     let opening = opening(1, 2, 1, Encoding::F32, false);
     let (frames, _) = update_frames(&opening, 256, 1);
-    assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Fault(Fault::Unexpected)]);
-    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(hear(&mut connection, &frames.concat()), vec![PeerMessage::Fault(Fault::Unexpected)]);
+    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(connection.pending(), 0, "and not answered");
     assert_eq!(
         connection.traffic(),
@@ -493,7 +493,7 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     connection.send(ToDevice::Fault(Fault::Malformed));
     assert!(connection.is_mid_update() && connection.pending() > 0);
     let again = hello(DEVICE, (8, 2, 1), 200);
-    assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![Inbound::Hello(again)]);
+    assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![PeerMessage::Hello(again)]);
     assert!(!connection.is_mid_message() && connection.pending() == 1 && connection.unanswered().is_none());
     // Its new frame limit holds, and rounds go on.
     connection.open(&opening);
@@ -501,7 +501,7 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     assert_eq!(told[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
     assert!(told.iter().all(|(_, body)| body.len() < 200));
     let (frames, whole) = update_frames(&opening, 200, 1);
-    assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Update(whole)]);
+    assert_eq!(hear(&mut connection, &frames.concat()), vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 0);
 }
 
@@ -509,7 +509,7 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
 fn a_second_hello_of_another_device_has_no_place() {
     let mut connection = greeted(256);
     let again = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 4096));
-    assert_eq!(say(&mut connection, &again, &[]), vec![Inbound::Stranger]);
+    assert_eq!(say(&mut connection, &again, &[]), vec![PeerMessage::OtherDevice]);
     assert_eq!(sent(&mut connection), vec![(ToDevice::Fault(Fault::Unexpected), Vec::new())]);
     assert_eq!(connection.traffic().faults, 1);
 }
@@ -517,18 +517,18 @@ fn a_second_hello_of_another_device_has_no_place() {
 /// On a line that outlasts conversations a device may not know that this one has begun.
 #[test]
 fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
-    let mut connection = Connection::lasting(gate());
+    let mut connection = Connection::persistent(gate());
     let greet = vec![(ToDevice::Fault(Fault::Greet), Vec::new())];
     assert_eq!(sent(&mut connection), greet);
-    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(sent(&mut connection), greet);
     hear(&mut connection, &[9; 1000]);
     assert_eq!(sent(&mut connection), vec![], "noise is not answered");
     hear(&mut connection, &[0]);
     let first = hello(DEVICE, (8, 2, 1), 256);
-    assert_eq!(say(&mut connection, &ToServer::Hello(first), &[]), vec![Inbound::Hello(first)]);
+    assert_eq!(say(&mut connection, &ToServer::Hello(first), &[]), vec![PeerMessage::Hello(first)]);
     let stranger = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256));
-    assert_eq!(say(&mut connection, &stranger, &[]), vec![Inbound::Stranger]);
+    assert_eq!(say(&mut connection, &stranger, &[]), vec![PeerMessage::OtherDevice]);
 }
 
 /// A round that was sent and never answered is sent again as it was; any answer ends that.
@@ -545,7 +545,7 @@ fn an_unanswered_round_is_sent_again() {
     let answers: [Vec<u8>; 2] = [frame(&ToServer::Decline(decline), &[]), frames[0].clone()];
     for answer in answers {
         let mut connection = greeted(256);
-        connection.open_again();
+        connection.resend_round();
         assert_eq!((connection.pending(), connection.unanswered().is_some()), (0, false), "nothing is open");
         connection.open(&opening);
         assert!(connection.unanswered().is_none(), "it has not been sent yet");
@@ -556,7 +556,7 @@ fn an_unanswered_round_is_sent_again() {
         say(&mut connection, &ToServer::Decline(other), &[]);
         say(&mut connection, &ToServer::Alive, &[]);
         assert!(connection.unanswered().is_some());
-        connection.open_again();
+        connection.resend_round();
         assert_eq!(sent(&mut connection), first);
         // Who asks for chunks is receiving it, and may have begun anew since. Found by simulated disasters.
         for (round, asked) in [(2, 0), (3, 1), (3, 2)] {
@@ -567,7 +567,7 @@ fn an_unanswered_round_is_sent_again() {
         hear(&mut connection, &answer);
         sent(&mut connection);
         assert!(connection.unanswered().is_none());
-        connection.open_again();
+        connection.resend_round();
         assert_eq!((connection.pending(), connection.traffic().reopened), (0, 1));
         connection.open(&opening);
         connection.close_round(id);
@@ -587,11 +587,11 @@ fn an_update_of_more_than_was_asked_is_refused() {
         UpdateHead { id: RoundId { round: 3, stage: 1 }, samples: 1, skipped: 0, tensors }
     };
     let mut connection = greeted(4096);
-    let refused = vec![Inbound::Fault(Fault::Tensors)];
+    let refused = vec![PeerMessage::Fault(Fault::Tensors)];
     // Before any round is open, and for another round: not read, and its chunks are stale.
     let early = announce(400, 500, 1);
     let id = early.id;
-    assert_eq!(say(&mut connection, &ToServer::Update(early), &[]), vec![Inbound::Unread(id)]);
+    assert_eq!(say(&mut connection, &ToServer::Update(early), &[]), vec![PeerMessage::UnreadUpdate(id)]);
     let chunk = ToServer::Chunk(Chunk { id, tensor: 0, offset: 0 });
     assert_eq!(say(&mut connection, &chunk, &[0; 4056]), vec![]);
     assert!(!connection.is_mid_message());
@@ -626,7 +626,7 @@ fn chunks_that_were_not_announced_are_faults() {
     let chunk = |id, tensor, offset| Chunk { id, tensor, offset };
     let fault = |connection: &mut Connection, chunk, len: usize| {
         let said = say(connection, &ToServer::Chunk(chunk), &vec![0; len]);
-        let [Inbound::Fault(fault)] = said.as_slice() else { panic!("{said:?}") };
+        let [PeerMessage::Fault(fault)] = said.as_slice() else { panic!("{said:?}") };
         *fault
     };
     let step = u32::from(whole.descriptors[0].chunk);
@@ -638,8 +638,8 @@ fn chunks_that_were_not_announced_are_faults() {
     assert_eq!(fault(&mut connection, chunk(opening.id, 0, step), bytes - 4), Fault::Tensors);
     assert_eq!(fault(&mut connection, chunk(RoundId { round: 8, stage: 0 }, 0, 0), bytes), Fault::Unexpected);
     // None of it disturbed the update.
-    let said: Vec<Inbound> = frames[1..].iter().flat_map(|frame| hear(&mut connection, frame)).collect();
-    assert_eq!(said, vec![Inbound::Update(whole)]);
+    let said: Vec<PeerMessage> = frames[1..].iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+    assert_eq!(said, vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 6);
 }
 
@@ -651,7 +651,7 @@ fn a_decline_ends_a_half_update() {
     let (frames, _) = update_frames(&opening, 128, 1);
     hear(&mut connection, &frames[0]);
     let decline = Decline { id: opening.id, reason: DeclineReason::UpdateNonFinite };
-    assert_eq!(say(&mut connection, &ToServer::Decline(decline), &[]), vec![Inbound::Decline(decline)]);
+    assert_eq!(say(&mut connection, &ToServer::Decline(decline), &[]), vec![PeerMessage::Decline(decline)]);
     assert!(!connection.is_mid_message());
     assert_eq!(hear(&mut connection, &frames[1]), vec![]);
 }
@@ -708,7 +708,7 @@ fn devices_that_choose_no_ridge_are_not_asked_to() {
         };
         connection.open(&opening(1, choice));
         assert_eq!(asked(&mut connection), if chooses { choice } else { plain });
-        connection.open_again();
+        connection.resend_round();
         assert_eq!(asked(&mut connection), if chooses { choice } else { plain });
         connection.open(&opening(2, plain));
         assert_eq!(asked(&mut connection), plain);

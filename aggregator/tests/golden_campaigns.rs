@@ -3,8 +3,8 @@
 
 use crate::common::Scratch;
 use crate::common::golden::{RESUMED, Underway, configuration, copy, directory, make};
+use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::check::inspect;
 use fedspan_engine::Phase;
 
 /// Directories of `tests/golden`, each with the round that was open, how many had answered, and whether this version writes such ones:
@@ -33,12 +33,12 @@ fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
     );
     let said = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
     let said = Fleet::parse("fleet.toml", &said).unwrap();
-    let found = inspect(&said).unwrap().expect("a campaign");
+    let found = check(&said).unwrap().expect("a campaign");
     let differs = "begun under another configuration:\n- aggregation.rule = \"trimmed-mean\"\n+ aggregation.rule = \"mean\"\nput the \
                    lines back";
     assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");
 
-    let found = inspect(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
+    let found = check(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
     let kept = "settings that the campaign began with and the file does not say: seed = 8, data.outputs = 2, model.init = \"power\", \
                 model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
@@ -59,7 +59,7 @@ fn this_version_goes_on_with_each_and_decides_the_same() {
         }
         copy(name, &state);
         let text = configuration(name, &state);
-        let found = inspect(&Fleet::parse("fleet.toml", &text).unwrap()).unwrap().expect("a campaign");
+        let found = check(&Fleet::parse("fleet.toml", &text).unwrap()).unwrap().expect("a campaign");
         assert!(found.faults.is_empty(), "{name}: {found:?}");
         let counted = format!("with {} updates", middle.1);
         assert!(found.seen.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::common::Scratch;
 use crate::common::campaign::honest;
 use crate::common::kept::{configuration, coordinator};
+use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::check::inspect;
 use fedspan_aggregator::store::{Store, StoreError};
 use fedspan_engine::{Action, Event, Phase};
 use fedspan_protocol::frame::crc32c;
@@ -43,7 +43,7 @@ fn this_version_goes_on_with_it() {
     let state = scratch.path().join("state");
     copy(5, &state);
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
-    let found = inspect(&fleet).unwrap().expect("a campaign");
+    let found = check(&fleet).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
     assert!(found.seen.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
 
@@ -60,7 +60,7 @@ fn this_version_goes_on_with_it() {
         coordinator.handle(5, Event::Joined(device));
         coordinator.handle(5, Event::Update(device, honest(device, &opening)));
     }
-    let actions = coordinator.settle().unwrap().actions;
+    let actions = coordinator.flush().unwrap().actions;
     let committed = actions.iter().find_map(|action| match action {
         Action::Commit(record) => Some(record.participants.clone()),
         _ => None,
@@ -86,7 +86,7 @@ fn refused(format: u32) {
         assert!(error.to_string().contains(&what), "{error}");
     };
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
-    says(inspect(&fleet).unwrap_err());
+    says(check(&fleet).unwrap_err());
     for name in FILES {
         assert!(
             std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(format).join(name)).unwrap()

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Scratch, closed, kept, output, spawned};
-use fedspan_aggregator::store::{FILE, KEY_FILE, Snapshot, Store};
+use fedspan_aggregator::store::{FILE, KEY_FILE, OfflineStore, Store};
 use getrandom::SysRng;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use safetensors::SafeTensors;
@@ -426,8 +426,8 @@ fn keeps(kept: &Kept, journal: bool) {
 /// A journal that was not kept for a while has a gap, and nothing else is wrong with it.
 #[test]
 fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
-    type Course = &'static [(bool, &'static [usize])];
-    let cases: [(Course, &str); 8] = [
+    type JournalCheck = &'static [(bool, &'static [usize])];
+    let cases: [(JournalCheck, &str); 8] = [
         // The rest of a round, and all of one.
         (&[(false, &[5, 1]), (true, &[2])], "a gap of rounds 3 to 4 (not kept)"),
         (&[(false, &[5, 1]), (true, &[5, 2])], "a gap of rounds 3 to 4 (not kept)"),
@@ -468,7 +468,7 @@ fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
 /// What a gap does not explain is wrong as before.
 #[test]
 fn a_gap_hides_nothing_else() {
-    type Course = [(bool, &'static [usize]); 2];
+    type JournalCheck = [(bool, &'static [usize]); 2];
     fn replace(kept: &Kept, number: u64, from: &str, to: &str) {
         let old = line(kept, number);
         assert!(old.contains(from), "{old}");
@@ -478,7 +478,7 @@ fn a_gap_hides_nothing_else() {
     }
     // Lines 0 to 17 are from before; 18 is that of the server that goes on.
     let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
-    let cases: [(&Course, Damage, &str); 9] = [
+    let cases: [(&JournalCheck, Damage, &str); 9] = [
         (
             whole,
             |kept| replace(kept, 18, "\"after\":4", "\"after\":2"),
@@ -649,7 +649,7 @@ fn a_setting_that_the_file_does_not_say_is_the_stored_one() {
 #[test]
 fn a_server_waits_for_a_check_that_is_reading() {
     let kept = Kept::new();
-    let reading = Snapshot::of(&kept.state()).unwrap().unwrap();
+    let reading = OfflineStore::open(&kept.state()).unwrap().unwrap();
     let waiting = std::thread::scope(|scope| {
         let server = scope.spawn(|| kept.served());
         std::thread::sleep(Duration::from_millis(300));

@@ -8,8 +8,8 @@ use std::sync::{PoisonError, RwLock};
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use fedspan_aggregator::keys::{
-    Answer, Cost, Damage, Derivation, KeyStore, KeyStoreError, LinesError, Listed, Mistake, Range, Request,
-    State, Unlock, UnlockError, Which, read_keys,
+    Answer, Argon2Cost, Corruption, Derivation, DeviceRange, DeviceSelector, KeyState, KeyStatus, KeyStore,
+    KeyStoreError, KeyTextError, LineMistake, Request, Unlock, UnlockError, read_keys,
 };
 use fedspan_files::FileError;
 use fedspan_protocol::frame::crc32c;
@@ -37,8 +37,8 @@ fn key_file() -> Unlock {
 }
 
 /// One guess takes no time.
-fn cheap() -> Cost {
-    Cost::new(64, 1, 1).unwrap()
+fn cheap() -> Argon2Cost {
+    Argon2Cost::new(64, 1, 1).unwrap()
 }
 
 /// A store with a device of every state: 3 active, 5 rotating, 7 revoked, 9 added again.
@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// What is wrong with these bytes.
-    fn damage(&self, bytes: &[u8]) -> Damage {
+    fn damage(&self, bytes: &[u8]) -> Corruption {
         // A new file: to overwrite one takes the file system much longer.
         std::fs::remove_file(&self.path).unwrap();
         let mut options = std::fs::OpenOptions::new();
@@ -98,7 +98,7 @@ fn forged(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn listed(store: &KeyStore) -> Vec<Listed> {
+fn listed(store: &KeyStore) -> Vec<KeyStatus> {
     store.keys().read(|table| table.list().collect())
 }
 
@@ -121,7 +121,7 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
     assert_eq!(keys.iter().map(|key| (key.0, key.1)).collect::<Vec<_>>(), [(3, 0), (5, 0), (5, 1), (9, 1)]);
     assert_eq!(
         rows.iter().map(|row| row.state).collect::<Vec<_>>(),
-        [State::Active, State::Rotating, State::Revoked, State::Active]
+        [KeyState::Active, KeyState::Rotating, KeyState::Revoked, KeyState::Active]
     );
     drop(store);
     let bytes = std::fs::read(&path).unwrap();
@@ -232,12 +232,12 @@ fn every_truncation_is_an_error() {
     for got in 0..bytes.len() {
         let damage = store.damage(&bytes[..got]);
         match got {
-            0..HEADER => assert_eq!(damage, Damage::Truncated { needed: HEADER + 20, got }),
-            _ => assert_eq!(damage, Damage::Truncated { needed: bytes.len(), got }),
+            0..HEADER => assert_eq!(damage, Corruption::Truncated { needed: HEADER + 20, got }),
+            _ => assert_eq!(damage, Corruption::Truncated { needed: bytes.len(), got }),
         }
     }
     let long = [&bytes[..], &[0, 0]].concat();
-    assert_eq!(store.damage(&long), Damage::Trailing { extra: 2 });
+    assert_eq!(store.damage(&long), Corruption::Trailing { extra: 2 });
 }
 
 /// By accident, the checksum says so; on purpose, the tag.
@@ -251,10 +251,10 @@ fn every_flip_of_every_bit_is_an_error() {
         flipped[at] ^= 1 << bit;
         let by_accident = store.damage(&flipped);
         match at {
-            0..8 => assert_eq!(by_accident, Damage::NotKeys),
-            8..10 => assert!(matches!(by_accident, Damage::Version { known: 1, .. })),
-            64..HEADER => assert!(!matches!(by_accident, Damage::Secret { .. })),
-            _ => assert!(matches!(by_accident, Damage::Corrupted { .. }), "{at}: {by_accident}"),
+            0..8 => assert_eq!(by_accident, Corruption::NotKeys),
+            8..10 => assert!(matches!(by_accident, Corruption::Version { known: 1, .. })),
+            64..HEADER => assert!(!matches!(by_accident, Corruption::Secret { .. })),
+            _ => assert!(matches!(by_accident, Corruption::Corrupted { .. }), "{at}: {by_accident}"),
         }
         if at >= bytes.len() - 4 {
             // Forging the checksum mends it.
@@ -263,8 +263,8 @@ fn every_flip_of_every_bit_is_an_error() {
         let on_purpose = store.damage(&forged(flipped));
         match at {
             0..10 | 64..HEADER => {}
-            10..40 => assert!(matches!(on_purpose, Damage::Derivation { .. }), "{at}: {on_purpose}"),
-            _ => assert_eq!(on_purpose, Damage::Secret { passphrase: false }, "{at}"),
+            10..40 => assert!(matches!(on_purpose, Corruption::Derivation { .. }), "{at}: {on_purpose}"),
+            _ => assert_eq!(on_purpose, Corruption::Secret { passphrase: false }, "{at}"),
         }
     }
 }
@@ -317,7 +317,7 @@ fn rows_that_verify_and_make_no_sense_are_refused() {
         (row(4, 1, 2, NOW, [1, 1]), "rotating, and revoked"),
         (row(4, 0, 2, never, [1, 1]), "rotating to the first epoch"),
     ] {
-        assert_eq!(store.damage(&sealed(&[good(), bad])), Damage::Row { row: 1 }, "{what}");
+        assert_eq!(store.damage(&sealed(&[good(), bad])), Corruption::Row { row: 1 }, "{what}");
     }
     let fine = [good(), row(4, 1, 2, never, [1, 1]), row(5, 0, 0, NOW, [0, 0])];
     std::fs::write(&store.path, sealed(&fine)).unwrap();
@@ -344,14 +344,14 @@ fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
         (7, 1, 1),
         (0, 0, 0),
     ] {
-        assert_eq!(Cost::new(memory, passes, lanes), None);
+        assert_eq!(Argon2Cost::new(memory, passes, lanes), None);
         let mut hostile = bytes.clone();
         for (at, value) in [(12, memory), (16, passes), (20, lanes)] {
             hostile[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
         }
         std::fs::write(&path, forged(hostile)).unwrap();
         let error = KeyStore::open(&path, &unlock, entropy(2)).unwrap_err();
-        let refused = Damage::Derivation { kind: 1, memory, passes, lanes };
+        let refused = Corruption::Derivation { kind: 1, memory, passes, lanes };
         assert!(matches!(error, KeyStoreError::Damaged { damage, .. } if damage == refused), "{error}");
     }
     // A length that would be terabytes is none that rows have, or more than is there.
@@ -359,8 +359,8 @@ fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
     hostile[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
     std::fs::write(&path, forged(hostile)).unwrap();
     assert!(KeyStore::open(&path, &unlock, entropy(2)).is_err());
-    assert!(Cost::new(1 << 20, 2, 4).is_some());
-    assert_eq!(Cost::new(1 << 16, 3, 4), Some(Cost::RECOMMENDED));
+    assert!(Argon2Cost::new(1 << 20, 2, 4).is_some());
+    assert_eq!(Argon2Cost::new(1 << 16, 3, 4), Some(Argon2Cost::RECOMMENDED));
 }
 
 #[test]
@@ -493,15 +493,15 @@ fn after_the_last_round_a_rotation_takes_effect_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
     let mut store = filled(&path, &key_file());
-    let device = listed(&store).iter().find(|row| row.state == State::Active).unwrap().device;
-    let rotate = Request::Rotate(Which::These(vec![Range::from((device, device))]));
+    let device = listed(&store).iter().find(|row| row.state == KeyState::Active).unwrap().device;
+    let rotate = Request::Rotate(DeviceSelector::These(vec![DeviceRange::from((device, device))]));
     let Answer::Changed(rows) = store.perform(&rotate, 9).unwrap() else { panic!() };
     let (epoch, keys) = (rows[0].epoch, store.keys());
-    assert!(rows[0].state == State::Rotating && keys.lookup(device, epoch - 1).is_some());
+    assert!(rows[0].state == KeyState::Rotating && keys.lookup(device, epoch - 1).is_some());
     store.rounds_over().unwrap();
     assert!(keys.lookup(device, epoch - 1).is_none() && keys.lookup(device, epoch).is_some());
     let Answer::Changed(rows) = store.perform(&rotate, 10).unwrap() else { panic!() };
-    assert_eq!((rows[0].state, rows[0].epoch), (State::Active, epoch + 1));
+    assert_eq!((rows[0].state, rows[0].epoch), (KeyState::Active, epoch + 1));
     assert!(keys.lookup(device, epoch).is_none());
     drop(store);
     let store = KeyStore::open(&path, &key_file(), entropy(5)).unwrap();
@@ -585,8 +585,8 @@ fn key_files_and_passphrase_files_are_read_and_checked() {
     let lines = write("lines", format!("7 2 {hex}\n").as_bytes());
     assert_eq!(read_keys(&lines).unwrap()[&7].epoch(), 2);
     std::fs::set_permissions(&lines, Permissions::from_mode(0o640)).unwrap();
-    assert!(matches!(read_keys(&lines), Err(LinesError::File(FileError::Exposed { .. }))));
+    assert!(matches!(read_keys(&lines), Err(KeyTextError::File(FileError::Exposed { .. }))));
     let error = read_keys(&write("lines2", b"7 2\n")).unwrap_err();
-    assert!(matches!(error, LinesError::Line { line: 1, mistake: Mistake::Fields, .. }), "{error}");
-    assert!(matches!(read_keys(&directory.path().join("none")), Err(LinesError::Missing { .. })));
+    assert!(matches!(error, KeyTextError::Line { line: 1, mistake: LineMistake::Fields, .. }), "{error}");
+    assert!(matches!(read_keys(&directory.path().join("none")), Err(KeyTextError::Missing { .. })));
 }

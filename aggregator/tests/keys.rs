@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_aggregator::keys::{
-    AcceptedKey, Entropy, KeyError, KeyTable, Keys, Mistake, Refusal, State, parse_keys,
+    AcceptedKey, ActiveKeys, Entropy, KeyError, KeyState, KeyTable, LineMistake, LookupError, parse_keys,
 };
 use fedspan_protocol::secure::Key;
 use proptest::prelude::*;
@@ -134,9 +134,9 @@ proptest! {
             for row in table.list() {
                 let (current, previous) =
                     (model.current.contains_key(&row.device), model.previous.contains_key(&row.device));
-                let state = if previous { State::Rotating } else if current { State::Active } else { State::Revoked };
+                let state = if previous { KeyState::Rotating } else if current { KeyState::Active } else { KeyState::Revoked };
                 prop_assert_eq!((row.epoch, row.state), (model.last[&row.device], state));
-                prop_assert_eq!(row.revoked.is_some(), state == State::Revoked);
+                prop_assert_eq!(row.revoked.is_some(), state == KeyState::Revoked);
                 prop_assert_eq!(row.rotated.is_some(), row.epoch > 0);
             }
             prop_assert_eq!(table.accepted(), model.current.keys().copied().collect::<Vec<_>>());
@@ -155,35 +155,35 @@ proptest! {
 fn a_connection_learns_of_a_revocation_before_its_next_frame() {
     let mut table = KeyTable::new();
     table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
-    let keys = Keys::new(table.clone());
+    let keys = ActiveKeys::new(table.clone());
     let (seven, eight) = (keys.lookup(7, 0).unwrap(), keys.lookup(8, 0).unwrap());
     // A clone shares the keys: whoever decides, every connection hears it.
     table.revoke(&[7], NOW + 1).unwrap();
     assert!(!seven.is_accepted() && eight.is_accepted());
-    assert_eq!(table.lookup(7, 0).unwrap_err(), Refusal::Revoked);
-    assert_eq!(table.lookup(9, 0).unwrap_err(), Refusal::Unknown);
-    assert_eq!(table.lookup(8, 1).unwrap_err(), Refusal::Epoch { current: 0 });
+    assert_eq!(table.lookup(7, 0).unwrap_err(), LookupError::Revoked);
+    assert_eq!(table.lookup(9, 0).unwrap_err(), LookupError::Unknown);
+    assert_eq!(table.lookup(8, 1).unwrap_err(), LookupError::Epoch { current: 0 });
     assert_eq!(table.add(&[7], false, NOW, &mut entropy(2)), Err(KeyError::Revoked { device: 7, epoch: 0 }));
     table.add(&[7], true, NOW + 2, &mut entropy(2)).unwrap();
     assert!(!seven.is_accepted(), "a key that was withdrawn does not come back");
     let row = table.get(7).unwrap();
-    assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, State::Active, NOW, None));
+    assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, KeyState::Active, NOW, None));
 }
 
 /// The grace ends with the first round that closes after the rotation.
 #[test]
 fn a_rotation_accepts_both_keys_until_a_round_closes_and_the_old_one_never_again() {
-    let keys = Keys::default();
+    let keys = ActiveKeys::default();
     assert_eq!(keys.round_closed(), 0);
     let mut table = KeyTable::new();
     table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
     table.rotate(&[7], NOW, &mut entropy(2)).unwrap();
-    let keys = Keys::new(table);
+    let keys = ActiveKeys::new(table);
     let (old, new) = (keys.lookup(7, 0).unwrap(), keys.lookup(7, 1).unwrap());
     assert!(old.is_accepted() && new.is_accepted());
     assert_eq!(keys.round_closed(), 1);
     assert!(!old.is_accepted() && new.is_accepted());
-    assert_eq!(keys.find(7, 0).unwrap_err(), Refusal::Epoch { current: 1 });
+    assert_eq!(keys.find(7, 0).unwrap_err(), LookupError::Epoch { current: 1 });
     assert_eq!(keys.round_closed(), 0);
     assert!(new.is_accepted() && keys.lookup(8, 0).is_some());
 }
@@ -207,7 +207,7 @@ fn refusals_have_their_numbers_and_change_nothing() {
     assert_eq!(table.revoke(&[7], NOW), Err(revoked));
     assert_eq!(table.insert(7, Key::new(0, [0; 32]), NOW), Err(revoked));
     assert_eq!(table.export(&[7]).unwrap_err(), revoked);
-    assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::Nobody));
+    assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::NoDevices));
     assert_eq!(table.add(&[5, 5], false, NOW, &mut entropy), Err(KeyError::Twice { device: 5 }));
     assert_eq!(table.add(&[5], false, NOW, &mut Dry), Err(KeyError::NoEntropy));
     assert_eq!(table.export(&[5]).unwrap_err(), KeyError::Unknown { device: 5 });
@@ -247,16 +247,16 @@ fn lines_of_keys_are_read_and_mistakes_told_by_their_line() {
     assert_eq!((keys[&7].epoch(), keys[&7].expose()[..3].to_vec()), (u16::MAX, vec![0x01, 0x23, 0x45]));
     assert_eq!(keys[&u64::MAX].expose(), keys[&7].expose());
     for (line, mistake) in [
-        ("7 0".to_owned(), Mistake::Fields),
-        (format!("7 0 {key} more"), Mistake::Fields),
-        (format!("-1 0 {key}"), Mistake::Device),
-        (format!("18446744073709551616 0 {key}"), Mistake::Device),
-        (format!("7 65536 {key}"), Mistake::Epoch),
-        (format!("7 0 {}", &key[1..]), Mistake::Key),
-        (format!("7 0 {key}0"), Mistake::Key),
-        (format!("7 0 g{}", &key[1..]), Mistake::Key),
-        (format!("7 0 +{}", &key[1..]), Mistake::Key),
-        (format!("1 0 {key}"), Mistake::Twice),
+        ("7 0".to_owned(), LineMistake::Fields),
+        (format!("7 0 {key} more"), LineMistake::Fields),
+        (format!("-1 0 {key}"), LineMistake::Device),
+        (format!("18446744073709551616 0 {key}"), LineMistake::Device),
+        (format!("7 65536 {key}"), LineMistake::Epoch),
+        (format!("7 0 {}", &key[1..]), LineMistake::Key),
+        (format!("7 0 {key}0"), LineMistake::Key),
+        (format!("7 0 g{}", &key[1..]), LineMistake::Key),
+        (format!("7 0 +{}", &key[1..]), LineMistake::Key),
+        (format!("1 0 {key}"), LineMistake::Twice),
     ] {
         let text = format!("# title\n1 0 {key}\n{line}\n");
         assert_eq!(parse_keys(&text).unwrap_err(), (3, mistake), "{line}");

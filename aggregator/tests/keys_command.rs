@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::keys::{Cost, KeyStore, Keys, Unlock, parse_keys, read_keys};
+use fedspan_aggregator::keys::{ActiveKeys, Argon2Cost, KeyStore, Unlock, parse_keys, read_keys};
 use fedspan_aggregator::server::{Protection, Server, query};
 use fedspan_protocol::secure::{Key, Provision};
 use getrandom::SysRng;
@@ -270,14 +270,14 @@ fn commands_at_the_same_time_lose_nothing() {
 }
 
 /// Runs `test` while a server with a key store runs on the fleet's state.
-async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(Keys) -> T) -> T {
+async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(ActiveKeys) -> T) -> T {
     let text = format!("state = {:?}\n{CAMPAIGN}", at.join("state").display().to_string());
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let unlock = Unlock::from_key_file(&at.join("key")).unwrap();
     let (path, entropy) = (at.join("state/keys"), ChaCha20Rng::seed_from_u64(1));
     let store = match path.exists() {
         true => KeyStore::open(&path, &unlock, entropy).unwrap(),
-        false => KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy).unwrap(),
+        false => KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy).unwrap(),
     };
     let keys = store.keys();
     let protection = Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2)));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::common::campaign::{Setup, honest, live, plain, result, setup};
 use crate::common::storage::Disk;
-use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
-use fedspan_aggregator::journal::{Line, Outcome, Round};
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
+use fedspan_aggregator::journal::{CommittedRound, JournalEntry, Outcome};
 use fedspan_engine::{Action, Event, Opening, Phase, Update};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, RoundId};
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ struct Device {
 struct World {
     setup: Setup,
     disk: Disk,
-    coordinator: Coordinator,
+    coordinator: DurableEngine,
     now: u64,
     devices: Vec<Device>,
     sent: VecDeque<Event>,
@@ -52,14 +52,14 @@ impl World {
         world
     }
 
-    fn server(setup: &Setup, disk: &Disk) -> Coordinator {
+    fn server(setup: &Setup, disk: &Disk) -> DurableEngine {
         let campaign = Campaign {
             configuration: "a = 1".to_owned(),
             number: 7,
             expected: setup.fleet_size,
             journal: Some(0),
         };
-        Coordinator::new(setup.engine(), disk.store(), &campaign).unwrap().0
+        DurableEngine::new(setup.engine(), disk.store(), &campaign).unwrap().0
     }
 
     fn join(&mut self) {
@@ -113,7 +113,7 @@ impl World {
             }
         });
         self.coordinator.handle(self.now, event);
-        for action in self.coordinator.settle().unwrap().actions {
+        for action in self.coordinator.flush().unwrap().actions {
             match action {
                 Action::Open(device, opening) => self.opened(device, &opening),
                 Action::Acknowledge(device, ack) => {
@@ -152,7 +152,7 @@ impl World {
         let (mut rounds, mut open, mut last) = (Vec::new(), BTreeMap::new(), 0);
         for line in &lines {
             match serde_json::from_str(line).unwrap() {
-                Line::Opened(opened) => {
+                JournalEntry::Opened(opened) => {
                     assert!(opened.round > last);
                     match opened.continues {
                         Some(before) => assert_eq!(before, last),
@@ -160,10 +160,10 @@ impl World {
                     }
                     last = opened.round;
                 }
-                Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+                JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                     assert_eq!(open.insert(answer.device, answer.round), None, "counted twice");
                 }
-                Line::Committed(committed) => {
+                JournalEntry::Committed(committed) => {
                     assert_eq!(committed.round, last);
                     let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
                     assert_eq!(participants, open.keys().copied().collect());
@@ -221,11 +221,11 @@ proptest! {
         // What was kept of the rounds says the same.
         let mut kept: Vec<(u32, BTreeSet<u64>)> = Vec::new();
         let take = |line: &str| {
-            let round: Round = serde_json::from_str(line).unwrap();
+            let round: CommittedRound = serde_json::from_str(line).unwrap();
             kept.push((round.exchange, round.participants.into_iter().collect()));
             true
         };
-        world.coordinator.store().past().unwrap().rounds(take).unwrap();
+        world.coordinator.store().read_snapshot().unwrap().rounds(take).unwrap();
         let told: Vec<(u32, BTreeSet<u64>)> =
             rounds.into_iter().map(|(exchange, counted)| (exchange, counted.into_keys().collect())).collect();
         prop_assert_eq!(kept, told);

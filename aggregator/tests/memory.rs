@@ -4,8 +4,8 @@ use crate::common;
 use std::sync::Arc;
 
 use crate::common::{random, tensors};
-use fedspan_aggregator::connection::{Connection, Gate, Inbound};
-use fedspan_aggregator::keys::{Entropy, KeyError, KeyTable, Keys};
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
+use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyError, KeyTable};
 use fedspan_engine::Opening;
 use fedspan_engine::Request;
 use fedspan_engine::admission::Requirements;
@@ -49,17 +49,17 @@ fn request() -> Request {
     }
 }
 
-fn gate() -> Arc<Gate> {
+fn gate() -> Arc<Acceptor> {
     let mut table = KeyTable::new();
     for device in [1, 2] {
         table.insert(device, key(device), 0).unwrap();
     }
     let model = hello(1, 256).capabilities.model;
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
-    Arc::new(Gate::encrypted(
+    Arc::new(Acceptor::encrypted(
         Requirements::new(model, &[request()], None),
         welcome,
-        Keys::new(table),
+        ActiveKeys::new(table),
         Box::new(Same),
     ))
 }
@@ -145,9 +145,9 @@ impl World {
     /// In one heap, as far as the host lets it.
     fn hear(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        while let Some(said) = self.connection.hear(&mut input) {
+        while let Some(said) = self.connection.next_message(&mut input) {
             self.check();
-            self.updates += usize::from(matches!(said, Inbound::Update(_)));
+            self.updates += usize::from(matches!(said, PeerMessage::Update(_)));
         }
         self.check();
     }

@@ -25,7 +25,7 @@ fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
         .map(|line| {
             let began = Instant::now();
             store
-                .apply(&[account(line % DEVICES, line), Record::Line(line, format!("after {line}"))])
+                .apply(&[account(line % DEVICES, line), Record::JournalEntry(line, format!("after {line}"))])
                 .unwrap();
             began.elapsed()
         })
@@ -49,14 +49,14 @@ fn a_moment_stays_what_it_was_while_others_write() {
     let mut store = Store::open(scratch.path(), SysRng).unwrap();
     store.begin(7, "a = 1").unwrap();
     let accounts = (0..DEVICES).map(|device| account(device, device));
-    let lines =
-        (0..LINES).map(|line| Record::Line(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
+    let lines = (0..LINES)
+        .map(|line| Record::JournalEntry(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
     store.apply(&accounts.chain(lines).collect::<Vec<_>>()).unwrap();
     say("nobody reads", &write(&mut store, 200, LINES));
 
     let known = store.load().unwrap().unwrap();
     let began = Instant::now();
-    let past = store.past().unwrap();
+    let past = store.read_snapshot().unwrap();
     println!("a moment is held after {:?}", began.elapsed());
     let (reads, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -90,5 +90,5 @@ fn a_moment_stays_what_it_was_while_others_write() {
     .unwrap();
     assert_eq!(seen, 5, "it wants no more");
     drop(past);
-    assert_eq!(store.load().unwrap().unwrap().lines, LINES + 400);
+    assert_eq!(store.load().unwrap().unwrap().next_journal_line, LINES + 400);
 }

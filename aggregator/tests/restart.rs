@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
-use fedspan_aggregator::store::KeyPlace;
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
+use fedspan_aggregator::store::RoundKeyStorage;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};
 use fedspan_protocol::message::{AckOutcome, RoundId};
@@ -21,7 +21,7 @@ struct World {
     setup: Setup,
     devices: u64,
     disk: Disk,
-    coordinator: Coordinator,
+    coordinator: DurableEngine,
     /// What devices have sent, and the server has not seen.
     sent: VecDeque<Event>,
     acknowledged: BTreeSet<(u64, RoundId)>,
@@ -47,14 +47,14 @@ impl World {
         world
     }
 
-    fn server(setup: &Setup, disk: &Disk) -> Coordinator {
+    fn server(setup: &Setup, disk: &Disk) -> DurableEngine {
         let campaign = Campaign {
             configuration: "a = 1".to_owned(),
             number: 7,
             expected: setup.fleet_size,
             journal: Some(0),
         };
-        Coordinator::new(setup.engine(), disk.store(), &campaign).unwrap().0
+        DurableEngine::new(setup.engine(), disk.store(), &campaign).unwrap().0
     }
 
     fn join(&mut self) {
@@ -67,7 +67,7 @@ impl World {
             let Some(event) = self.sent.pop_front() else { break };
             self.coordinator.handle(0, event);
         }
-        let settled = self.coordinator.settle().unwrap();
+        let settled = self.coordinator.flush().unwrap();
         for action in settled.actions {
             match action {
                 Action::Open(device, opening) => {
@@ -123,7 +123,7 @@ fn a_deadline_that_was_extended_stays_extended() {
     world.step(8);
     let handle = |world: &mut World, now, event| {
         world.coordinator.handle(now, event);
-        world.coordinator.settle().unwrap().actions
+        world.coordinator.flush().unwrap().actions
     };
     let opening = world.coordinator.engine().open_round().unwrap().opening.clone();
     assert_eq!(world.coordinator.engine().wake(), Some(60));
@@ -168,14 +168,14 @@ fn what_a_campaign_fails_of_is_not_acknowledged() {
     let mut told = Vec::new();
     for device in 0..2 {
         world.coordinator.handle(0, Event::Update(device, opposite(device, &opening)));
-        told.push(world.coordinator.settle().unwrap());
+        told.push(world.coordinator.flush().unwrap());
     }
     assert!(matches!(told[0].actions.as_slice(), [Action::Acknowledge(0, _)]), "{told:?}");
     assert!(matches!(told[1].actions.as_slice(), [Action::Failed(_)]), "{told:?}");
     assert_eq!(told[1].lines, []);
     let stored = world.coordinator.store().load().unwrap().unwrap();
     assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [0]);
-    assert_eq!(stored.open(), Some(opening.id));
+    assert_eq!(stored.open_round(), Some(opening.id));
 }
 
 proptest! {
@@ -241,7 +241,7 @@ proptest! {
             while steps < 60 && !world.sent.is_empty() {
                 let event = world.sent.pop_front().unwrap();
                 world.coordinator.handle(0, event);
-                match world.coordinator.settle() {
+                match world.coordinator.flush() {
                     Ok(settled) => {
                         for action in settled.actions {
                             if let Action::Open(device, opening) = action {

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::keys::{Entropy, KeyError};
-use fedspan_aggregator::store::{Counted, FILE, KEY_FILE, Record, Store, StoreError, read};
+use fedspan_aggregator::store::{CountedUpdate, FILE, KEY_FILE, Record, Store, StoreError, read};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Checkpoint, DeviceId, Phase, Underway, Update};
 use fedspan_protocol::message::RoundId;
@@ -33,7 +33,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 32, cols: 1, values }],
     };
-    Record::Counted(RoundId { round, stage: 3 }, device, Counted { order, at: 20, update })
+    Record::Counted(RoundId { round, stage: 3 }, device, CountedUpdate { order, at: 20, update })
 }
 
 fn finds(bytes: &[u8]) -> bool {
@@ -70,7 +70,7 @@ fn a_key_lives_as_long_as_its_round() {
     assert!(!finds(&backup), "an update in the clear");
     store.apply(&[opened(8)]).unwrap();
     assert_eq!(key(path), None);
-    store.apply(&[counted(8, 0, 9), Record::Line(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(8, 0, 9), Record::JournalEntry(0, "{}".to_owned())]).unwrap();
     let second = key(path).expect("the key of round 8");
     assert_ne!(first, second);
     // All of a round in one breath with the opening of the next, and what counts there.
@@ -221,7 +221,7 @@ proptest! {
                 store = disk.store();
                 let stored = store.load().unwrap().unwrap();
                 // All of it, nothing of it, or, of two rounds, the end of the first.
-                let found = (stored.open().unwrap().round, stored.updates.len() as u32);
+                let found = (stored.open_round().unwrap().round, stored.updates.len() as u32);
                 prop_assert!([(before, from), (round, count), (round, 0)].contains(&found), "{found:?}");
                 (round, count) = found;
             }

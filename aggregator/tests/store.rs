@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};
+use fedspan_aggregator::store::{CampaignState, CountedUpdate, FILE, Record, Store, StoreError, read};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Checkpoint, DeviceId, Phase, Underway, Update, Waits};
 use fedspan_protocol::message::RoundId;
@@ -32,17 +32,23 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 3, cols: 1, values }],
     };
-    Record::Counted(RoundId { round, stage: 3 }, device, Counted { order, at: u64::from(order) + 20, update })
+    Record::Counted(
+        RoundId { round, stage: 3 },
+        device,
+        CountedUpdate { order, at: u64::from(order) + 20, update },
+    )
 }
 
-fn filled(directory: &Path) -> Stored {
+fn filled(directory: &Path) -> CampaignState {
     let mut store = Store::open(directory, SysRng).unwrap();
     assert_eq!(store.load().unwrap(), None);
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
-    store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::Line(0, "{}".to_owned())]).unwrap();
-    store.apply(&[counted(7, 0, 9), Record::Out(5)]).unwrap();
-    let waits = Record::Waits(Waits { deadline: Some(90), wanting: true });
-    store.apply(&[counted(7, 1, 1), waits, Record::Line(1, "[]".to_owned()), Record::Clock(33)]).unwrap();
+    store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::JournalEntry(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(7, 0, 9), Record::Excluded(5)]).unwrap();
+    let waits = Record::Deadline(Waits { deadline: Some(90), wanting: true });
+    store
+        .apply(&[counted(7, 1, 1), waits, Record::JournalEntry(1, "[]".to_owned()), Record::Clock(33)])
+        .unwrap();
     store.load().unwrap().unwrap()
 }
 
@@ -58,22 +64,25 @@ fn what_is_written_comes_back() {
         _ => unreachable!(),
     };
     assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
-    assert_eq!((stored.out.as_slice(), stored.lines, stored.clock), (&[5][..], 2, 33));
-    assert_eq!(stored.waits, Some(Waits { deadline: Some(90), wanting: true }));
+    assert_eq!((stored.excluded.as_slice(), stored.next_journal_line, stored.clock), (&[5][..], 2, 33));
+    assert_eq!(stored.deadline, Some(Waits { deadline: Some(90), wanting: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
     let mut store = Store::open(directory.path(), SysRng).unwrap();
     store.apply(&[counted(7, 2, 5)]).unwrap();
-    assert!(store.load().unwrap().unwrap().out.is_empty());
+    assert!(store.load().unwrap().unwrap().excluded.is_empty());
     store.apply(&[checkpoint(8, vec![1.0])]).unwrap();
     let now = store.load().unwrap().unwrap();
-    assert_eq!((now.updates, now.out, now.waits, now.lines), (Vec::new(), Vec::new(), None, 2));
+    assert_eq!(
+        (now.updates, now.excluded, now.deadline, now.next_journal_line),
+        (Vec::new(), Vec::new(), None, 2)
+    );
     assert_eq!(now.clock, 33, "it does not go back with the round");
     assert_eq!(store.journal(1).unwrap(), ["[]"]);
     // Another campaign: what happened has happened.
     store.begin(1, "seed = 2\n").unwrap();
     let now = store.load().unwrap().unwrap();
-    assert_eq!((now.campaign, now.checkpoint, now.lines), (1, None, 2));
+    assert_eq!((now.campaign, now.checkpoint, now.next_journal_line), (1, None, 2));
 }
 
 proptest! {
@@ -118,13 +127,13 @@ proptest! {
         let mut sure = 0;
         for (after, syncs) in faults {
             let mut store = disk.store();
-            let lines = store.load().unwrap().unwrap().lines;
+            let lines = store.load().unwrap().unwrap().next_journal_line;
             prop_assert!(lines == sure || lines == sure + 2, "{} {}", lines, sure);
             sure = lines;
             // A sync that fails is the worse of the two: what it was for is seen, and is not there.
             disk.fail(if syncs { Faults::Sync(after / 8) } else { Faults::After(after) });
             for _ in 0..4 {
-                let line = |number| Record::Line(number, "x".repeat(900));
+                let line = |number| Record::JournalEntry(number, "x".repeat(900));
                 let two = [line(sure), line(sure + 1)];
                 if store.apply(&two).is_err() {
                     if waits {
@@ -149,7 +158,7 @@ fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
     drop(filled(scratch.path()));
     drop(filled(other.path()));
     let (path, aside) = (scratch.path().join(FILE), scratch.path().join("aside"));
-    let line = |number| [Record::Line(number, "{}".to_owned())];
+    let line = |number| [Record::JournalEntry(number, "{}".to_owned())];
     let mut store = Store::open(scratch.path(), SysRng).unwrap();
     std::fs::copy(&path, scratch.path().join("older")).unwrap();
     store.apply(&line(2)).unwrap();
@@ -161,7 +170,7 @@ fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
     }
     std::fs::rename(&aside, &path).unwrap();
     store.apply(&line(3)).unwrap();
-    assert_eq!(store.load().unwrap().unwrap().lines, 4);
+    assert_eq!(store.load().unwrap().unwrap().next_journal_line, 4);
     // One of the same age of another campaign, an older one of this, an empty one.
     let mut empty = redb::Database::create(scratch.path().join("empty")).unwrap();
     assert!(empty.check_integrity().unwrap());
@@ -178,7 +187,7 @@ fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
     }
     store.apply(&line(4)).unwrap();
     drop(store);
-    assert_eq!(read(scratch.path()).unwrap().unwrap().lines, 5);
+    assert_eq!(read(scratch.path()).unwrap().unwrap().next_journal_line, 5);
 }
 
 /// A server that finds the rest of a campaign does not begin a new one in its place.
@@ -224,8 +233,8 @@ fn a_flipped_bit_after_a_crash_takes_nothing_back() {
     let (running, copy) = (Scratch::new(), Scratch::new());
     drop(filled(running.path()));
     let mut store = Store::open(running.path(), SysRng).unwrap();
-    store.apply(&[counted(7, 2, 12), Record::Line(2, "x".repeat(300))]).unwrap();
-    store.apply(&[counted(7, 3, 14), Record::Line(3, "y".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 2, 12), Record::JournalEntry(2, "x".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 3, 14), Record::JournalEntry(3, "y".repeat(300))]).unwrap();
     let expected = store.load().unwrap().unwrap();
     let whole = std::fs::read(running.path().join(FILE)).unwrap();
     std::fs::copy(running.path().join("round.key"), copy.path().join("round.key")).unwrap();

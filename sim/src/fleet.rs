@@ -5,7 +5,7 @@ mod task;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage, Traffic};
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::session::{Config, Millis, Protection};
@@ -295,7 +295,7 @@ pub struct SimDevice {
     /// The host's end.
     pub connection: Connection,
     /// What it said and the engine has not heard yet.
-    pub said: Vec<Inbound>,
+    pub said: Vec<PeerMessage>,
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
     wire: Vec<u8>,
@@ -306,7 +306,7 @@ pub struct SimDevice {
 impl SimDevice {
     /// A device that has just connected and said hello (found in `said`).
     #[must_use]
-    pub fn connect(session: SimSession, gate: Arc<Gate>) -> Self {
+    pub fn connect(session: SimSession, gate: Arc<Acceptor>) -> Self {
         let config = session.config();
         let mut device = Self {
             session,

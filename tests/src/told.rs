@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use fedspan_aggregator::journal::{self, Line, Outcome};
+use fedspan_aggregator::journal::{self, JournalEntry, Outcome};
 use fedspan_aggregator::store;
 use fedspan_protocol::frame::{Decoder, Fed, crc32c};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
@@ -49,7 +49,7 @@ pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -
     let mut representation = None;
     for line in &lines {
         match line {
-            Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+            JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                 if !counted.insert((answer.device, answer.round)) {
                     return Err(format!(
                         "device {} was counted twice in round {}",
@@ -58,7 +58,7 @@ pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -
                 }
                 open.insert(answer.device);
             }
-            Line::Committed(committed) => {
+            JournalEntry::Committed(committed) => {
                 rounds += 1;
                 let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
                 if participants != open || participants.len() != devices {
@@ -70,7 +70,7 @@ pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -
                 open.clear();
                 representation = Some(&committed.representation);
             }
-            Line::Resumed(_) => amid += usize::from(!open.is_empty()),
+            JournalEntry::Resumed(_) => amid += usize::from(!open.is_empty()),
             _ => {}
         }
     }

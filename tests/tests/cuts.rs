@@ -10,7 +10,7 @@ use std::convert::Infallible;
 
 use crate::common::{Board, DEVICE, Host, gate, keys, opening, protected, uncobs};
 use crate::torn::{Tear, Torn, WORD, torn_erasures, torn_writes};
-use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{
     Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings,
@@ -108,8 +108,8 @@ impl Heard {
         }
     }
 
-    fn said(&mut self, said: &Inbound) -> Result<(), String> {
-        let Inbound::Update(update) = said else { return Ok(()) };
+    fn said(&mut self, said: &PeerMessage) -> Result<(), String> {
+        let PeerMessage::Update(update) = said else { return Ok(()) };
         let bits: Vec<u32> =
             update.tensors.iter().flat_map(|tensor| tensor.values.iter().map(|v| v.to_bits())).collect();
         let known = self.updates.entry(update.id.round).or_insert_with(|| bits.clone());
@@ -135,7 +135,7 @@ fn exchange(
         let mut down = host.hear(&up);
         for said in std::mem::take(&mut host.said) {
             heard.said(&said)?;
-            if let (Inbound::Update(update), true) = (said, acks) {
+            if let (PeerMessage::Update(update), true) = (said, acks) {
                 host.connection.send(ToDevice::Ack(Ack { id: update.id, outcome: AckOutcome::Counted }));
                 heard.counted += 1;
             }

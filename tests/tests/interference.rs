@@ -7,7 +7,7 @@ use crate::common::{
     Board, DEVICE, Host, OTHER, WELCOME, converse, gate, joined, keys, opening, plain, plain_open, protected,
     react, recording, requirements, round, uncobs, unopened,
 };
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::Event;
 use fedspan_client::store::NoStore;
 use fedspan_hostile::Random;
@@ -34,7 +34,7 @@ fn a_recording_joins_nowhere_and_disturbs_nobody() {
             }));
             // Updates are longer than what is read from somebody who has not joined.
             let traffic = host.connection.traffic();
-            assert!(traffic.noise() >= u32::try_from(up.len() - 1).unwrap() && traffic.forged > 0);
+            assert!(traffic.protocol_errors() >= u32::try_from(up.len() - 1).unwrap() && traffic.forged > 0);
         }
     }
     // Into the conversation of the device that is there, before and in the middle of a round, on both ends.
@@ -54,7 +54,7 @@ fn a_recording_joins_nowhere_and_disturbs_nobody() {
         assert!(board.hear_all(&down).is_empty());
         host.hear(&up);
         host.hear(&update);
-        let [Inbound::Update(update)] = &host.said[..] else { panic!("{:?}", host.said) };
+        let [PeerMessage::Update(update)] = &host.said[..] else { panic!("{:?}", host.said) };
         let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
         host.connection.send(ToDevice::Ack(ack));
         host.said.clear();
@@ -90,10 +90,10 @@ fn no_flipped_bit_of_an_exchange_is_heard() {
         for frame in &up {
             for bit in 0..8 * frame.len() {
                 flips += 1;
-                let before = host.connection.traffic().noise();
+                let before = host.connection.traffic().protocol_errors();
                 assert!(host.hear(&[flipped(frame, bit)]).is_empty(), "an answer to damage");
                 assert!(host.said.is_empty(), "{:?}", host.said);
-                assert!(host.connection.traffic().noise() > before, "not counted");
+                assert!(host.connection.traffic().protocol_errors() > before, "not counted");
             }
             up_frames += 1;
             host.connection.receive(frame, &mut host.said);
@@ -278,7 +278,7 @@ fn a_hello_without_its_greeting_gets_nobody_in() {
     assert!(board.hear_all(&down).is_empty() && board.last.close && board.session.refusal().is_none());
     // A server without keys, or one that pretends to be, is not spoken to.
     let mut board = Board::new(DEVICE, protected(), NoStore, 1);
-    let mut host = Host::new(&Arc::new(Gate::plaintext(requirements(), WELCOME)));
+    let mut host = Host::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME)));
     board.link_up();
     let down = host.hear(&[plain(&message)]);
     assert_eq!((host.joined(), down.len()), (1, 1));
@@ -310,7 +310,7 @@ fn noise_under_sealed_headers_is_counted_and_nothing_else() {
         assert!(host.hear(&[wire]).is_empty() && host.said.is_empty());
     }
     assert!(board.drops() >= 3_000 && waiting.drops() >= 3_000);
-    assert!(host.connection.traffic().noise() >= 3_000);
+    assert!(host.connection.traffic().protocol_errors() >= 3_000);
     round(&mut board, &mut host, 1);
     assert_eq!(board.session.counters().counted, 1);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fedspan_aggregator::journal::{self, JournalError, Line, Outcome, Part};
+use fedspan_aggregator::journal::{self, JournalEntry, JournalError, JournalPhase, Outcome};
 use fedspan_aggregator::server::{Protection, Server, Status, query};
 use fedspan_sim::data::Dataset;
 use fedspan_sim::device::Identity;
@@ -55,15 +55,15 @@ fn data(scenario: &Scenario) -> Dataset {
     scenario.dataset(scenario.seed).expect("data")
 }
 
-async fn run(scenario: &Scenario, state: &Path) -> (Status, Vec<Line>) {
+async fn run(scenario: &Scenario, state: &Path) -> (Status, Vec<JournalEntry>) {
     let dataset = data(scenario);
     let plan = Plan { scenario, dataset: &dataset, unit: UNIT, state };
     let status = live::run(&plan, std::future::pending(), |_| {}).await.expect("a campaign");
     (status, journal::read(&state.join(journal::FILE)).expect("a journal"))
 }
 
-fn commits(lines: &[Line]) -> usize {
-    lines.iter().filter(|line| matches!(line, Line::Committed(_))).count()
+fn commits(lines: &[JournalEntry]) -> usize {
+    lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count()
 }
 
 fn all_equal(again: &Again, rounds: usize) {
@@ -73,7 +73,7 @@ fn all_equal(again: &Again, rounds: usize) {
     assert_eq!(again.replay.rounds(), rounds);
 }
 
-async fn agrees(participation: &str) -> Vec<Line> {
+async fn agrees(participation: &str) -> Vec<JournalEntry> {
     let scenario = scenario(participation);
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;
@@ -87,7 +87,8 @@ async fn agrees(participation: &str) -> Vec<Line> {
     assert!(timed.iter().all(|at| at.distance.is_some()));
     // Every answer of the server's is in the journal, in the words of its status.
     let outcomes = |wanted: Outcome| {
-        let answered = |line: &&Line| matches!(line, Line::Answered(one) if one.outcome == wanted);
+        let answered =
+            |line: &&JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == wanted);
         lines.iter().filter(answered).count() as u64
     };
     assert_eq!(outcomes(Outcome::Counted), status.updates.counted);
@@ -100,7 +101,7 @@ async fn the_adaptive_schedule_decides_the_same() {
     let lines = agrees(ADAPTIVE).await;
     // The first round is for the clock.
     let first = lines.iter().find_map(|line| match line {
-        Line::Opened(opened) if opened.phase == Part::Training => Some(opened.target),
+        JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
         _ => None,
     });
     assert_eq!(first, Some(16));
@@ -112,7 +113,7 @@ async fn the_fixed_schedule_decides_the_same() {
     let targets: Vec<usize> = lines
         .iter()
         .filter_map(|line| match line {
-            Line::Opened(opened) if opened.phase == Part::Training => Some(opened.target),
+            JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
             _ => None,
         })
         .collect();
@@ -182,7 +183,7 @@ async fn heads_with_a_memory_and_a_start_decide_the_same() {
     assert!(commits(&lines) > 12);
 }
 
-type Change<'a> = &'a dyn Fn(&mut Line);
+type Change<'a> = &'a dyn Fn(&mut JournalEntry);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_that_was_changed_is_found() {
@@ -191,7 +192,9 @@ async fn a_decision_that_was_changed_is_found() {
     let (_, lines) = run(&scenario, state.path()).await;
     let changed = |which: usize, change: Change<'_>| {
         let mut lines = lines.clone();
-        let decisions = lines.iter_mut().filter(|line| matches!(line, Line::Opened(_) | Line::Committed(_)));
+        let decisions = lines
+            .iter_mut()
+            .filter(|line| matches!(line, JournalEntry::Opened(_) | JournalEntry::Committed(_)));
         change(decisions.into_iter().nth(which).unwrap());
         again(&scenario, &lines).expect("the same campaign")
     };
@@ -213,16 +216,16 @@ async fn a_decision_that_was_changed_is_found() {
     }
 }
 
-fn matches_opened(line: &mut Line, change: impl Fn(&mut journal::Opened)) {
+fn matches_opened(line: &mut JournalEntry, change: impl Fn(&mut journal::Opened)) {
     match line {
-        Line::Opened(opened) => change(opened),
+        JournalEntry::Opened(opened) => change(opened),
         other => panic!("{other:?}"),
     }
 }
 
-fn matches_committed(line: &mut Line, change: impl Fn(&mut journal::Committed)) {
+fn matches_committed(line: &mut JournalEntry, change: impl Fn(&mut journal::Committed)) {
     match line {
-        Line::Committed(committed) => change(committed),
+        JournalEntry::Committed(committed) => change(committed),
         other => panic!("{other:?}"),
     }
 }
@@ -243,7 +246,7 @@ async fn any_beginning_of_a_journal_is_equal_as_far_as_it_goes() {
         }
     }
     // A line that no other line makes up for: an answer that counted.
-    let counted = |line: &Line| matches!(line, Line::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
+    let counted = |line: &JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
     let mut missing = lines.clone();
     missing.remove(lines.iter().position(counted).unwrap());
     let again = again(&scenario, &missing).expect("the same campaign");
@@ -295,7 +298,7 @@ async fn a_journal_of_something_else_is_refused() {
     assert_eq!(again_noisy.replay.rounds(), 0);
     assert!(again_noisy.replay.difference().is_some());
     // Nothing, or not from the beginning.
-    let journal_error = |lines: &[Line]| match again(&one, lines) {
+    let journal_error = |lines: &[JournalEntry]| match again(&one, lines) {
         Err(AgainError::Journal(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -304,7 +307,7 @@ async fn a_journal_of_something_else_is_refused() {
     // A device that the scenario does not have.
     let mut stranger = lines.clone();
     for line in &mut stranger {
-        if let Line::Answered(answered) = line
+        if let JournalEntry::Answered(answered) = line
             && answered.device == 5
         {
             answered.device = 99;
@@ -397,14 +400,20 @@ async fn a_campaign_of_several_servers_is_decided_again() {
         serve(&scenario, state.path(), End::Crashed(60)).await;
         serve(&scenario, state.path(), End::Finished).await;
         let lines = journal::read(&state.path().join(journal::FILE)).unwrap();
-        assert_eq!(lines.iter().filter(|line| matches!(line, Line::Resumed(_))).count(), 3);
+        assert_eq!(lines.iter().filter(|line| matches!(line, JournalEntry::Resumed(_))).count(), 3);
         // No round is repeated, whatever it had when the server went.
         assert_eq!(commits(&lines), 200);
         all_equal(&again(&scenario, &lines).expect("the same campaign"), 200);
         // Lines that are missing before a restart are missed.
-        let second =
-            lines.iter().enumerate().filter(|(_, line)| matches!(line, Line::Resumed(_))).nth(1).unwrap().0;
-        let opened = lines[..second].iter().rposition(|line| matches!(line, Line::Opened(_))).unwrap();
+        let second = lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| matches!(line, JournalEntry::Resumed(_)))
+            .nth(1)
+            .unwrap()
+            .0;
+        let opened =
+            lines[..second].iter().rposition(|line| matches!(line, JournalEntry::Opened(_))).unwrap();
         let mut missing = lines.clone();
         missing.drain(opened..second);
         assert!(matches!(again(&scenario, &missing), Err(AgainError::Journal(ReplayError::Gap { .. }))));

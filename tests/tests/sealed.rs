@@ -7,7 +7,7 @@ use crate::common::{
     Board, DEVICE, Host, K, WELCOME, converse, gate, keys, plain, protected, react, requirements, round,
     uncobs, unopened,
 };
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::Event;
 use fedspan_client::session::Protection;
 use fedspan_client::store::{Loaded, NoStore, Record, Store, StoreError};
@@ -20,7 +20,7 @@ fn a_round_under_a_key_shows_nothing_but_hello_and_costs_what_it_may() {
     let (mut board, mut host) = (Board::new(DEVICE, protected(), NoStore, 1), Host::new(&gate(&keys(), 1)));
     let hello = board.link_up();
     let (up, down) = converse(&mut board, &mut host, hello);
-    assert!(matches!(host.said[..], [Inbound::Hello(_)]), "{:?}", host.said);
+    assert!(matches!(host.said[..], [PeerMessage::Hello(_)]), "{:?}", host.said);
     host.said.clear();
     let headers = |frames: &[Vec<u8>]| frames.iter().map(|frame| uncobs(frame)[0]).collect::<Vec<_>>();
     assert_eq!((headers(&up), headers(&down)), (vec![0x10, 0x11], vec![0x12]));
@@ -46,11 +46,11 @@ fn a_round_under_a_key_shows_nothing_but_hello_and_costs_what_it_may() {
     assert!(update <= 460);
     assert_eq!(board.session.counters().counted, 1);
     let traffic = host.connection.traffic();
-    assert_eq!((traffic.noise(), traffic.unsent, traffic.frames.accepted), (0, 0, 2));
+    assert_eq!((traffic.protocol_errors(), traffic.unsent, traffic.frames.accepted), (0, 0, 2));
     // No word of the update is on the wire as it would be in the clear.
     let (mut bench, mut open) = (
         Board::new(DEVICE, Protection::Plaintext, NoStore, 1),
-        Host::new(&Arc::new(Gate::plaintext(requirements(), WELCOME))),
+        Host::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME))),
     );
     let hello = bench.link_up();
     converse(&mut bench, &mut open, hello);
@@ -130,7 +130,7 @@ fn line(mishap: Mishap, unlucky: usize) -> usize {
         }
         reopened += u32::from(host.connection.unanswered().is_some());
         if reopened == 10 {
-            host.connection.open_again();
+            host.connection.resend_round();
             reopened = 0;
         }
     }
@@ -153,12 +153,12 @@ fn whatever_is_lost_damaged_repeated_or_late_on_a_lasting_line_is_made_good() {
 fn a_sealed_refusal_is_believed() {
     let requirements = requirements().with_numeric(Numeric::I16);
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(1));
-    let gate = Arc::new(Gate::encrypted(requirements, WELCOME, keys(), entropy));
+    let gate = Arc::new(Acceptor::encrypted(requirements, WELCOME, keys(), entropy));
     let (mut board, mut host) = (Board::new(DEVICE, protected(), NoStore, 1), Host::new(&gate));
     let hello = board.link_up();
     let (up, down) = converse(&mut board, &mut host, hello);
     assert_eq!((up.len(), uncobs(&down[0])[0]), (1, 0x12));
-    assert!(board.last.close && matches!(host.said[..], [Inbound::Refused(Refusal::Capability(_))]));
+    assert!(board.last.close && matches!(host.said[..], [PeerMessage::Refused(Refusal::Capability(_))]));
     assert!(matches!(board.session.refusal(), Some(Refusal::Capability(_))));
 }
 

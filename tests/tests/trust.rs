@@ -6,8 +6,8 @@ use crate::common::{
     Board, DEVICE, Host, OTHER, SECRET, WELCOME, converse, gate, joined, keys, opening, plain, protected,
     requirements, round, table, uncobs, unopened, withdrawable,
 };
-use fedspan_aggregator::connection::{Gate, Inbound};
-use fedspan_aggregator::keys::Keys;
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
+use fedspan_aggregator::keys::ActiveKeys;
 use fedspan_client::Event;
 use fedspan_client::secure::Key;
 use fedspan_client::session::Protection;
@@ -37,7 +37,7 @@ fn who_has_another_key_is_nobody() {
 #[test]
 fn who_has_a_key_of_another_epoch_or_none_is_refused_in_the_clear_and_does_not_believe_it() {
     let with_keys = gate(&keys(), 1);
-    let without = Arc::new(Gate::plaintext(requirements(), WELCOME));
+    let without = Arc::new(Acceptor::plaintext(requirements(), WELCOME));
     let next = Protection::Key(Key::new(1, SECRET));
     for (device, protection, gate, refusal) in [
         (DEVICE, next, &with_keys, Refusal::UnknownDevice),
@@ -50,7 +50,7 @@ fn who_has_a_key_of_another_epoch_or_none_is_refused_in_the_clear_and_does_not_b
         let hello = board.link_up();
         let down = host.hear(&hello);
         assert_eq!(down, [plain(&ToDevice::Refused(refusal))]);
-        assert_eq!(host.said, [Inbound::Refused(refusal)]);
+        assert_eq!(host.said, [PeerMessage::Refused(refusal)]);
         assert!(board.hear_all(&down).is_empty());
         assert!(board.last.close);
         // Without a key it is all there is to believe.
@@ -83,7 +83,7 @@ fn a_revoked_key_is_not_heard_any_more_from_the_next_frame_on() {
         assert!(host.frames().is_empty(), "nothing more is said");
         let answers = host.hear(&update[after..]);
         assert!(answers.is_empty());
-        assert!(!host.said.is_empty() && host.said.iter().all(|said| *said == Inbound::Revoked));
+        assert!(!host.said.is_empty() && host.said.iter().all(|said| *said == PeerMessage::Revoked));
         // Nor does it come back.
         let mut host = Host::new(&gate);
         let hello = board.reconnect();
@@ -98,7 +98,7 @@ fn a_revoked_key_is_not_heard_any_more_from_the_next_frame_on() {
     let update = board.hear_all(&down);
     table.revoke(&[DEVICE], 1).unwrap();
     host.hear(&update);
-    assert_eq!((host.updates(), &host.said[..]), (0, &[Inbound::Revoked][..]));
+    assert_eq!((host.updates(), &host.said[..]), (0, &[PeerMessage::Revoked][..]));
     // A handshake that was begun before, and confirmed after.
     let (mut table, keys) = withdrawable();
     let (mut board, mut host) = (Board::new(DEVICE, protected(), NoStore, 1), Host::new(&gate(&keys, 1)));
@@ -106,7 +106,7 @@ fn a_revoked_key_is_not_heard_any_more_from_the_next_frame_on() {
     let alive = board.hear_all(&down);
     table.revoke(&[DEVICE], 1).unwrap();
     assert!(host.hear(&alive).is_empty());
-    assert_eq!(host.said, [Inbound::Revoked]);
+    assert_eq!(host.said, [PeerMessage::Revoked]);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_rotation_accepts_the_old_key_and_the_new_one_until_a_round_closes() {
     table.rotate(&[DEVICE], 1, &mut ChaCha20Rng::seed_from_u64(3)).unwrap();
     let new = table.export(&[DEVICE]).unwrap()[0].key().clone();
     assert_eq!(new.epoch(), 1);
-    let keys = Keys::new(table);
+    let keys = ActiveKeys::new(table);
     let gate = gate(&keys, 1);
     let (mut old, mut old_host) = joined(&gate, NoStore, 1);
     let mut board = Board::new(DEVICE, Protection::Key(new), NoStore, 2);
@@ -132,7 +132,7 @@ fn a_rotation_accepts_the_old_key_and_the_new_one_until_a_round_closes() {
     old_host.connection.open(&opening(2));
     assert!(old_host.frames().is_empty());
     old_host.hear(&old.wait(30_000));
-    assert_eq!(old_host.said, [Inbound::Revoked]);
+    assert_eq!(old_host.said, [PeerMessage::Revoked]);
     let mut again = Host::new(&gate);
     assert_eq!(again.hear(&old.reconnect()), [plain(&ToDevice::Refused(Refusal::UnknownDevice))]);
     round(&mut board, &mut host, 2);
@@ -144,7 +144,7 @@ fn a_rotation_accepts_the_old_key_and_the_new_one_until_a_round_closes() {
 fn one_devices_connection_never_carries_anothers_messages() {
     let mut table = table();
     table.insert(OTHER, Key::new(0, [0x77; 32]), 0).unwrap();
-    let gate = gate(&Keys::new(table), 1);
+    let gate = gate(&ActiveKeys::new(table), 1);
     let (mut board, mut host) = joined(&gate, NoStore, 1);
     let mut other = Board::new(OTHER, Protection::Key(Key::new(0, [0x77; 32])), NoStore, 2);
     let hello = other.link_up();
@@ -155,7 +155,7 @@ fn one_devices_connection_never_carries_anothers_messages() {
     let alive = other.hear_all(&answer);
     assert_eq!(alive.len(), 1);
     let down = host.hear(&alive);
-    assert!(host.said.contains(&Inbound::Stranger) && host.joined() == 0);
+    assert!(host.said.contains(&PeerMessage::OtherDevice) && host.joined() == 0);
     assert!(other.hear_all(&down).is_empty());
     host.said.clear();
     // Whatever it says now is under keys that nobody has.

@@ -5,8 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod hex;
 pub mod file_kind;
+pub mod hex;
 pub mod private_file;
 
 pub use file_kind::{other_than_a_file, regular};

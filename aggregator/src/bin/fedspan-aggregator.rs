@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use fedspan_aggregator::check::{check, located};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::export::{ExportError, export, export_told};
-use fedspan_aggregator::check::{inspect, located};
-use fedspan_aggregator::server::ask;
+use fedspan_aggregator::export::{ExportError, export, export_state};
+use fedspan_aggregator::server::fetch_export;
 use fedspan_engine::config::read_file;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -155,7 +155,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             }
             FleetCommand::Status { .. } => cli::status::status(&fleet.state).await,
             FleetCommand::Watch { .. } => cli::status::watch(&fleet.state).await,
-            FleetCommand::Check { .. } => printed(check(&fleet), "standard output"),
+            FleetCommand::Check { .. } => printed(print_check(&fleet), "standard output"),
             FleetCommand::Export { out, .. } => write_out(&fleet, &out).await,
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
                 Ok(code) => code,
@@ -251,8 +251,8 @@ fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
 }
 
 /// What is kept, line by line, and what is wrong with it.
-fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
-    let found = match inspect(fleet) {
+fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
+    let found = match check(fleet) {
         Ok(Some(found)) => found,
         Ok(None) => {
             return Ok(complain(FAILED, &format!("{}: no campaign was begun here", fleet.state.display())));
@@ -272,8 +272,8 @@ fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
 
 /// From the running server, or from its files.
 async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
-    let written = match ask(&fleet.state).await {
-        Ok(Some(told)) => export_told(fleet, &told, to),
+    let written = match fetch_export(&fleet.state).await {
+        Ok(Some(told)) => export_state(fleet, &told, to),
         Ok(None) => export(fleet, to),
         Err(error) => return complain(FAILED, &format!("{}: {error}", fleet.state.display())),
     };

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::journal::{Answered, Committed, Line, Opened, Outcome};
+use crate::journal::{Answered, Committed, JournalEntry, Opened, Outcome};
 use fedspan_engine::DeviceId;
 
 /// How far a journal has come.
 #[derive(Debug, Default)]
-pub(super) struct Course<'a> {
+pub(super) struct JournalCheck<'a> {
     /// The exchange that was opened last.
     pub(super) last: u32,
     /// Who has counted since, as far as lines say.
@@ -28,21 +28,23 @@ pub(super) struct Course<'a> {
     pub(super) wrong: Vec<String>,
 }
 
-impl<'a> Course<'a> {
-    pub(super) fn of(lines: &'a [Line]) -> Self {
+impl<'a> JournalCheck<'a> {
+    pub(super) fn new(lines: &'a [JournalEntry]) -> Self {
         let mut course = Self { is_over: true, ..Self::default() };
         for line in lines {
             match line {
                 // What was before it is of another campaign.
-                Line::Began(_) => {
+                JournalEntry::Began(_) => {
                     let wrong = std::mem::take(&mut course.wrong);
                     course = Self { is_over: true, wrong, ..Self::default() };
                 }
-                Line::Resumed(server) => course.resumed(server.after),
-                Line::Opened(opened) => course.opened(opened),
-                Line::Answered(answer) if answer.outcome == Outcome::Counted => course.counted(answer),
-                Line::Answered(_) => {}
-                Line::Committed(committed) => course.committed(committed),
+                JournalEntry::Resumed(server) => course.resumed(server.after),
+                JournalEntry::Opened(opened) => course.opened(opened),
+                JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
+                    course.counted(answer)
+                }
+                JournalEntry::Answered(_) => {}
+                JournalEntry::Committed(committed) => course.committed(committed),
             }
         }
         course

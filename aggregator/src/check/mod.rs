@@ -5,11 +5,11 @@ mod journal_check;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use self::journal_check::Course;
+use self::journal_check::JournalCheck;
 use crate::config::Fleet;
-use crate::durable_engine::{ResumeError, resumed, take_up};
-use crate::journal::{self, Line, Round, digest, sha256};
-use crate::store::{Snapshot, StoreError, Stored};
+use crate::durable_engine::{ResumeError, restore, with_stored_settings};
+use crate::journal::{self, CommittedRound, JournalEntry, digest, sha256};
+use crate::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::{DeviceId, Engine};
 use fedspan_files::regular;
 
@@ -18,7 +18,7 @@ const ANEW: &str = "move it away; the next start writes it anew from the databas
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inspection {
+pub struct CheckReport {
     /// What was looked at, a line each.
     pub seen: Vec<String>,
     /// What is wrong, a line each.
@@ -29,23 +29,23 @@ pub struct Inspection {
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be read, which is all there is to say then.
-pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
-    let Some(snapshot) = Snapshot::of(&fleet.state)? else { return Ok(None) };
+pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
+    let Some(snapshot) = OfflineStore::open(&fleet.state)? else { return Ok(None) };
     let Some(stored) = snapshot.load()? else { return Ok(None) };
     let (rounds, lines) = (snapshot.rounds()?, snapshot.journal()?);
-    let mut found = Inspection::default();
+    let mut found = CheckReport::default();
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let megabytes = snapshot.bytes() as f64 / 1e6;
     found.seen.push(format!("database: {megabytes:.1} MB, every page has its checksum"));
-    let taken = resumed(fleet, &stored.configuration).and_then(|resumed| {
-        if !resumed.kept.is_empty() {
-            let settings = resumed.kept.join(", ");
+    let taken = with_stored_settings(fleet, &stored.configuration).and_then(|with_stored_settings| {
+        if !with_stored_settings.kept.is_empty() {
+            let settings = with_stored_settings.kept.join(", ");
             found
                 .seen
                 .push(format!("settings that the campaign began with and the file does not say: {settings}"));
         }
-        let mut engine = resumed.fleet.engine();
-        take_up(&mut engine, &stored, &resumed.fleet.fingerprint()).map(|()| engine)
+        let mut engine = with_stored_settings.fleet.engine();
+        restore(&mut engine, &stored, &with_stored_settings.fleet.fingerprint()).map(|()| engine)
     });
     if let Err(error) = &taken {
         found.faults.push(located(error, &fleet.state));
@@ -58,9 +58,10 @@ pub fn inspect(fleet: &Fleet) -> Result<Option<Inspection>, StoreError> {
         if *number != first + place {
             return Err(format!("the journal has no line {}", first + place));
         }
-        serde_json::from_str::<Line>(text).map_err(|error| format!("line {number} of the journal: {error}"))
+        serde_json::from_str::<JournalEntry>(text)
+            .map_err(|error| format!("line {number} of the journal: {error}"))
     });
-    match text.collect::<Result<Vec<Line>, String>>() {
+    match text.collect::<Result<Vec<JournalEntry>, String>>() {
         Ok(journal) => found.journal(&journal, fleet.journal, &rounds, &stored, engine),
         Err(fault) => found.faults.push(fault),
     }
@@ -78,8 +79,8 @@ pub fn located(error: &ResumeError, state: &Path) -> String {
     }
 }
 
-fn about(stored: &Stored) -> String {
-    let Stored { campaign, checkpoint, updates, accounts, .. } = stored;
+fn about(stored: &CampaignState) -> String {
+    let CampaignState { campaign, checkpoint, updates, accounts, .. } = stored;
     let Some(checkpoint) = checkpoint else { return format!("campaign {campaign}: no round was opened yet") };
     let open = match &checkpoint.open {
         Some(open) => format!(
@@ -98,13 +99,13 @@ fn about(stored: &Stored) -> String {
     )
 }
 
-impl Inspection {
+impl CheckReport {
     /// Holds the rounds against the rest.
-    fn rounds(&mut self, rounds: &[Round], stored: &Stored, engine: Option<&Engine>) {
+    fn rounds(&mut self, rounds: &[CommittedRound], stored: &CampaignState, engine: Option<&Engine>) {
         let mut wrong = |what: String| self.faults.push(format!("the rounds: {what}"));
         let last = rounds.last();
         let exchange = last.map_or(0, |round| round.exchange);
-        if stored.last().is_none_or(|id| id.round < exchange) && last.is_some() {
+        if stored.last_round().is_none_or(|id| id.round < exchange) && last.is_some() {
             wrong(format!("round {exchange} was committed, and was never opened"));
         }
         let now = engine.map(|engine| sha256(engine.representation()));
@@ -122,17 +123,17 @@ impl Inspection {
     /// Holds the journal against the rest. What it does not say since none was kept is a gap; `goes_on`: one is kept now.
     fn journal(
         &mut self,
-        lines: &[Line],
+        lines: &[JournalEntry],
         goes_on: bool,
-        rounds: &[Round],
-        stored: &Stored,
+        rounds: &[CommittedRound],
+        stored: &CampaignState,
         engine: Option<&Engine>,
     ) {
         if lines.is_empty() {
             return self.seen.push("journal: none is kept".to_owned());
         }
-        let mut course = Course::of(lines);
-        let (last, now) = (course.last, stored.last().map_or(0, |id| id.round));
+        let mut course = JournalCheck::new(lines);
+        let (last, now) = (course.last, stored.last_round().map_or(0, |id| id.round));
         if !goes_on {
             course.ends_here(now);
         }
@@ -145,7 +146,7 @@ impl Inspection {
             }
         }
         let told: BTreeSet<u32> = course.commits.iter().map(|committed| committed.round).collect();
-        for Round { exchange, .. } in rounds {
+        for CommittedRound { exchange, .. } in rounds {
             // What is after the end of a journal that goes on is told below, once.
             let is_told =
                 told.contains(exchange) || goes_on && (*exchange > last || *exchange == last && now > last);
@@ -159,7 +160,10 @@ impl Inspection {
                 "it ends in exchange {last}, and exchange {now} was opened since; if none was kept until now (journal = \
                  false), the next start says so in it"
             ));
-        } else if now <= last && stored.open().is_some() && (now < last || !course.has_counted(&counted)) {
+        } else if now <= last
+            && stored.open_round().is_some()
+            && (now < last || !course.has_counted(&counted))
+        {
             let open = course.open.len();
             wrong.push(format!(
                 "exchange {last} has counted {open} devices, and {} updates are stored",
@@ -174,7 +178,7 @@ impl Inspection {
             wrong.push("the stored representation is not that of the last commit".to_owned());
         }
         self.faults.extend(wrong.into_iter().map(|what| format!("the journal: {what}")));
-        let number = lines.iter().filter(|line| matches!(line, Line::Committed(_))).count();
+        let number = lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count();
         let gaps = course.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
         self.seen.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
     }

@@ -7,24 +7,24 @@ use fedspan_protocol::limits::HELLO_FRAME_MAX;
 use fedspan_protocol::message::{Hello, Refusal, Welcome};
 use fedspan_protocol::secure::NONCE;
 
-use crate::keys::{Entropy, Keys};
+use crate::keys::{ActiveKeys, Entropy};
 use fedspan_engine::admission::Requirements;
 
 /// The keys of a server, and its randomness.
 struct Secrets {
-    keys: Keys,
+    keys: ActiveKeys,
     entropy: Mutex<Box<dyn Entropy>>,
 }
 
 /// Shared by all connections of a server.
-pub struct Gate {
+pub struct Acceptor {
     requirements: Requirements,
     welcome: Welcome,
     /// `None`: frames are not encrypted.
     secrets: Option<Secrets>,
 }
 
-impl Gate {
+impl Acceptor {
     /// Frames are not encrypted: for a bench, and for simulations.
     #[must_use]
     pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
@@ -36,14 +36,14 @@ impl Gate {
     pub fn encrypted(
         requirements: Requirements,
         welcome: Welcome,
-        keys: Keys,
+        keys: ActiveKeys,
         entropy: Box<dyn Entropy>,
     ) -> Self {
         Self { requirements, welcome, secrets: Some(Secrets { keys, entropy: Mutex::new(entropy) }) }
     }
 
     /// The keys; `None` where frames are not encrypted.
-    pub(super) fn keys(&self) -> Option<&Keys> {
+    pub(super) fn keys(&self) -> Option<&ActiveKeys> {
         self.secrets.as_ref().map(|secrets| &secrets.keys)
     }
 
@@ -71,9 +71,9 @@ impl Gate {
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate")
+        f.debug_struct("Acceptor")
             .field("welcome", &self.welcome)
             .field("encrypted", &self.secrets.is_some())
             .finish_non_exhaustive()

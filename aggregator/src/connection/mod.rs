@@ -2,9 +2,9 @@
 //! frames out. The server and the simulator drive the same one.
 
 mod acceptor;
-mod secure_layer;
 mod incoming;
 mod outgoing;
+mod secure_layer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
 };
-use secure_layer::{GUARD_MEMORY_MAX, Guard, Heard};
-use incoming::{Incoming, begin_update, settle, take_chunk};
-use outgoing::{Cut, Outgoing};
+use incoming::{PartialUpdate, begin_update, discard_partial, take_chunk};
+use outgoing::{Outgoing, SentRound};
+use secure_layer::{Decrypted, SECURE_LAYER_MEMORY_MAX, SecureLayer};
 
 use crate::keys::AcceptedKey;
 use fedspan_engine::{Opening, Update};
 
-pub use acceptor::Gate;
+pub use acceptor::Acceptor;
 
 /// What a device said.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Inbound {
+pub enum PeerMessage {
     /// It may take part, has been welcomed and, where frames are encrypted, has shown that it has its key. The same
     /// device's again: it has restarted, or has missed its welcome. What was under way before is forgotten.
     Hello(Hello),
     /// Another device says hello where one is known; it was answered with a fault and dropped.
-    Stranger,
+    OtherDevice,
     /// It may not take part; the refusal is on its way. Nothing more is to be heard.
     Refused(Refusal),
     /// Its key has been revoked or replaced. Nothing more is heard or said.
@@ -39,7 +39,7 @@ pub enum Inbound {
     /// A whole update, reassembled.
     Update(Update),
     /// An update for a round that is not open on this connection: its numbers were not read.
-    Unread(RoundId),
+    UnreadUpdate(RoundId),
     /// It will not answer a round.
     Decline(Decline),
     /// It is still here.
@@ -116,7 +116,7 @@ impl Traffic {
 
     /// Faults and frames that were dropped.
     #[must_use]
-    pub fn noise(&self) -> u32 {
+    pub fn protocol_errors(&self) -> u32 {
         let frames = [self.dropped(), self.replayed, self.forged, self.unsealed];
         frames.into_iter().fold(self.faults, u32::saturating_add)
     }
@@ -126,59 +126,59 @@ impl Traffic {
 pub const OUTBOX_MAX: usize = 6;
 
 /// With a round that the host opens at the same time.
-const OUTBOX_PLACES: usize = OUTBOX_MAX + 2;
+const OUTBOX_CAPACITY: usize = OUTBOX_MAX + 2;
 
 /// Places for messages that are kept while none waits.
-const OUTBOX_KEPT: usize = 4;
+const OUTBOX_IDLE_CAPACITY: usize = 4;
 
 /// One device's connection.
 #[derive(Debug)]
 pub struct Connection {
     decoder: Decoder<Vec<u8>>,
-    guard: Guard,
+    secure: SecureLayer,
     limit: usize,
     /// The link does not close with this connection: who speaks without a hello is asked for one.
-    lasting: bool,
+    persistent: bool,
     greeted: bool,
     /// Who said hello.
     device: Option<u64>,
     /// It chooses ridges.
-    chooses: bool,
+    chooses_ridge: bool,
     outbox: VecDeque<Outgoing>,
     /// The round that is open on this device, and how its tensors are cut.
-    open: Option<Cut>,
+    open: Option<SentRound>,
     /// Nothing has come that answers the open round.
     unanswered: bool,
     /// Times that chunks of a round that was open were asked for.
-    asked: u64,
-    incoming: Option<Incoming>,
+    chunk_requests: u64,
+    incoming: Option<PartialUpdate>,
     /// The update that was whole, declined, closed or replaced last: chunks of it may still be on their way.
-    settled: Option<RoundId>,
+    last_update: Option<RoundId>,
     traffic: Traffic,
 }
 
 impl Connection {
     /// A connection that has not said hello: frames are small until then.
     #[must_use]
-    pub fn new(gate: Arc<Gate>) -> Self {
-        Self::on(gate, false)
+    pub fn new(acceptor: Arc<Acceptor>) -> Self {
+        Self::on(acceptor, false)
     }
 
-    fn on(gate: Arc<Gate>, lasting: bool) -> Self {
+    fn on(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
         Self {
             decoder: Decoder::new(vec![0; HELLO_FRAME_MAX]),
-            guard: Guard::new(gate, lasting),
+            secure: SecureLayer::new(acceptor, persistent),
             limit: HELLO_FRAME_MAX,
-            lasting,
+            persistent,
             greeted: false,
             device: None,
-            chooses: false,
+            chooses_ridge: false,
             outbox: VecDeque::new(),
             open: None,
             unanswered: false,
-            asked: 0,
+            chunk_requests: 0,
             incoming: None,
-            settled: None,
+            last_update: None,
             traffic: Traffic::default(),
         }
     }
@@ -186,24 +186,24 @@ impl Connection {
     /// The same on a link that does not close with it, such as a serial line: whoever is there is asked to say
     /// hello.
     #[must_use]
-    pub fn lasting(gate: Arc<Gate>) -> Self {
-        let mut connection = Self::on(gate, true);
+    pub fn persistent(acceptor: Arc<Acceptor>) -> Self {
+        let mut connection = Self::on(acceptor, true);
         connection.send(ToDevice::Fault(Fault::Greet));
         connection
     }
 
     /// The link does not close with this connection.
     #[must_use]
-    pub fn is_lasting(&self) -> bool {
-        self.lasting
+    pub fn is_persistent(&self) -> bool {
+        self.persistent
     }
 
     /// Bytes and drops so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        let seals = self.guard.seals();
+        let seals = self.secure.seals();
         let mut frames = self.decoder.counters();
-        if self.guard.is_encrypted() {
+        if self.secure.is_encrypted() {
             frames.accepted = seals.opened;
         }
         let (replayed, forged, unsealed) = (seals.replayed, seals.forged, seals.unsealed);
@@ -216,36 +216,36 @@ impl Connection {
     pub fn memory(&self) -> usize {
         let outbox = self.outbox.capacity() * size_of::<Outgoing>();
         let answers: usize = self.outbox.iter().map(Outgoing::memory).sum();
-        size_of::<Self>() + self.longest() + outbox + answers + self.guard.memory()
+        size_of::<Self>() + self.frame_capacity() + outbox + answers + self.secure.memory()
     }
 
     /// The most that [`Self::memory`] comes to, whatever the device sends, if what the host has to say is sent
     /// before it says more.
     #[must_use]
     pub fn memory_max(&self) -> usize {
-        let outbox = OUTBOX_PLACES * size_of::<Outgoing>();
-        let answer = GUARD_MEMORY_MAX;
-        size_of::<Self>() + self.guard.gate().longest_frame(FRAME_LIMIT_MAX) + outbox + 2 * answer
+        let outbox = OUTBOX_CAPACITY * size_of::<Outgoing>();
+        let answer = SECURE_LAYER_MEMORY_MAX;
+        size_of::<Self>() + self.secure.acceptor().longest_frame(FRAME_LIMIT_MAX) + outbox + 2 * answer
     }
 
     /// Bytes of an update that is coming in, decoded.
     #[must_use]
     pub fn update_memory(&self) -> usize {
-        self.incoming.as_ref().map_or(0, Incoming::memory)
+        self.incoming.as_ref().map_or(0, PartialUpdate::memory)
     }
 
     /// Bytes of the longest frame that is listened to.
-    fn longest(&self) -> usize {
-        if self.greeted { self.guard.gate().longest_frame(self.limit) } else { HELLO_FRAME_MAX }
+    fn frame_capacity(&self) -> usize {
+        if self.greeted { self.secure.acceptor().longest_frame(self.limit) } else { HELLO_FRAME_MAX }
     }
 
     /// Starts counting bytes anew: hello and welcome do not belong to a round.
-    pub fn forget_traffic(&mut self) {
+    pub fn reset_traffic(&mut self) {
         self.traffic = Traffic { up: 0, down: 0, ..self.traffic };
     }
 
     /// Asks for the chunks of an update that has begun and not ended, if there is one.
-    pub fn ask_missing(&mut self) {
+    pub fn request_missing(&mut self) {
         let missing = self.incoming.as_ref().and_then(|update| update.assembly.missing(update.head.id));
         if let Some(missing) = missing {
             self.send(ToDevice::Missing(missing));
@@ -253,111 +253,111 @@ impl Connection {
     }
 
     /// Takes bytes from the device and appends what they say.
-    pub fn receive(&mut self, bytes: &[u8], said: &mut Vec<Inbound>) {
+    pub fn receive(&mut self, bytes: &[u8], messages: &mut Vec<PeerMessage>) {
         let mut input = bytes;
-        while let Some(inbound) = self.hear(&mut input) {
-            said.push(inbound);
+        while let Some(message) = self.next_message(&mut input) {
+            messages.push(message);
         }
     }
 
     /// Takes bytes from the device up to the end of the first frame that says something. `None` when they are used up.
-    pub fn hear(&mut self, input: &mut &[u8]) -> Option<Inbound> {
+    pub fn next_message(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
         let (counts, before) = (self.greeted, input.len());
-        let said = self.next(input);
+        let messages = self.next(input);
         if counts {
             self.traffic.up += (before - input.len()) as u64;
         }
-        said
+        messages
     }
 
-    fn next(&mut self, input: &mut &[u8]) -> Option<Inbound> {
+    fn next(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
         loop {
             let known = self.device;
             // The decoder lends its buffer; what was read from it is owned before `self` is needed again.
-            let heard = match self.decoder.feed(input) {
+            let decrypted = match self.decoder.feed(input) {
                 Fed::NeedMore => return None,
                 Fed::Dropped(_) => continue,
-                Fed::Message(message) => self.guard.checked(message),
-                Fed::Sealed(frame) => self.guard.sealed(frame, known),
+                Fed::Message(message) => self.secure.checked(message),
+                Fed::Sealed(frame) => self.secure.sealed(frame, known),
             };
-            let parsed = match heard {
-                Heard::Message(message, body) => {
+            let parsed = match decrypted {
+                Decrypted::Message(message, body) => {
                     if let Some(round) = self.open.as_ref().map(|cut| cut.opening.id) {
                         self.unanswered &= !answers(&message, round);
-                        self.asked += u64::from(asks(&message, round));
+                        self.chunk_requests += u64::from(asks(&message, round));
                     }
-                    let (incoming, settled) = (&mut self.incoming, &mut self.settled);
-                    Self::interpret(incoming, settled, self.open.as_ref(), self.greeted, message, body)
+                    let (incoming, last_update) = (&mut self.incoming, &mut self.last_update);
+                    Self::dispatch(incoming, last_update, self.open.as_ref(), self.greeted, message, body)
                 }
-                Heard::Admitted(hello) => Ok(Parsed::Hello(hello)),
-                Heard::Answer(answer) => Ok(Parsed::Answer(answer)),
-                Heard::Refused(refusal, sealed) => {
+                Decrypted::Admitted(hello) => Ok(Dispatch::Hello(hello)),
+                Decrypted::Reply(answer) => Ok(Dispatch::Reply(answer)),
+                Decrypted::Refused(refusal, sealed) => {
                     self.outbox.push_back(match sealed {
                         Some(answer) => Outgoing::Encoded(answer),
                         None => Outgoing::Message(ToDevice::Refused(refusal)),
                     });
                     *input = &[];
-                    return Some(Inbound::Refused(refusal));
+                    return Some(PeerMessage::Refused(refusal));
                 }
-                Heard::Stranger => {
+                Decrypted::OtherDevice => {
                     self.fault(Fault::Unexpected);
-                    return Some(Inbound::Stranger);
+                    return Some(PeerMessage::OtherDevice);
                 }
-                Heard::Revoked => {
+                Decrypted::Revoked => {
                     self.outbox.clear();
                     *input = &[];
-                    return Some(Inbound::Revoked);
+                    return Some(PeerMessage::Revoked);
                 }
-                Heard::Dropped => {
-                    self.ask_for_hello();
+                Decrypted::Dropped => {
+                    self.request_hello();
                     continue;
                 }
-                Heard::Fault(fault) => Err(fault),
+                Decrypted::Fault(fault) => Err(fault),
             };
             match parsed {
-                Ok(Parsed::Hello(hello)) if known.is_none_or(|known| known == hello.device) => {
+                Ok(Dispatch::Hello(hello)) if known.is_none_or(|known| known == hello.device) => {
                     self.outbox.clear();
-                    (self.open, self.unanswered, self.incoming, self.settled) = (None, false, None, None);
+                    (self.open, self.unanswered, self.incoming, self.last_update) = (None, false, None, None);
                     self.greet(&hello);
-                    return Some(Inbound::Hello(hello));
+                    return Some(PeerMessage::Hello(hello));
                 }
-                Ok(Parsed::Hello(_)) => {
+                Ok(Dispatch::Hello(_)) => {
                     self.fault(Fault::Unexpected);
-                    return Some(Inbound::Stranger);
+                    return Some(PeerMessage::OtherDevice);
                 }
-                Ok(Parsed::Answer(answer)) => {
+                Ok(Dispatch::Reply(answer)) => {
                     // Of several, the device takes the last.
                     self.outbox.retain(|out| !matches!(out, Outgoing::Encoded(_)));
                     self.queue(Outgoing::Encoded(answer));
                 }
-                Ok(Parsed::Say(inbound)) => return Some(inbound),
-                Ok(Parsed::Resend(missing)) => {
+                Ok(Dispatch::Deliver(message)) => return Some(message),
+                Ok(Dispatch::Resend(missing)) => {
                     if let Err(fault) = self.resend(missing) {
                         return Some(self.fault(fault));
                     }
                 }
-                Ok(Parsed::Nothing) => {}
-                Ok(Parsed::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
+                Ok(Dispatch::Nothing) => {}
+                Ok(Dispatch::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
                 Err(fault) => return Some(self.fault(fault)),
             }
         }
     }
 
     /// On a link that outlasts conversations: whoever speaks without a hello is asked for one.
-    fn ask_for_hello(&mut self) {
-        if self.lasting && !self.greeted && self.outbox.is_empty() {
+    fn request_hello(&mut self) {
+        if self.persistent && !self.greeted && self.outbox.is_empty() {
             self.send(ToDevice::Fault(Fault::Greet));
         }
     }
 
     /// Counts a fault and answers it, unless the device lets its answers pile up.
-    fn fault(&mut self, fault: Fault) -> Inbound {
+    fn fault(&mut self, fault: Fault) -> PeerMessage {
         self.traffic.faults = self.traffic.faults.saturating_add(1);
         match self.greeted {
             true => self.queue(Outgoing::Message(ToDevice::Fault(fault))),
-            false => self.ask_for_hello(),
+            false => self.request_hello(),
         }
-        Inbound::Fault(fault)
+        PeerMessage::Fault(fault)
     }
 
     /// Queues what a device can ask for as often as it likes, unless it lets it pile up.
@@ -369,29 +369,29 @@ impl Connection {
         }
     }
 
-    fn interpret(
-        incoming: &mut Option<Incoming>,
-        settled: &mut Option<RoundId>,
-        open: Option<&Cut>,
+    fn dispatch(
+        incoming: &mut Option<PartialUpdate>,
+        last_update: &mut Option<RoundId>,
+        open: Option<&SentRound>,
         greeted: bool,
         message: ToServer,
         body: &[u8],
-    ) -> Result<Parsed, Fault> {
+    ) -> Result<Dispatch, Fault> {
         match message {
             _ if !greeted => Err(Fault::Unexpected),
             ToServer::Update(head) if open.is_none_or(|cut| cut.opening.id != head.id) => {
                 // Its numbers cannot be checked against anything; what becomes of it is the engine's to say.
-                *settled = Some(head.id);
-                Ok(Parsed::Say(Inbound::Unread(head.id)))
+                *last_update = Some(head.id);
+                Ok(Dispatch::Deliver(PeerMessage::UnreadUpdate(head.id)))
             }
             ToServer::Update(head) => begin_update(incoming, open, head, body),
-            ToServer::Chunk(chunk) => take_chunk(incoming, settled, &chunk, body),
-            ToServer::Missing(missing) => Ok(Parsed::Resend(missing)),
+            ToServer::Chunk(chunk) => take_chunk(incoming, last_update, &chunk, body),
+            ToServer::Missing(missing) => Ok(Dispatch::Resend(missing)),
             ToServer::Decline(decline) => {
-                settle(incoming, settled);
-                Ok(Parsed::Say(Inbound::Decline(decline)))
+                discard_partial(incoming, last_update);
+                Ok(Dispatch::Deliver(PeerMessage::Decline(decline)))
             }
-            ToServer::Alive => Ok(Parsed::Say(Inbound::Alive)),
+            ToServer::Alive => Ok(Dispatch::Deliver(PeerMessage::Alive)),
             _ => Err(Fault::Unexpected),
         }
     }
@@ -399,24 +399,24 @@ impl Connection {
     fn greet(&mut self, hello: &Hello) {
         self.greeted = true;
         self.device = Some(hello.device);
-        self.chooses = hello.capabilities.roles & CHOOSES_RIDGE != 0;
+        self.chooses_ridge = hello.capabilities.roles & CHOOSES_RIDGE != 0;
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
-        self.decoder.set_buffer(vec![0; self.longest()]);
-        if !self.guard.is_encrypted() {
-            self.send(ToDevice::Welcome(self.guard.gate().welcome()));
+        self.decoder.set_buffer(vec![0; self.frame_capacity()]);
+        if !self.secure.is_encrypted() {
+            self.send(ToDevice::Welcome(self.secure.acceptor().welcome()));
         }
     }
 
     /// The device's key has been revoked or replaced: nothing more is heard or said.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
-        self.guard.is_revoked()
+        self.secure.is_revoked()
     }
 
     /// The key that what was heard last was sealed with; `None` before there is one, and in plaintext.
     #[must_use]
     pub fn key(&self) -> Option<Arc<AcceptedKey>> {
-        self.guard.key()
+        self.secure.key()
     }
 
     /// Queues a message.
@@ -440,13 +440,13 @@ impl Connection {
             self.traffic.unsent = self.traffic.unsent.saturating_add(1);
             return;
         }
-        settle(&mut self.incoming, &mut self.settled);
+        discard_partial(&mut self.incoming, &mut self.last_update);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         let task = opening.request.task;
-        let plain = task.without_choice().filter(|_| !self.chooses);
+        let plain = task.without_choice().filter(|_| !self.chooses_ridge);
         self.traffic.unchosen = self.traffic.unchosen.saturating_add(plain.is_some().into());
         let opening = Arc::clone(opening);
-        self.open = Some(Cut { opening, task: plain.unwrap_or(task), tensors });
+        self.open = Some(SentRound { opening, task: plain.unwrap_or(task), tensors });
         self.unanswered = true;
         self.send_open();
     }
@@ -465,11 +465,11 @@ impl Connection {
     /// does not may have asked before it began anew.
     #[must_use]
     pub fn unanswered(&self) -> Option<u64> {
-        (self.unanswered && self.outbox.is_empty()).then_some(self.asked)
+        (self.unanswered && self.outbox.is_empty()).then_some(self.chunk_requests)
     }
 
     /// Sends the open round again, if nothing has come that answers it.
-    pub fn open_again(&mut self) {
+    pub fn resend_round(&mut self) {
         if self.unanswered().is_some() {
             self.traffic.reopened = self.traffic.reopened.saturating_add(1);
             self.send_open();
@@ -484,7 +484,7 @@ impl Connection {
         }
         // The device stops sending its update; waiting for the rest would look as if it were slow.
         if self.incoming.as_ref().is_some_and(|update| update.head.id == id) {
-            settle(&mut self.incoming, &mut self.settled);
+            discard_partial(&mut self.incoming, &mut self.last_update);
         }
         self.send(ToDevice::RoundClosed(id));
     }
@@ -495,9 +495,9 @@ impl Connection {
             return Ok(());
         };
         let tensor = cut.tensors.get(usize::from(missing.tensor));
-        let asked = missing.chunks.len();
+        let chunk_requests = missing.chunks.len();
         missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
-        let all = missing.chunks.len() == asked;
+        let all = missing.chunks.len() == chunk_requests;
         if !missing.chunks.is_empty() {
             self.queue(Outgoing::Resend(missing));
         }
@@ -537,11 +537,11 @@ impl Connection {
         let start = out.len();
         out.resize(start + wire_capacity(self.limit), 0);
         let space = out.get_mut(start..).unwrap_or_default();
-        let (encoded, more) = next.encode(self.open.as_ref(), &mut self.guard, space);
+        let (encoded, more) = next.encode(self.open.as_ref(), &mut self.secure, space);
         if let Some(more) = more {
             self.outbox.push_front(more);
-        } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_KEPT {
-            self.outbox.shrink_to(OUTBOX_KEPT);
+        } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_IDLE_CAPACITY {
+            self.outbox.shrink_to(OUTBOX_IDLE_CAPACITY);
         }
         let sent = encoded.unwrap_or(0);
         if encoded.is_err() {
@@ -569,10 +569,10 @@ fn asks(message: &ToServer, round: RoundId) -> bool {
     matches!(message, ToServer::Missing(missing) if missing.id == round)
 }
 
-enum Parsed {
+enum Dispatch {
     Hello(Hello),
-    Answer(Vec<u8>),
-    Say(Inbound),
+    Reply(Vec<u8>),
+    Deliver(PeerMessage),
     Resend(Missing),
     Stale,
     Nothing,

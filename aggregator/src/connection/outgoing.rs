@@ -6,12 +6,12 @@ use fedspan_protocol::Error;
 use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, Task, ToDevice};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::secure_layer::Guard;
+use super::secure_layer::SecureLayer;
 use fedspan_engine::Opening;
 
 /// A round that is open on a device, and how its tensors are cut.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub(super) struct SentRound {
     pub opening: Arc<Opening>,
     /// What this device is asked: the opening's task, or the same without a choice that the device cannot make.
     pub task: Task,
@@ -35,25 +35,25 @@ impl Outgoing {
     /// Writes the next frame of it, and gives back what is to be sent right after that.
     pub(super) fn encode(
         self,
-        open: Option<&Cut>,
-        guard: &mut Guard,
+        open: Option<&SentRound>,
+        secure: &mut SecureLayer,
         out: &mut [u8],
     ) -> (Result<usize, Error>, Option<Self>) {
         match (self, open) {
-            (Self::Message(message), _) => (guard.encode(&message, 0, |_| {}, out), None),
+            (Self::Message(message), _) => (secure.encode(&message, 0, |_| {}, out), None),
             (Self::Encoded(bytes), _) => (copy(&bytes, out), None),
-            (Self::Open, Some(cut)) => (encode_open(cut, guard, out), None),
-            (Self::Chunks(tensor, index), Some(Cut { opening, tensors, .. })) => {
-                let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
+            (Self::Open, Some(cut)) => (encode_open(cut, secure, out), None),
+            (Self::Chunks(tensor, index), Some(SentRound { opening, tensors, .. })) => {
+                let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
                 let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
                 let next = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
                 let more = next.0 < tensors.len();
                 (encoded, more.then_some(Self::Chunks(next.0, next.1)))
             }
-            (Self::Resend(mut missing), Some(Cut { opening, tensors, .. })) => {
+            (Self::Resend(mut missing), Some(SentRound { opening, tensors, .. })) => {
                 let mut chunks = missing.chunks.iter().copied();
                 let (tensor, index) = (missing.tensor.into(), chunks.next().map_or(usize::MAX, usize::from));
-                let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
+                let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
                 missing.chunks = chunks.collect();
                 let more = !missing.chunks.is_empty();
                 (encoded, more.then_some(Self::Resend(missing)))
@@ -77,8 +77,8 @@ fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     Ok(needed)
 }
 
-fn encode_open(cut: &Cut, guard: &mut Guard, out: &mut [u8]) -> Result<usize, Error> {
-    let Cut { opening, task, tensors } = cut;
+fn encode_open(cut: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Result<usize, Error> {
+    let SentRound { opening, task, tensors } = cut;
     let inline = tensors.iter().all(|t| t.chunk == 0);
     let body = if inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
     let round = RoundOpen { id: opening.id, task: *task, tensors: tensors.clone() };
@@ -91,7 +91,7 @@ fn encode_open(cut: &Cut, guard: &mut Guard, out: &mut [u8]) -> Result<usize, Er
             }
         }
     };
-    guard.encode(&message, body, fill, out)
+    secure.encode(&message, body, fill, out)
 }
 
 fn encode_chunk(
@@ -99,7 +99,7 @@ fn encode_chunk(
     tensors: &Descriptors,
     tensor: usize,
     index: usize,
-    guard: &mut Guard,
+    secure: &mut SecureLayer,
     out: &mut [u8],
 ) -> Result<usize, Error> {
     let descriptor = tensors.get(tensor).ok_or(Error::BadDescriptor)?;
@@ -113,5 +113,5 @@ fn encode_chunk(
         tensor: u8::try_from(tensor).map_err(|_| Error::BadDescriptor)?,
         offset: u32::try_from(range.start).map_err(|_| Error::BadDescriptor)?,
     };
-    guard.encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
+    secure.encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
 }

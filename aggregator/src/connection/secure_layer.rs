@@ -8,22 +8,22 @@ use fedspan_protocol::limits::{SCHEMA_HASH, WIRE_VERSION, wire_capacity};
 use fedspan_protocol::message::{Fault, Hello, Introduction, Refusal, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{Channel, Greeting, NONCE, TAG, Unopened, transcript};
 
-use super::Gate;
+use super::Acceptor;
 use crate::keys::AcceptedKey;
 
 /// What became of a frame.
-pub(super) enum Heard<'a> {
+pub(super) enum Decrypted<'a> {
     /// A message with its body, to act on.
     Message(ToServer, &'a [u8]),
     /// A device is who it says it is (as far as this server asks for proof), and may take part. With what it said
     /// to prove it.
     Admitted(Hello),
     /// This is to be sent, as it is.
-    Answer(Vec<u8>),
+    Reply(Vec<u8>),
     /// It may not take part. What it is told, if that is sealed; else it is told in the clear.
     Refused(Refusal, Option<Vec<u8>>),
     /// Another device has shown that it has its key.
-    Stranger,
+    OtherDevice,
     /// Its key has been revoked or replaced.
     Revoked,
     /// Not for this connection, and counted.
@@ -51,7 +51,7 @@ struct Open {
 
 /// Sealed frames by what became of them, and frames that should have been sealed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seals {
+pub(super) struct SealCounters {
     pub opened: u32,
     pub replayed: u32,
     pub forged: u32,
@@ -59,37 +59,37 @@ pub(super) struct Seals {
 }
 
 #[derive(Debug)]
-pub(super) struct Guard {
-    gate: Arc<Gate>,
+pub(super) struct SecureLayer {
+    acceptor: Arc<Acceptor>,
     pending: Option<Box<Pending>>,
     open: Option<Open>,
     /// Hellos that were answered since the last confirmation.
     answers: u32,
     answers_max: u32,
-    seals: Seals,
+    seals: SealCounters,
 }
 
 /// Hellos of one connection that are answered before one is confirmed: each costs the derivation of keys. A device
 /// says the same hello again, which is free, and a new one only after a reset.
 const ANSWERS_MAX: u32 = 16;
 
-impl Guard {
-    /// `lasting`: the link is as slow as a line is, and there is no other to come back on.
-    pub(super) fn new(gate: Arc<Gate>, lasting: bool) -> Self {
-        let answers_max = if lasting { u32::MAX } else { ANSWERS_MAX };
-        Self { gate, answers_max, pending: None, open: None, answers: 0, seals: Seals::default() }
+impl SecureLayer {
+    /// `persistent`: the link is as slow as a line is, and there is no other to come back on.
+    pub(super) fn new(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
+        let answers_max = if persistent { u32::MAX } else { ANSWERS_MAX };
+        Self { acceptor, answers_max, pending: None, open: None, answers: 0, seals: SealCounters::default() }
     }
 
-    pub(super) fn gate(&self) -> &Gate {
-        &self.gate
+    pub(super) fn acceptor(&self) -> &Acceptor {
+        &self.acceptor
     }
 
-    pub(super) fn seals(&self) -> Seals {
+    pub(super) fn seals(&self) -> SealCounters {
         self.seals
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
-        self.gate.keys().is_some()
+        self.acceptor.keys().is_some()
     }
 
     /// Bytes that it has on the heap.
@@ -108,64 +108,69 @@ impl Guard {
     }
 
     /// A frame with a checksum, which anybody may have sent.
-    pub(super) fn checked<'a>(&mut self, message: &'a [u8]) -> Heard<'a> {
-        let heard = match (foreign(message), decode::<ToServer>(message)) {
-            (Some(refusal), _) => Heard::Refused(refusal, None),
+    pub(super) fn checked<'a>(&mut self, message: &'a [u8]) -> Decrypted<'a> {
+        let decrypted = match (foreign(message), decode::<ToServer>(message)) {
+            (Some(refusal), _) => Decrypted::Refused(refusal, None),
             (None, Ok((ToServer::Hello(hello), body))) => self.hello(hello, body, message),
-            _ if self.is_encrypted() => Heard::Dropped,
-            (None, Ok((message, body))) => Heard::Message(message, body),
-            (None, Err(_)) => Heard::Fault(Fault::Malformed),
+            _ if self.is_encrypted() => Decrypted::Dropped,
+            (None, Ok((message, body))) => Decrypted::Message(message, body),
+            (None, Err(_)) => Decrypted::Fault(Fault::Malformed),
         };
         // Who proves nothing ends no conversation of one who has.
-        let harmless = matches!(heard, Heard::Answer(_)) || !self.is_encrypted();
-        if matches!(heard, Heard::Dropped) || !harmless && self.open.is_some() {
+        let harmless = matches!(decrypted, Decrypted::Reply(_)) || !self.is_encrypted();
+        if matches!(decrypted, Decrypted::Dropped) || !harmless && self.open.is_some() {
             count(&mut self.seals.unsealed);
-            return Heard::Dropped;
+            return Decrypted::Dropped;
         }
-        heard
+        decrypted
     }
 
-    fn hello(&mut self, hello: Hello, body: &[u8], bytes: &[u8]) -> Heard<'static> {
+    fn hello(&mut self, hello: Hello, body: &[u8], bytes: &[u8]) -> Decrypted<'static> {
         let greeting = match Greeting::read(body) {
-            None if !body.is_empty() => return Heard::Fault(Fault::Malformed),
+            None if !body.is_empty() => return Decrypted::Fault(Fault::Malformed),
             greeting => greeting,
         };
-        match (self.gate.keys(), greeting) {
-            (None, None) => match self.gate.admit(&hello) {
-                Ok(()) => Heard::Admitted(hello),
-                Err(refusal) => Heard::Refused(refusal, None),
+        match (self.acceptor.keys(), greeting) {
+            (None, None) => match self.acceptor.admit(&hello) {
+                Ok(()) => Decrypted::Admitted(hello),
+                Err(refusal) => Decrypted::Refused(refusal, None),
             },
-            (None, Some(_)) => Heard::Refused(Refusal::NoKeysHere, None),
-            (Some(_), None) => Heard::Refused(Refusal::KeyNeeded, None),
-            (Some(_), Some(_)) if self.answers >= self.answers_max => Heard::Dropped,
+            (None, Some(_)) => Decrypted::Refused(Refusal::NoKeysHere, None),
+            (Some(_), None) => Decrypted::Refused(Refusal::KeyNeeded, None),
+            (Some(_), Some(_)) if self.answers >= self.answers_max => Decrypted::Dropped,
             (Some(keys), Some(greeting)) => {
                 let transcript = transcript(bytes);
                 if let Some(pending) =
                     self.pending.as_ref().filter(|pending| pending.open.transcript == transcript)
                 {
                     // Its answer was lost, or is late.
-                    return Heard::Answer(pending.answer.clone());
+                    return Decrypted::Reply(pending.answer.clone());
                 }
                 if self.open.as_ref().is_some_and(|open| open.transcript == transcript) {
                     // The same once more, from before its answer came; or somebody has recorded it.
-                    return Heard::Dropped;
+                    return Decrypted::Dropped;
                 }
                 match keys.lookup(hello.device, greeting.epoch) {
-                    Some(key) => self.begin(hello, transcript, key).unwrap_or(Heard::Dropped),
-                    None => Heard::Refused(Refusal::UnknownDevice, None),
+                    Some(key) => self.begin(hello, transcript, key).unwrap_or(Decrypted::Dropped),
+                    None => Decrypted::Refused(Refusal::UnknownDevice, None),
                 }
             }
         }
     }
 
     /// Answers the hello of a device whose key is known. `None` if there is no randomness to do so.
-    fn begin(&mut self, hello: Hello, transcript: [u8; 32], key: Arc<AcceptedKey>) -> Option<Heard<'static>> {
+    fn begin(
+        &mut self,
+        hello: Hello,
+        transcript: [u8; 32],
+        key: Arc<AcceptedKey>,
+    ) -> Option<Decrypted<'static>> {
         self.answers = self.answers.saturating_add(1);
-        let nonce = self.gate.nonce()?;
+        let nonce = self.acceptor.nonce()?;
         let mut channel = Channel::server(key.key(), &transcript, &nonce);
-        let judged = self.gate.admit(&hello);
+        let judged = self.acceptor.admit(&hello);
         let message = match judged {
-            Ok(()) => ToDevice::Welcome(self.gate.welcome()),
+            Ok(()) => ToDevice::Welcome(self.acceptor.welcome()),
             Err(refusal) => ToDevice::Refused(refusal),
         };
         let mut answer = vec![0; wire_capacity(ANSWER_MAX)];
@@ -173,32 +178,32 @@ impl Guard {
         answer.truncate(sent);
         answer.shrink_to_fit();
         if let Err(refusal) = judged {
-            return Some(Heard::Refused(refusal, Some(answer)));
+            return Some(Decrypted::Refused(refusal, Some(answer)));
         }
         let pending = Pending { hello, answer: answer.clone(), open: Open { transcript, channel, key } };
         self.pending = Some(Box::new(pending));
-        Some(Heard::Answer(answer))
+        Some(Decrypted::Reply(answer))
     }
 
     /// A sealed frame. The first one after an answer shows that the device has its key; what it says is only that.
     /// `known`: the device that has shown it before.
-    pub(super) fn sealed<'a>(&mut self, frame: &'a mut [u8], known: Option<u64>) -> Heard<'a> {
+    pub(super) fn sealed<'a>(&mut self, frame: &'a mut [u8], known: Option<u64>) -> Decrypted<'a> {
         let confirmed =
             self.pending.as_mut().is_some_and(|pending| pending.open.channel.try_open(frame).is_ok());
         if let Some(pending) = self.pending.take_if(|_| confirmed) {
             count(&mut self.seals.opened);
             if !pending.open.key.is_accepted() {
-                return Heard::Revoked;
+                return Decrypted::Revoked;
             }
             if known.is_some_and(|known| known != pending.hello.device) {
-                return Heard::Stranger;
+                return Decrypted::OtherDevice;
             }
             self.answers = 0;
             self.open = Some(pending.open);
-            return Heard::Admitted(pending.hello);
+            return Decrypted::Admitted(pending.hello);
         }
         if self.is_revoked() {
-            return Heard::Revoked;
+            return Decrypted::Revoked;
         }
         let opened = match &mut self.open {
             Some(open) => open.channel.open(frame),
@@ -212,13 +217,13 @@ impl Guard {
             Err(reason) => {
                 let replayed = reason == Unopened::Replayed;
                 count(if replayed { &mut self.seals.replayed } else { &mut self.seals.forged });
-                return Heard::Dropped;
+                return Decrypted::Dropped;
             }
         };
         count(&mut self.seals.opened);
         match decode::<ToServer>(message) {
-            Ok((message, body)) => Heard::Message(message, body),
-            Err(_) => Heard::Fault(Fault::Malformed),
+            Ok((message, body)) => Decrypted::Message(message, body),
+            Err(_) => Decrypted::Fault(Fault::Malformed),
         }
     }
 
@@ -230,7 +235,7 @@ impl Guard {
         fill: impl FnMut(&mut [u8]),
         out: &mut [u8],
     ) -> Result<usize, Error> {
-        match (&mut self.open, self.gate.keys()) {
+        match (&mut self.open, self.acceptor.keys()) {
             (Some(open), _) => open.channel.seal(message, body, fill, out),
             (None, Some(_)) if !is_public(message) => Err(Error::Exhausted),
             _ => encode(message, body, fill, out),
@@ -238,8 +243,8 @@ impl Guard {
     }
 }
 
-/// The most that [`Guard::memory`] says.
-pub(super) const GUARD_MEMORY_MAX: usize = size_of::<Pending>() + wire_capacity(ANSWER_MAX);
+/// The most that [`SecureLayer::memory`] says.
+pub(super) const SECURE_LAYER_MEMORY_MAX: usize = size_of::<Pending>() + wire_capacity(ANSWER_MAX);
 
 /// A frame's bytes of an answer: a header, a nonce, the longest Welcome or Refused, a tag.
 const ANSWER_MAX: usize = 1 + NONCE + 1 + 1 + 1 + 10 + 5 + TAG;

@@ -11,27 +11,27 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Places that are kept while nothing waits: an acknowledgement and the next round.
-const KEPT: usize = 2;
+const IDLE_CAPACITY: usize = 2;
 
 #[derive(Debug)]
 struct Queue<T> {
     waiting: VecDeque<T>,
-    most: usize,
+    capacity: usize,
     /// One of the two ends is gone.
     closed: bool,
     /// Who has found nothing, and waits. Under the lock of what it waits for: nothing comes between its look and this.
-    waits: Option<Waker>,
+    waker: Option<Waker>,
 }
 
 impl<T> Queue<T> {
     /// The next one if there is one; `Some(None)` if there will be none.
     fn take(&mut self) -> Option<Option<T>> {
         let next = self.waiting.pop_front();
-        if self.waiting.is_empty() && self.waiting.capacity() > KEPT {
-            self.waiting.shrink_to(KEPT);
+        if self.waiting.is_empty() && self.waiting.capacity() > IDLE_CAPACITY {
+            self.waiting.shrink_to(IDLE_CAPACITY);
         }
         match next {
-            Some(one) => Some(Some(one)),
+            Some(item) => Some(Some(item)),
             None => self.closed.then_some(None),
         }
     }
@@ -56,9 +56,9 @@ pub struct Sender<T>(Arc<Shared<T>>);
 #[derive(Debug)]
 pub struct Receiver<T>(Arc<Shared<T>>);
 
-/// A mailbox for at most `most`.
-pub(super) fn mailbox<T>(most: usize) -> (Sender<T>, Receiver<T>) {
-    let queue = Queue { waiting: VecDeque::new(), most, closed: false, waits: None };
+/// A mailbox for at most `capacity`.
+pub(super) fn command_queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let queue = Queue { waiting: VecDeque::new(), capacity, closed: false, waker: None };
     let shared = Arc::new(Shared { queue: Mutex::new(queue) });
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
@@ -66,15 +66,15 @@ pub(super) fn mailbox<T>(most: usize) -> (Sender<T>, Receiver<T>) {
 impl<T> Sender<T> {
     /// Puts one in. False, and it is lost, if there is no room or nobody to take it.
     #[must_use]
-    pub(crate) fn send(&self, one: T) -> bool {
+    pub(crate) fn send(&self, item: T) -> bool {
         let mut queue = self.0.queue();
-        if queue.closed || queue.waiting.len() >= queue.most {
+        if queue.closed || queue.waiting.len() >= queue.capacity {
             return false;
         }
         if queue.waiting.len() == queue.waiting.capacity() {
-            queue.waiting.reserve_exact(KEPT);
+            queue.waiting.reserve_exact(IDLE_CAPACITY);
         }
-        queue.waiting.push_back(one);
+        queue.waiting.push_back(item);
         wake(queue);
         true
     }
@@ -99,7 +99,7 @@ impl<T> Receiver<T> {
             return Poll::Ready(taken);
         }
         // It may be another task that waits now.
-        let before = queue.waits.replace(context.waker().clone());
+        let before = queue.waker.replace(context.waker().clone());
         drop(queue);
         drop(before);
         Poll::Pending
@@ -136,7 +136,7 @@ impl<T> Drop for Receiver<T> {
         let mut queue = self.0.queue();
         queue.closed = true;
         // The sender may stay for long.
-        let left = (std::mem::take(&mut queue.waiting), queue.waits.take());
+        let left = (std::mem::take(&mut queue.waiting), queue.waker.take());
         drop(queue);
         drop(left);
     }
@@ -144,15 +144,15 @@ impl<T> Drop for Receiver<T> {
 
 /// Wakes who waits, once nothing hinders it.
 fn wake<T>(mut queue: MutexGuard<'_, Queue<T>>) {
-    let waits = queue.waits.take();
+    let waker = queue.waker.take();
     drop(queue);
-    waits.into_iter().for_each(Waker::wake);
+    waker.into_iter().for_each(Waker::wake);
 }
 
 /// Bytes of a mailbox on the heap with so many in it.
 #[cfg(test)]
 pub(crate) fn memory<T>(waiting: usize) -> usize {
-    size_of::<Shared<T>>() + 2 * size_of::<usize>() + (waiting + KEPT) * size_of::<T>()
+    size_of::<Shared<T>>() + 2 * size_of::<usize>() + (waiting + IDLE_CAPACITY) * size_of::<T>()
 }
 
 #[cfg(test)]
@@ -166,25 +166,25 @@ mod tests {
     proptest! {
         /// Against a queue: order, room, and the memory that is kept.
         #[test]
-        fn it_is_a_bounded_queue(steps in prop::collection::vec(any::<bool>(), 0..300), most in 1usize..20) {
-            let (sender, mut receiver) = mailbox(most);
+        fn it_is_a_bounded_queue(steps in prop::collection::vec(any::<bool>(), 0..300), capacity in 1usize..20) {
+            let (sender, mut receiver) = command_queue(capacity);
             let mut model = VecDeque::new();
             for (step, put) in steps.into_iter().enumerate() {
                 if put {
-                    prop_assert_eq!(sender.send(step), model.len() < most);
-                    if model.len() < most {
+                    prop_assert_eq!(sender.send(step), model.len() < capacity);
+                    if model.len() < capacity {
                         model.push_back(step);
                     }
                 } else {
                     prop_assert_eq!(receiver.try_recv(), model.pop_front());
                 }
                 let capacity = sender.0.queue().waiting.capacity();
-                prop_assert!(capacity <= most + KEPT);
-                prop_assert!(!model.is_empty() || capacity <= KEPT);
+                prop_assert!(capacity <= capacity + IDLE_CAPACITY);
+                prop_assert!(!model.is_empty() || capacity <= IDLE_CAPACITY);
             }
             drop(sender);
-            while let Some(one) = model.pop_front() {
-                prop_assert_eq!(receiver.0.queue().take(), Some(Some(one)));
+            while let Some(item) = model.pop_front() {
+                prop_assert_eq!(receiver.0.queue().take(), Some(Some(item)));
             }
             prop_assert_eq!(receiver.0.queue().take(), Some(None));
         }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_receiver_that_is_gone_takes_nothing() {
-        let (sender, receiver) = mailbox(2);
+        let (sender, receiver) = command_queue(2);
         assert!(sender.send(1));
         drop(receiver);
         assert!(!sender.send(2));
@@ -201,10 +201,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn whoever_waits_is_woken_even_if_it_has_looked_away() {
         for round in 0..500 {
-            let (sender, mut receiver) = mailbox(4);
+            let (sender, mut receiver) = command_queue(4);
             let sending = tokio::spawn(async move {
-                for one in 0..3 {
-                    while !sender.send(one) {
+                for item in 0..3 {
+                    while !sender.send(item) {
                         tokio::task::yield_now().await;
                     }
                 }
@@ -213,8 +213,8 @@ mod tests {
             loop {
                 // As a peer does: the wait is given up for something else, and taken up again.
                 tokio::select! {
-                    one = receiver.recv() => match one {
-                        Some(one) => taken.push(one),
+                    item = receiver.recv() => match item {
+                        Some(item) => taken.push(item),
                         None => break,
                     },
                     () = tokio::task::yield_now() => {}

@@ -60,7 +60,7 @@ impl fmt::Display for Kind {
 struct Window {
     began: Millis,
     written: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Window {
@@ -71,12 +71,12 @@ impl Window {
 
 /// Which lines are written, and how many are not.
 #[derive(Debug, Default)]
-pub(super) struct Throttle([Window; Kind::ALL.len()]);
+pub(super) struct LogRateLimiter([Window; Kind::ALL.len()]);
 
-impl Throttle {
-    /// Whether a line is written now; it is counted otherwise. [`Self::over`] first.
+impl LogRateLimiter {
+    /// Whether a line is written now; it is counted otherwise. [`Self::drain_expired`] first.
     #[must_use]
-    pub(super) fn admits(&mut self, kind: Kind, now: Millis) -> bool {
+    pub(super) fn allow(&mut self, kind: Kind, now: Millis) -> bool {
         let Some(window) = self.0.get_mut(kind as usize) else { return false };
         if window.written == 0 {
             window.began = now;
@@ -85,27 +85,27 @@ impl Throttle {
             window.written += 1;
             return true;
         }
-        window.left_out += 1;
+        window.suppressed += 1;
         false
     }
 
     /// Ends the windows whose time is over, and says how many lines were left out in each, where any were.
     #[must_use]
-    pub(super) fn over(&mut self, now: Millis) -> Vec<(Kind, u64)> {
-        let mut left_out = Vec::new();
+    pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(Kind, u64)> {
+        let mut suppressed = Vec::new();
         for (window, kind) in self.0.iter_mut().zip(Kind::ALL) {
             if window.written > 0 && now >= window.end() {
-                left_out.extend((window.left_out > 0).then_some((kind, window.left_out)));
+                suppressed.extend((window.suppressed > 0).then_some((kind, window.suppressed)));
                 *window = Window::default();
             }
         }
-        left_out
+        suppressed
     }
 
     /// When there will be something to say that nothing else will bring up.
     #[must_use]
-    pub(super) fn due(&self) -> Option<Millis> {
-        self.0.iter().filter(|window| window.left_out > 0).map(Window::end).min()
+    pub(super) fn next_summary(&self) -> Option<Millis> {
+        self.0.iter().filter(|window| window.suppressed > 0).map(Window::end).min()
     }
 }
 
@@ -122,35 +122,35 @@ mod tests {
         for (index, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index);
         }
-        let mut throttle = Throttle::default();
+        let mut throttle = LogRateLimiter::default();
         let now = 1_000_000;
-        assert_eq!((0..LINES + 7).filter(|_| throttle.admits(Kind::Refused, now)).count(), LINES as usize);
-        assert!(throttle.admits(Kind::Declined, now + 5));
-        assert_eq!(throttle.due(), Some(now + WINDOW));
-        assert_eq!(throttle.over(now + WINDOW - 1), []);
-        assert_eq!(throttle.over(now + WINDOW), [(Kind::Refused, 7)]);
-        assert_eq!((throttle.due(), throttle.over(now + 2 * WINDOW)), (None, Vec::new()));
-        assert!(throttle.admits(Kind::Refused, now + WINDOW));
+        assert_eq!((0..LINES + 7).filter(|_| throttle.allow(Kind::Refused, now)).count(), LINES as usize);
+        assert!(throttle.allow(Kind::Declined, now + 5));
+        assert_eq!(throttle.next_summary(), Some(now + WINDOW));
+        assert_eq!(throttle.drain_expired(now + WINDOW - 1), []);
+        assert_eq!(throttle.drain_expired(now + WINDOW), [(Kind::Refused, 7)]);
+        assert_eq!((throttle.next_summary(), throttle.drain_expired(now + 2 * WINDOW)), (None, Vec::new()));
+        assert!(throttle.allow(Kind::Refused, now + WINDOW));
     }
 
     proptest! {
         /// Every line is written or left out, and no window has more than it may.
         #[test]
         fn nothing_is_lost_and_the_log_grows_slowly(steps in prop::collection::vec((0..8usize, 0..9000u64), 0..900)) {
-            let (mut throttle, mut now) = (Throttle::default(), 0);
-            let (mut written, mut left_out, mut summaries) = (0, 0, 0);
-            let mut sum = |over: Vec<(Kind, u64)>, left_out: &mut u64| {
-                summaries += over.len();
-                *left_out += over.iter().map(|(_, count)| count).sum::<u64>();
+            let (mut throttle, mut now) = (LogRateLimiter::default(), 0);
+            let (mut written, mut suppressed, mut summaries) = (0, 0, 0);
+            let mut sum = |drain_expired: Vec<(Kind, u64)>, suppressed: &mut u64| {
+                summaries += drain_expired.len();
+                *suppressed += drain_expired.iter().map(|(_, count)| count).sum::<u64>();
             };
             for (kind, pause) in &steps {
                 now += if pause % 3 == 0 { *pause } else { 0 };
-                sum(throttle.over(now), &mut left_out);
-                written += u64::from(throttle.admits(Kind::ALL[*kind], now));
-                prop_assert!(throttle.due().is_none_or(|due| due > now));
+                sum(throttle.drain_expired(now), &mut suppressed);
+                written += u64::from(throttle.allow(Kind::ALL[*kind], now));
+                prop_assert!(throttle.next_summary().is_none_or(|next_summary| next_summary > now));
             }
-            sum(throttle.over(Millis::MAX), &mut left_out);
-            prop_assert_eq!(written + left_out, steps.len() as u64);
+            sum(throttle.drain_expired(Millis::MAX), &mut suppressed);
+            prop_assert_eq!(written + suppressed, steps.len() as u64);
             let windows = now / WINDOW + 1;
             prop_assert!(written <= windows * u64::from(LINES) * Kind::ALL.len() as u64);
             prop_assert!(summaries as u64 <= windows * Kind::ALL.len() as u64);

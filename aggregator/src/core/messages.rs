@@ -13,7 +13,7 @@ use fedspan_engine::{DeviceId, Opening, Update};
 
 /// From a conversation to the host.
 #[derive(Debug)]
-pub struct Message {
+pub struct PeerEvent {
     /// Which conversation: another number for each that ever begins.
     pub peer: u64,
     /// Where its device is.
@@ -21,7 +21,7 @@ pub struct Message {
     /// The key under which it came; `None` before there is one, and in plaintext.
     pub key: Option<Arc<AcceptedKey>>,
     /// What there is to report.
-    pub what: What,
+    pub kind: PeerEventKind,
     /// What has passed since the last message.
     pub traffic: Traffic,
 }
@@ -32,21 +32,21 @@ pub enum Origin {
     /// A socket's other end.
     Address(SocketAddr),
     /// A line, by its name.
-    Line(Arc<str>),
+    Link(Arc<str>),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
-            Self::Line(name) => f.write_str(name),
+            Self::Link(name) => f.write_str(name),
         }
     }
 }
 
 /// What a conversation reports.
 #[derive(Debug)]
-pub enum What {
+pub enum PeerEventKind {
     /// A device that may take part, and where it is told what to do.
     Hello(DeviceId, Privacy, Sender<Command>),
     /// The same device again, on the same connection.
@@ -58,30 +58,32 @@ pub enum What {
     /// A whole update.
     Update(Box<Update>),
     /// An update for a round that is not open there.
-    Unread(RoundId),
+    UnreadUpdate(RoundId),
     /// It will not answer a round.
     Decline(Decline),
     /// Nothing but noise.
-    Noise,
+    TrafficOnly,
     /// The conversation is over; nothing comes after this.
-    Gone(Gone),
+    Gone(DisconnectReason),
 }
 
-impl What {
+impl PeerEventKind {
     /// It counts only as long as the key counts under which it came.
     pub(super) fn needs_key(&self) -> bool {
         match self {
-            Self::Hello(..) | Self::HelloAgain(_) | Self::Update(_) | Self::Unread(_) | Self::Decline(_) => {
-                true
-            }
-            Self::Refused(_) | Self::TurnedAway | Self::Noise | Self::Gone(_) => false,
+            Self::Hello(..)
+            | Self::HelloAgain(_)
+            | Self::Update(_)
+            | Self::UnreadUpdate(_)
+            | Self::Decline(_) => true,
+            Self::Refused(_) | Self::TurnedAway | Self::TrafficOnly | Self::Gone(_) => false,
         }
     }
 }
 
 /// Why a conversation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
+pub enum DisconnectReason {
     /// The peer closed it, or the network did.
     Closed,
     /// No hello in time.

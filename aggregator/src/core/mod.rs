@@ -8,17 +8,17 @@
 //!  Conversation -- Message --> Host (Coordinator: Engine, Store) -- Command, through a mailbox --> Conversation
 //! ```
 
-mod peer_session;
-mod log_limiter;
 mod command_queue;
+mod log_limiter;
 mod messages;
+mod peer_session;
 mod privacy_status;
-mod update_quota;
 mod round_report;
 mod startup;
 mod status;
 #[cfg(test)]
 mod tests;
+mod update_quota;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,28 +26,28 @@ use std::sync::Arc;
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
 
-use self::log_limiter::{Kind, Throttle};
-use self::update_quota::Quota;
-use crate::connection::Gate;
-use crate::durable_engine::{Coordinator, ResumeError, Settled};
+use self::log_limiter::{Kind, LogRateLimiter};
+use self::update_quota::UpdateQuota;
+use crate::connection::Acceptor;
+use crate::durable_engine::{DurableEngine, Flushed, ResumeError};
 use crate::journal::Journal;
-use crate::keys::{KeyDesk, KeyStoreError};
-use crate::store::{Past, StoreError};
+use crate::keys::{KeyStoreError, SharedKeyStore};
+use crate::store::{ReadSnapshot, StoreError};
 use fedspan_engine::privacy::Delta;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase};
 
-pub use peer_session::{Conversation, Next, Patience};
 pub use command_queue::{Receiver, Sender};
-pub use messages::{Command, Gone, Message, Origin, What};
+pub use messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
+pub use peer_session::{PeerAction, PeerSession, Timeouts};
 pub use privacy_status::PrivacyStatus;
 pub use status::{ConnectionCounters, Status};
 
 #[cfg(test)]
-pub(crate) use {peer_session::COMMANDS, command_queue::memory as mailbox_memory};
+pub(crate) use {command_queue::memory as command_queue_memory, peer_session::COMMAND_CAPACITY};
 
 /// A host cannot begin or go on.
 #[derive(Debug, thiserror::Error)]
-pub enum HostError {
+pub enum CoreError {
     /// The stored campaign cannot be taken up, or the store cannot be used any more.
     #[error(transparent)]
     Resume(#[from] ResumeError),
@@ -63,36 +63,36 @@ struct Peer {
 }
 
 /// The engine with its surroundings.
-pub struct Host {
-    coordinator: Coordinator,
+pub struct ServerCore {
+    durable: DurableEngine,
     /// Where what was decided is written for other programs.
     journal: Option<Journal>,
-    gate: Arc<Gate>,
-    desk: Option<KeyDesk>,
+    acceptor: Arc<Acceptor>,
+    key_store: Option<SharedKeyStore>,
     rounds: u32,
     done: u32,
     peers: BTreeMap<u64, Peer>,
     /// The peer of each connected device: its newest connection.
     current: BTreeMap<DeviceId, u64>,
-    quota: Quota,
+    quota: UpdateQuota,
     /// No round will close any more, and the keys know.
     rounds_over: bool,
     /// Devices that were cut off, of which the engine has not heard yet.
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
-    log: Throttle,
+    log: LogRateLimiter,
     /// What epsilons are for, and what they were when the last round closed.
     delta: Delta,
     privacy: Option<Arc<PrivacyStatus>>,
     /// What the campaign's clock said when this began.
     clock: Millis,
     /// For how long that has stood still since, as nothing could be written.
-    stood: Millis,
+    paused_for: Millis,
     status: watch::Sender<Status>,
-    round_lines: broadcast::Sender<String>,
+    round_feed_sender: broadcast::Sender<String>,
     failure: Option<Failure>,
     /// Since when something cannot be written, when it is tried again, and how often that has begun.
-    stalled: Option<Stall>,
+    write_stall: Option<Stall>,
     stalls: u64,
     /// What the operator should know about the configuration under which the campaign runs.
     advice: Option<String>,
@@ -102,33 +102,34 @@ pub struct Host {
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     since: Millis,
-    until: Millis,
+    retry_at: Millis,
 }
 
 /// How long until what could not be written is tried again.
-const WRITE_AGAIN: Millis = 1_000;
+const WRITE_RETRY: Millis = 1_000;
 
-impl std::fmt::Debug for Host {
+impl std::fmt::Debug for ServerCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Host").field("phase", &self.engine().phase()).finish_non_exhaustive()
+        f.debug_struct("ServerCore").field("phase", &self.engine().phase()).finish_non_exhaustive()
     }
 }
 
-impl Host {
+impl ServerCore {
     /// When [`Self::tick`] is due, if nothing else happens.
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         if self.is_stalled() {
-            return self.stalled.map(|stall| stall.until);
+            return self.write_stall.map(|stall| stall.retry_at);
         }
-        let wake = self.engine().wake().map(|at| at.saturating_sub(self.clock).saturating_add(self.stood));
-        wake.into_iter().chain(self.log.due()).min()
+        let wake =
+            self.engine().wake().map(|at| at.saturating_sub(self.clock).saturating_add(self.paused_for));
+        wake.into_iter().chain(self.log.next_summary()).min()
     }
 
     /// What connections need to know.
     #[must_use]
-    pub fn gate(&self) -> Arc<Gate> {
-        Arc::clone(&self.gate)
+    pub fn acceptor(&self) -> Arc<Acceptor> {
+        Arc::clone(&self.acceptor)
     }
 
     /// What the operator should know about the configuration under which the campaign runs, if anything.
@@ -139,12 +140,12 @@ impl Host {
 
     /// The engine, and what is durable of it.
     #[must_use]
-    pub fn coordinator(&self) -> &Coordinator {
-        &self.coordinator
+    pub fn durable(&self) -> &DurableEngine {
+        &self.durable
     }
 
     fn engine(&self) -> &Engine {
-        self.coordinator.engine()
+        self.durable.engine()
     }
 
     /// Every known device has fitted its head.
@@ -162,46 +163,46 @@ impl Host {
     /// A line of JSON for every round that is committed from now on.
     #[must_use]
     pub fn round_feed(&self) -> broadcast::Receiver<String> {
-        self.round_lines.subscribe()
+        self.round_feed_sender.subscribe()
     }
 
     /// What is durable now.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn past(&self) -> Result<Past, StoreError> {
-        self.coordinator.store().past()
+    pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
+        self.durable.store().read_snapshot()
     }
 
     /// A connection was closed as it came.
-    pub fn dropped(&mut self) {
+    pub fn connection_dropped(&mut self) {
         self.connections.dropped += 1;
-        self.publish();
+        self.publish_status();
     }
 
     /// The system did not hand over a connection.
     pub fn accept_failed(&mut self, now: Millis, error: &std::io::Error) {
-        if self.logs(now, Kind::AcceptFailed) {
+        if self.may_log(now, Kind::AcceptFailed) {
             tracing::warn!(%error, "accept failed");
         }
         self.connections.accept_errors += 1;
-        self.publish();
+        self.publish_status();
     }
 
     /// Lets all peers go: they write what is queued and close.
-    pub fn release(&mut self) {
+    pub fn close_peers(&mut self) {
         self.peers.clear();
-        self.say_left_out(Millis::MAX);
+        self.log_suppressed(Millis::MAX);
     }
 
     /// Whether there is room in the log for one more line of this kind.
-    fn logs(&mut self, now: Millis, kind: Kind) -> bool {
-        self.say_left_out(now);
-        self.log.admits(kind, now)
+    fn may_log(&mut self, now: Millis, kind: Kind) -> bool {
+        self.log_suppressed(now);
+        self.log.allow(kind, now)
     }
 
-    fn say_left_out(&mut self, now: Millis) {
-        for (kind, lines) in self.log.over(now) {
+    fn log_suppressed(&mut self, now: Millis) {
+        for (kind, lines) in self.log.drain_expired(now) {
             tracing::warn!(lines, "left out of this log since the first of their minute: {kind}");
         }
     }
@@ -209,87 +210,89 @@ impl Host {
     /// Does what is due, as [`Self::wake`] has said.
     ///
     /// # Errors
-    /// As [`Self::settle`].
-    pub fn tick(&mut self, now: Millis) -> Result<(), HostError> {
-        self.say_left_out(now);
+    /// As [`Self::flush`].
+    pub fn tick(&mut self, now: Millis) -> Result<(), CoreError> {
+        self.log_suppressed(now);
         if !self.is_stalled() {
-            self.event(now, Event::Tick);
+            self.apply_event(now, Event::Tick);
         }
-        self.settle(now)
+        self.flush(now)
     }
 
-    /// Hears a message. What comes of it waits for [`Self::settle`], as that of many can wait for the disk together. While the
+    /// Hears a message. What comes of it waits for [`Self::flush`], as that of many can wait for the disk together. While the
     /// host [is stalled](Self::is_stalled) messages wait outside.
-    pub fn take(&mut self, now: Millis, message: Message) {
-        let Message { peer, from, key, what, traffic } = message;
+    pub fn take(&mut self, now: Millis, message: PeerEvent) {
+        let PeerEvent { peer, from, key, kind, traffic } = message;
         self.connections.passed(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
-        if traffic.unchosen > 0 && self.logs(now, Kind::Unchosen) {
+        if traffic.unchosen > 0 && self.may_log(now, Kind::Unchosen) {
             tracing::warn!(
                 device,
                 %from,
                 "does not choose the ridge of its head: it takes the published one (firmware without ridge-choice, fixed point, or samples seen once)"
             );
         }
-        if what.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
+        if kind.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
             self.revoked(now, peer);
             return;
         }
-        match (what, device) {
-            (What::Hello(device, privacy, commands), None) => {
+        match (kind, device) {
+            (PeerEventKind::Hello(device, privacy, commands), None) => {
                 self.connections.welcomed += 1;
                 if let Some(old) = self.current.insert(device, peer) {
                     // The device is back before its old connection was missed.
                     self.peers.remove(&old);
                 }
-                if self.logs(now, Kind::Joined) {
+                if self.may_log(now, Kind::Joined) {
                     tracing::info!(device, %from, "joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
                 self.joined(now, device, privacy)
             }
-            (What::Refused(refusal), device) => {
-                if self.logs(now, Kind::Refused) {
+            (PeerEventKind::Refused(refusal), device) => {
+                if self.may_log(now, Kind::Refused) {
                     tracing::warn!(device, %from, "refused: {refusal}");
                 }
             }
-            (What::TurnedAway, _) => {
-                if self.logs(now, Kind::TurnedAway) {
+            (PeerEventKind::TurnedAway, _) => {
+                if self.may_log(now, Kind::TurnedAway) {
                     tracing::warn!(%from, "turned away: there is no place for one more device");
                 }
                 self.connections.turned_away += 1;
             }
-            (What::HelloAgain(privacy), Some(device)) => self.greeted_again(now, peer, device, privacy),
-            (What::Update(update), Some(device)) => {
+            (PeerEventKind::HelloAgain(privacy), Some(device)) => {
+                self.hello_again(now, peer, device, privacy)
+            }
+            (PeerEventKind::Update(update), Some(device)) => {
                 if self.is_over_quota(device, update.id, true) {
-                    self.over_quota(now, device, &from);
+                    self.cut_off_over_quota(now, device, &from);
                 } else {
-                    self.event(now, Event::Update(device, *update));
+                    self.apply_event(now, Event::Update(device, *update));
                 }
             }
-            (What::Unread(id), Some(device)) => {
+            (PeerEventKind::UnreadUpdate(id), Some(device)) => {
                 if self.is_over_quota(device, id, false) {
-                    self.over_quota(now, device, &from);
+                    self.cut_off_over_quota(now, device, &from);
                 } else {
-                    self.event(now, Event::Unread(device, id));
+                    self.apply_event(now, Event::Unread(device, id));
                 }
             }
-            (What::Decline(decline), Some(device)) => {
-                if self.logs(now, Kind::Declined) {
+            (PeerEventKind::Decline(decline), Some(device)) => {
+                if self.may_log(now, Kind::Declined) {
                     tracing::warn!(device, %from, round = decline.id.round, "declined: {}", decline.reason);
                 }
-                self.event(now, Event::Declined(device, decline))
+                self.apply_event(now, Event::Declined(device, decline))
             }
-            (What::Noise, _) => {}
-            (What::Gone(gone), device) => {
+            (PeerEventKind::TrafficOnly, _) => {}
+            (PeerEventKind::Gone(gone), device) => {
                 self.connections.ended(gone);
                 self.peers.remove(&peer);
                 if let Some(device) = device
                     && self.current.get(&device) == Some(&peer)
                 {
                     self.current.remove(&device);
-                    self.say_left(now, device, &from, gone);
-                    self.event(now, Event::Left(device));
+                    self.log_left(now, device, &from, gone);
+                    self.apply_event(now, Event::Left(device));
                 }
             }
             // A message from a connection that has been replaced or cut off.
@@ -299,8 +302,8 @@ impl Host {
         }
     }
 
-    fn say_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: Gone) {
-        if self.logs(now, Kind::Left) {
+    fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: DisconnectReason) {
+        if self.may_log(now, Kind::Left) {
             tracing::info!(device, %from, ?gone, "left");
         }
     }
@@ -311,7 +314,7 @@ impl Host {
         self.connections.revoked_messages += 1;
         match self.peers.remove(&peer) {
             Some(known) if self.current.get(&known.device) == Some(&peer) => {
-                self.say_left(now, known.device, &known.from, Gone::Revoked);
+                self.log_left(now, known.device, &known.from, DisconnectReason::Revoked);
                 self.cut_off(known.device);
             }
             _ => {}
@@ -319,7 +322,7 @@ impl Host {
     }
 
     /// A device that is known has restarted, or has missed its welcome.
-    fn greeted_again(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
+    fn hello_again(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
             return;
@@ -329,20 +332,20 @@ impl Host {
     }
 
     fn joined(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
-        self.coordinator.heard_privacy(device, privacy);
+        self.durable.record_privacy(device, privacy);
         if self.is_fitting() {
             // Whoever comes back fits its head again, and no other round is opened.
             self.quota.forget(device);
         }
-        self.event(now, Event::Joined(device));
+        self.apply_event(now, Event::Joined(device));
     }
 
-    /// What comes of it waits for [`Self::settle`].
+    /// What comes of it waits for [`Self::flush`].
     ///
     /// The campaign's clock stands still while nothing can be written: devices that waited to be heard are not late for it.
-    fn event(&mut self, now: Millis, event: Event) {
+    fn apply_event(&mut self, now: Millis, event: Event) {
         let before = self.engine().counters();
-        self.coordinator.handle(self.clock.saturating_add(now.saturating_sub(self.stood)), event);
+        self.durable.handle(self.clock.saturating_add(now.saturating_sub(self.paused_for)), event);
         let after = self.engine().counters();
         if after.ruined > before.ruined {
             tracing::warn!("the updates of a round left no representation of full width; it is asked again");
@@ -358,19 +361,19 @@ impl Host {
     /// [is stalled](Self::is_stalled).
     ///
     /// # Errors
-    /// [`HostError`]: the campaign cannot go on.
-    pub fn settle(&mut self, now: Millis) -> Result<(), HostError> {
+    /// [`CoreError`]: the campaign cannot go on.
+    pub fn flush(&mut self, now: Millis) -> Result<(), CoreError> {
         loop {
-            let Settled { actions, lines } = match self.coordinator.settle() {
-                Ok(settled) => settled,
+            let Flushed { actions, lines } = match self.durable.flush() {
+                Ok(flushed) => flushed,
                 Err(error) if error.may_pass() => {
                     self.stall(now, &error);
                     return Ok(());
                 }
                 Err(error) => return Err(ResumeError::from(error).into()),
             };
-            if let Some(stall) = self.stalled.take() {
-                self.stood = self.stood.saturating_add(now.saturating_sub(stall.since));
+            if let Some(stall) = self.write_stall.take() {
+                self.paused_for = self.paused_for.saturating_add(now.saturating_sub(stall.since));
                 tracing::info!("the store can be written again");
             }
             if let Some(journal) = &mut self.journal {
@@ -391,42 +394,42 @@ impl Host {
                     }
                     told.insert((*device, ack.id), ack.outcome);
                 }
-                self.act(now, action)?;
+                self.perform(now, action)?;
             }
             // The engine hears who was cut off; what follows may cut off others.
             if self.cut_off.is_empty() {
                 break;
             }
             while let Some(device) = self.cut_off.pop() {
-                self.event(now, Event::Left(device));
+                self.apply_event(now, Event::Left(device));
             }
         }
-        self.publish();
+        self.publish_status();
         Ok(())
     }
 
     /// Nothing is acknowledged, and nobody is listened to, until what has happened can be written.
     fn stall(&mut self, now: Millis, error: &StoreError) {
-        let since = self.stalled.map_or(now, |stall| stall.since);
-        let again = Stall { since, until: now.saturating_add(WRITE_AGAIN) };
-        if self.stalled.replace(again).is_none() {
+        let since = self.write_stall.map_or(now, |stall| stall.since);
+        let again = Stall { since, retry_at: now.saturating_add(WRITE_RETRY) };
+        if self.write_stall.replace(again).is_none() {
             tracing::error!(%error, "nothing is acknowledged until this can be written; trying every second");
             self.stalls += 1;
         }
-        self.publish();
+        self.publish_status();
     }
 
     /// What has happened cannot be written just now.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        self.stalled.is_some()
+        self.write_stall.is_some()
     }
 
-    fn act(&mut self, now: Millis, action: Action) -> Result<(), HostError> {
+    fn perform(&mut self, now: Millis, action: Action) -> Result<(), CoreError> {
         match action {
             Action::Open(device, opening) => self.command(now, device, Command::Open(opening)),
             Action::Acknowledge(device, ack) => {
-                self.say_rejected(now, device, &ack);
+                self.log_rejected(now, device, &ack);
                 self.command(now, device, Command::Acknowledge(ack));
             }
             Action::Close(device, id) => self.command(now, device, Command::CloseRound(id)),
@@ -439,7 +442,7 @@ impl Host {
             }
             Action::Failed(failure) => {
                 self.failure = Some(failure);
-                self.publish();
+                self.publish_status();
                 return Err(failure.into());
             }
         }
@@ -448,14 +451,14 @@ impl Host {
 
     fn rounds_are_over(&mut self) {
         if !std::mem::replace(&mut self.rounds_over, true) {
-            self.replaced(KeyDesk::rounds_over);
-            self.account();
+            self.expire_replaced_keys(SharedKeyStore::rounds_over);
+            self.update_privacy();
         }
     }
 
     /// Keys that were replaced count no more, as far as the desk says.
-    fn replaced(&self, end: impl FnOnce(&KeyDesk) -> Result<usize, KeyStoreError>) {
-        if let Some(Err(error)) = self.desk.as_ref().map(end) {
+    fn expire_replaced_keys(&self, end: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>) {
+        if let Some(Err(error)) = self.key_store.as_ref().map(end) {
             tracing::error!("keys that were replaced: {error}");
         }
     }
@@ -470,9 +473,9 @@ impl Host {
         self.current.get(&device).and_then(|peer| self.peers.get(peer))
     }
 
-    fn say_rejected(&mut self, now: Millis, device: DeviceId, ack: &Ack) {
+    fn log_rejected(&mut self, now: Millis, device: DeviceId, ack: &Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome
-            && self.logs(now, Kind::Rejected)
+            && self.may_log(now, Kind::Rejected)
         {
             let from = self.peer(device).map(|known| tracing::field::display(&known.from));
             tracing::warn!(device, from, round = ack.id.round, "update rejected: {reason}");
@@ -485,7 +488,7 @@ impl Host {
         if !known.commands.send(command) && !known.commands.is_closed() {
             let from = known.from.clone();
             self.connections.congested += 1;
-            if self.logs(now, Kind::CutOff) {
+            if self.may_log(now, Kind::CutOff) {
                 tracing::warn!(device, %from, "left: it does not take what is sent to it");
             }
             self.cut_off(device);
@@ -503,11 +506,11 @@ impl Host {
 
     /// Counts an update of a device. True: it is one too many.
     fn is_over_quota(&mut self, device: DeviceId, id: RoundId, is_read: bool) -> bool {
-        self.quota.is_over(device, id, is_read, self.coordinator.engine().open_round())
+        self.quota.is_over(device, id, is_read, self.durable.engine().open_round())
     }
 
-    fn over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
-        if self.logs(now, Kind::CutOff) {
+    fn cut_off_over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
+        if self.may_log(now, Kind::CutOff) {
             tracing::warn!(device, %from, "left: it sends update after update");
         }
         self.connections.over_quota += 1;

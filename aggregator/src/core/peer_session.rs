@@ -8,33 +8,33 @@
 
 use fedspan_protocol::message::{Privacy, ToDevice};
 
-use super::command_queue::{Receiver, Sender, mailbox};
-use super::messages::{Command, Gone, Message, Origin, What};
+use super::command_queue::{Receiver, Sender, command_queue};
+use super::messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
 use crate::config::Limits;
-use crate::connection::{Connection, Inbound, Traffic};
+use crate::connection::{Connection, PeerMessage, Traffic};
 use fedspan_engine::{DeviceId, Millis};
 
 /// Commands that wait for a device; one that lets them pile up is cut off.
-pub(crate) const COMMANDS: usize = 16;
+pub(crate) const COMMAND_CAPACITY: usize = 16;
 
 /// When a device is told to come back for which there is no room: not all at the same moment.
 const RETRY: std::ops::Range<u32> = 15_000..30_000;
 
 /// Silence within an update in chunks after which the missing ones are asked for.
-const ASK_AGAIN: Millis = 1_000;
+const MISSING_INTERVAL: Millis = 1_000;
 
 /// Hellos after the first that a connection may say.
 const HELLOS_MAX: u32 = 16;
 
 /// Faults and dropped frames after which the host is told, if there is nothing else to tell.
-const NOISE: u32 = 16;
+const ERRORS_BEFORE_REPORT: u32 = 16;
 
 /// Faults after which a connection is closed: noise is forgiven, a flood is not.
 const FAULTS_MAX: u32 = 64;
 
 /// How long a device may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// Until hello.
     pub hello: Millis,
     /// For saying anything.
@@ -45,7 +45,7 @@ pub struct Patience {
     pub repeat: Millis,
 }
 
-impl From<&Limits> for Patience {
+impl From<&Limits> for Timeouts {
     fn from(limits: &Limits) -> Self {
         let milliseconds =
             |time: std::time::Duration| Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX);
@@ -60,7 +60,7 @@ impl From<&Limits> for Patience {
 
 /// When a conversation's device is to come back. Multiples of the golden ratio lie apart from one another, so that conversations
 /// that follow one another spread evenly (Knuth, The Art of Computer Programming, 6.4).
-fn come_back(peer: u64) -> u32 {
+fn retry_delay(peer: u64) -> u32 {
     const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let width = u64::from(RETRY.end - RETRY.start);
     let fraction = peer.wrapping_mul(RATIO) >> 32;
@@ -71,38 +71,38 @@ fn come_back(peer: u64) -> u32 {
 /// What is to be done next, one after the other.
 #[derive(Debug)]
 #[must_use]
-pub enum Next {
+pub enum PeerAction {
     /// The frame is to be written.
     Send,
-    /// A device has said hello: [`Conversation::admit`] or [`Conversation::turn_away`].
+    /// A device has said hello: [`PeerSession::admit`] or [`PeerSession::turn_away`].
     Admit,
-    /// The host is to be told, by a [`Conversation::message`].
-    Tell(What),
+    /// The host is to be told, by a [`PeerSession::event`].
+    Report(PeerEventKind),
     /// It is over, and the host is told so last. A link that does not outlast it is to be closed.
-    Over(Gone),
+    Close(DisconnectReason),
     /// Nothing, until there are bytes, a command, or something is due.
     Wait,
 }
 
 /// How far it is with what has come.
 #[derive(Debug)]
-enum Stage {
+enum State {
     /// All of it was seen to.
     Idle,
     /// Somebody has said hello.
-    Newcomer(DeviceId, Privacy),
+    Greeting(DeviceId, Privacy),
     /// The host is told before frames are sent.
-    Tell(What),
+    Report(PeerEventKind),
     /// Frames are sent before the next thing that has come is looked at.
-    Answer,
+    Reply,
     /// Frames are sent, the host is told, and it is over.
-    Farewell(What, Gone),
-    Over(Gone),
+    FinalReply(PeerEventKind, DisconnectReason),
+    Closed(DisconnectReason),
 }
 
 /// What comes if nothing else does.
 #[derive(Clone, Copy, Debug)]
-enum Due {
+enum Timer {
     /// The connection ends.
     End,
     /// The open round is sent again.
@@ -113,24 +113,24 @@ enum Due {
 
 /// One conversation.
 #[derive(Debug)]
-pub struct Conversation {
+pub struct PeerSession {
     peer: u64,
     from: Origin,
     connection: Connection,
-    patience: Patience,
+    timeouts: Timeouts,
     /// The link outlasts this conversation. There is no other on it, and nobody has to say hello in time.
-    lasting: bool,
+    persistent: bool,
     /// The way to the device, which the host gets with its hello.
     commands: Option<Sender<Command>>,
-    stage: Stage,
+    state: State,
     /// What has come after what is being seen to.
-    rest: Vec<u8>,
+    unprocessed: Vec<u8>,
     /// When the device last said something that made sense; until hello, when this began.
-    heard: Millis,
+    last_message: Millis,
     /// Since when a frame (or an update in chunks) has been unfinished.
     frame_since: Option<Millis>,
     /// When the missing chunks of an update were last asked for.
-    asked: Option<Millis>,
+    missing_requested: Option<Millis>,
     /// Since when the open round has been unanswered, and how often its chunks had been asked for by then.
     unanswered_since: Option<(Millis, u64)>,
     /// What the host knows of the connection's traffic.
@@ -142,7 +142,7 @@ pub struct Conversation {
     hellos: u32,
 }
 
-impl Conversation {
+impl PeerSession {
     /// Begins one on a new connection, which [lasts](Connection::lasting) where the link does. `peer` is its number, another one for each
     /// that ever begins. With the host's commands, which count from the device's hello on.
     #[must_use]
@@ -150,22 +150,22 @@ impl Conversation {
         peer: u64,
         from: Origin,
         connection: Connection,
-        patience: Patience,
+        timeouts: Timeouts,
         now: Millis,
     ) -> (Self, Receiver<Command>) {
-        let (sender, receiver) = mailbox(COMMANDS);
+        let (sender, receiver) = command_queue(COMMAND_CAPACITY);
         let conversation = Self {
             peer,
             from,
-            lasting: connection.is_lasting(),
+            persistent: connection.is_persistent(),
             connection,
-            patience,
+            timeouts,
             commands: Some(sender),
-            stage: Stage::Idle,
-            rest: Vec::new(),
-            heard: now,
+            state: State::Idle,
+            unprocessed: Vec::new(),
+            last_message: now,
             frame_since: None,
-            asked: None,
+            missing_requested: None,
             unanswered_since: None,
             reported: Traffic::default(),
             accepted: 0,
@@ -183,88 +183,88 @@ impl Conversation {
 
     /// How long its device may take.
     #[must_use]
-    pub fn patience(&self) -> Patience {
-        self.patience
+    pub fn timeouts(&self) -> Timeouts {
+        self.timeouts
     }
 
     /// No device was admitted yet, so that there are no commands.
     #[must_use]
-    pub fn is_greeting(&self) -> bool {
+    pub fn awaits_hello(&self) -> bool {
         self.commands.is_some()
     }
 
     /// Takes bytes from the device. What they say comes from [`Self::next`].
     pub fn receive(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        if matches!(self.stage, Stage::Idle) {
-            let inbound = self.connection.hear(&mut input);
-            self.stage = self.judge(inbound);
+        if matches!(self.state, State::Idle) {
+            let message = self.connection.next_message(&mut input);
+            self.state = self.on_message(message);
         }
         // Most say one thing.
         if !input.is_empty() {
-            self.rest.extend_from_slice(input);
+            self.unprocessed.extend_from_slice(input);
         }
     }
 
     /// What is to be done next; a frame is in `frame` then, and nothing else.
-    pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> Next {
+    pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> PeerAction {
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Idle) {
-                Stage::Newcomer(device, privacy) => {
-                    self.stage = Stage::Newcomer(device, privacy);
-                    return Next::Admit;
+            match std::mem::replace(&mut self.state, State::Idle) {
+                State::Greeting(device, privacy) => {
+                    self.state = State::Greeting(device, privacy);
+                    return PeerAction::Admit;
                 }
-                Stage::Tell(what) => {
-                    self.stage = Stage::Answer;
-                    return Next::Tell(what);
+                State::Report(kind) => {
+                    self.state = State::Reply;
+                    return PeerAction::Report(kind);
                 }
-                Stage::Over(gone) => {
-                    self.stage = Stage::Over(gone);
-                    return Next::Over(gone);
+                State::Closed(gone) => {
+                    self.state = State::Closed(gone);
+                    return PeerAction::Close(gone);
                 }
-                _ if self.connection.is_revoked() => self.stage = Stage::Over(Gone::Revoked),
-                stage if self.next_frame(frame) => {
-                    self.stage = stage;
-                    return Next::Send;
+                _ if self.connection.is_revoked() => self.state = State::Closed(DisconnectReason::Revoked),
+                state if self.next_frame(frame) => {
+                    self.state = state;
+                    return PeerAction::Send;
                 }
-                Stage::Farewell(what, gone) => {
-                    self.stage = Stage::Over(gone);
-                    return Next::Tell(what);
+                State::FinalReply(kind, gone) => {
+                    self.state = State::Closed(gone);
+                    return PeerAction::Report(kind);
                 }
-                Stage::Answer => self.stage = self.go_on(now),
-                Stage::Idle => return Next::Wait,
+                State::Reply => self.state = self.advance(now),
+                State::Idle => return PeerAction::Wait,
             }
         }
     }
 
     /// What the host is told, with what has passed since it was told something.
     #[must_use]
-    pub fn message(&mut self, what: What) -> Message {
+    pub fn event(&mut self, kind: PeerEventKind) -> PeerEvent {
         let now = self.connection.traffic();
         let traffic = now.since(&self.reported);
         self.reported = now;
-        Message { peer: self.peer, from: self.from.clone(), key: self.connection.key(), what, traffic }
+        PeerEvent { peer: self.peer, from: self.from.clone(), key: self.connection.key(), kind, traffic }
     }
 
     /// There is room for the device that has said hello.
     pub fn admit(&mut self) {
-        if let Stage::Newcomer(device, privacy) = self.stage
+        if let State::Greeting(device, privacy) = self.state
             && let Some(commands) = self.commands.take()
         {
-            self.stage = Stage::Tell(What::Hello(device, privacy, commands));
+            self.state = State::Report(PeerEventKind::Hello(device, privacy, commands));
         }
     }
 
     /// There is no room for it: it is told to come back later.
     pub fn turn_away(&mut self) {
-        if matches!(self.stage, Stage::Newcomer(..)) {
-            self.connection.turn_away(come_back(self.peer));
-            self.stage = Stage::Farewell(What::TurnedAway, Gone::Ended);
+        if matches!(self.state, State::Greeting(..)) {
+            self.connection.turn_away(retry_delay(self.peer));
+            self.state = State::FinalReply(PeerEventKind::TurnedAway, DisconnectReason::Ended);
         }
     }
 
     /// Does what the host wants.
-    pub fn obey(&mut self, command: Command) {
+    pub fn execute(&mut self, command: Command) {
         match command {
             Command::Open(opening) => self.connection.open(&opening),
             Command::Acknowledge(ack) => self.connection.send(ToDevice::Ack(ack)),
@@ -273,67 +273,71 @@ impl Conversation {
     }
 
     /// The host has let the device go: no command comes any more.
-    pub fn dismiss(&mut self) {
-        let gone = if self.connection.is_revoked() { Gone::Revoked } else { Gone::Ended };
-        self.stage = Stage::Over(gone);
+    pub fn close(&mut self) {
+        let gone =
+            if self.connection.is_revoked() { DisconnectReason::Revoked } else { DisconnectReason::Ended };
+        self.state = State::Closed(gone);
     }
 
-    /// When [`Self::elapse`] is due, if nothing else happens.
+    /// When [`Self::on_timer`] is due, if nothing else happens.
     #[must_use]
     pub fn due(&mut self, now: Millis) -> Option<Millis> {
-        let (at, _) = self.next_due(now);
+        let (at, _) = self.next_timer(now);
         (at < Millis::MAX).then_some(at)
     }
 
     /// Does what is due by now.
-    pub fn elapse(&mut self, now: Millis) {
-        match self.next_due(now) {
+    pub fn on_timer(&mut self, now: Millis) {
+        match self.next_timer(now) {
             (at, _) if at > now || at == Millis::MAX => {}
-            (_, Due::End) => self.stage = Stage::Over(self.timed_out(now)),
-            (_, Due::OpenAgain) => {
+            (_, Timer::End) => self.state = State::Closed(self.timed_out(now)),
+            (_, Timer::OpenAgain) => {
                 self.unanswered_since = None;
-                self.connection.open_again();
+                self.connection.resend_round();
             }
-            (_, Due::AskMissing) => {
-                self.asked = Some(now);
-                self.connection.ask_missing();
+            (_, Timer::AskMissing) => {
+                self.missing_requested = Some(now);
+                self.connection.request_missing();
             }
         }
     }
 
     /// What comes next if nothing happens, and when. The connection ends after silence, or earlier if a frame does not.
-    fn next_due(&mut self, now: Millis) -> (Millis, Due) {
-        let silence = match self.is_greeting() {
-            true if self.lasting => Millis::MAX,
-            true => self.patience.hello,
-            false => self.patience.idle,
+    fn next_timer(&mut self, now: Millis) -> (Millis, Timer) {
+        let silence = match self.awaits_hello() {
+            true if self.persistent => Millis::MAX,
+            true => self.timeouts.hello,
+            false => self.timeouts.idle,
         };
-        let mut limit = self.heard.saturating_add(silence);
+        let mut limit = self.last_message.saturating_add(silence);
         let mut ask = None;
         if let Some(since) = self.frame_since {
-            limit = limit.min(since.saturating_add(self.patience.frame));
-            let asked = self.asked.unwrap_or(since);
-            ask = self.connection.is_mid_update().then(|| asked.saturating_add(ASK_AGAIN));
+            limit = limit.min(since.saturating_add(self.timeouts.frame));
+            let missing_requested = self.missing_requested.unwrap_or(since);
+            ask = self.connection.is_mid_update().then(|| missing_requested.saturating_add(MISSING_INTERVAL));
         }
-        let repeat = self.watch_answer(now).map(|since| since.saturating_add(self.patience.repeat));
-        let earlier = [(repeat, Due::OpenAgain), (ask, Due::AskMissing)].into_iter();
+        let repeat =
+            self.unanswered_since_update(now).map(|since| since.saturating_add(self.timeouts.repeat));
+        let earlier = [(repeat, Timer::OpenAgain), (ask, Timer::AskMissing)].into_iter();
         let earlier = earlier.filter_map(|(at, due)| at.filter(|at| *at < limit).map(|at| (at, due)));
-        earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Due::End))
+        earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Timer::End))
     }
 
     /// Since when the open round has been unanswered.
-    fn watch_answer(&mut self, now: Millis) -> Option<Millis> {
-        let watched = self.connection.unanswered().map(|asked| (now, asked));
-        let since = self.unanswered_since.filter(|(_, asked)| watched.is_some_and(|(_, now)| now == *asked));
+    fn unanswered_since_update(&mut self, now: Millis) -> Option<Millis> {
+        let watched = self.connection.unanswered().map(|missing_requested| (now, missing_requested));
+        let since = self
+            .unanswered_since
+            .filter(|(_, missing_requested)| watched.is_some_and(|(_, now)| now == *missing_requested));
         self.unanswered_since = watched.map(|watched| since.unwrap_or(watched));
         self.unanswered_since.map(|(since, _)| since)
     }
 
-    fn timed_out(&self, now: Millis) -> Gone {
+    fn timed_out(&self, now: Millis) -> DisconnectReason {
         match self.frame_since {
-            _ if self.is_greeting() => Gone::NoHello,
-            Some(since) if now >= since.saturating_add(self.patience.frame) => Gone::Slow,
-            _ => Gone::Idle,
+            _ if self.awaits_hello() => DisconnectReason::NoHello,
+            Some(since) if now >= since.saturating_add(self.timeouts.frame) => DisconnectReason::Slow,
+            _ => DisconnectReason::Idle,
         }
     }
 
@@ -351,69 +355,73 @@ impl Conversation {
     }
 
     /// One thing was seen to, and answered.
-    fn go_on(&mut self, now: Millis) -> Stage {
-        let noise = self.connection.traffic().noise();
+    fn advance(&mut self, now: Millis) -> State {
+        let errors = self.connection.traffic().protocol_errors();
         // A line carries no more than its speed, and noise on it is nobody's fault.
-        if noise > FAULTS_MAX && !self.lasting {
-            return Stage::Over(Gone::Flood);
+        if errors > FAULTS_MAX && !self.persistent {
+            return State::Closed(DisconnectReason::Flood);
         }
-        if noise >= self.reported.noise().saturating_add(NOISE) {
-            return Stage::Tell(What::Noise);
+        if errors >= self.reported.protocol_errors().saturating_add(ERRORS_BEFORE_REPORT) {
+            return State::Report(PeerEventKind::TrafficOnly);
         }
-        if !self.rest.is_empty() {
-            let mut input = self.rest.as_slice();
-            let inbound = self.connection.hear(&mut input);
-            let used = self.rest.len() - input.len();
-            self.rest.drain(..used);
-            return self.judge(inbound);
+        if !self.unprocessed.is_empty() {
+            let mut input = self.unprocessed.as_slice();
+            let message = self.connection.next_message(&mut input);
+            let used = self.unprocessed.len() - input.len();
+            self.unprocessed.drain(..used);
+            return self.on_message(message);
         }
-        self.rest = Vec::new();
+        self.unprocessed = Vec::new();
         let accepted = self.connection.traffic().frames.accepted;
-        let progress = std::mem::replace(&mut self.accepted, accepted) != accepted;
-        self.watch_frame(now, progress);
+        let progressed = std::mem::replace(&mut self.accepted, accepted) != accepted;
+        self.watch_frame(now, progressed);
         // Time to hello counts from the connection's beginning, however much it talks.
-        if progress && !self.is_greeting() {
-            self.heard = now;
+        if progressed && !self.awaits_hello() {
+            self.last_message = now;
         }
-        Stage::Idle
+        State::Idle
     }
 
-    fn watch_frame(&mut self, now: Millis, progress: bool) {
+    fn watch_frame(&mut self, now: Millis, progressed: bool) {
         let mid_update = self.connection.is_mid_update();
         let most = if mid_update { self.chunks } else { 0 };
         self.chunks = most.max(self.connection.chunks());
         // What else is said meanwhile does not bring an update to its end, nor does beginning it anew.
-        let progress = if mid_update { self.chunks > most } else { progress };
+        let progressed = if mid_update { self.chunks > most } else { progressed };
         if !self.connection.is_mid_message() {
             self.frame_since = None;
-        } else if self.frame_since.is_none() || progress {
+        } else if self.frame_since.is_none() || progressed {
             self.frame_since = Some(now);
-            self.asked = None;
+            self.missing_requested = None;
         }
     }
 
     /// What comes of one thing that was heard, or of nothing.
-    fn judge(&mut self, inbound: Option<Inbound>) -> Stage {
-        let Some(inbound) = inbound else { return Stage::Answer };
-        match inbound {
-            Inbound::Hello(hello) if self.is_greeting() => {
-                Stage::Newcomer(hello.device, hello.capabilities.privacy)
+    fn on_message(&mut self, message: Option<PeerMessage>) -> State {
+        let Some(message) = message else { return State::Reply };
+        match message {
+            PeerMessage::Hello(hello) if self.awaits_hello() => {
+                State::Greeting(hello.device, hello.capabilities.privacy)
             }
             // Each is answered with a whole round: a device that has missed its welcome says it once or
             // twice more. On a line every restart is one.
-            Inbound::Hello(_) if !self.lasting && self.hellos >= HELLOS_MAX => Stage::Over(Gone::Flood),
-            Inbound::Hello(hello) => {
+            PeerMessage::Hello(_) if !self.persistent && self.hellos >= HELLOS_MAX => {
+                State::Closed(DisconnectReason::Flood)
+            }
+            PeerMessage::Hello(hello) => {
                 self.hellos = self.hellos.saturating_add(1);
-                Stage::Tell(What::HelloAgain(hello.capabilities.privacy))
+                State::Report(PeerEventKind::HelloAgain(hello.capabilities.privacy))
             }
             // Its next hello is heard in a new conversation.
-            Inbound::Stranger if self.lasting => Stage::Over(Gone::Ended),
-            Inbound::Refused(refusal) => Stage::Farewell(What::Refused(refusal), Gone::Refused),
-            Inbound::Revoked => Stage::Over(Gone::Revoked),
-            Inbound::Update(update) => Stage::Tell(What::Update(Box::new(update))),
-            Inbound::Unread(id) => Stage::Tell(What::Unread(id)),
-            Inbound::Decline(decline) => Stage::Tell(What::Decline(decline)),
-            Inbound::Alive | Inbound::Fault(_) | Inbound::Stranger => Stage::Answer,
+            PeerMessage::OtherDevice if self.persistent => State::Closed(DisconnectReason::Ended),
+            PeerMessage::Refused(refusal) => {
+                State::FinalReply(PeerEventKind::Refused(refusal), DisconnectReason::Refused)
+            }
+            PeerMessage::Revoked => State::Closed(DisconnectReason::Revoked),
+            PeerMessage::Update(update) => State::Report(PeerEventKind::Update(Box::new(update))),
+            PeerMessage::UnreadUpdate(id) => State::Report(PeerEventKind::UnreadUpdate(id)),
+            PeerMessage::Decline(decline) => State::Report(PeerEventKind::Decline(decline)),
+            PeerMessage::Alive | PeerMessage::Fault(_) | PeerMessage::OtherDevice => State::Reply,
         }
     }
 }

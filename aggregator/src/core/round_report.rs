@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::{Host, PrivacyStatus, Status};
+use super::{PrivacyStatus, ServerCore, Status};
 use crate::journal::Journal;
-use crate::keys::KeyDesk;
+use crate::keys::SharedKeyStore;
 use fedspan_engine::{ChosenRidge, Phase, RoundRecord};
 
-impl Host {
+impl ServerCore {
     /// A round is durable.
     pub(super) fn committed(&mut self, record: &RoundRecord) {
         if let Some(journal) = &mut self.journal {
             journal.flush();
         }
-        self.replaced(KeyDesk::round_closed);
+        self.expire_replaced_keys(SharedKeyStore::round_closed);
         let (label, number) = match record.phase {
             Phase::Start(number) => ("start", number),
             Phase::Train(number) => {
@@ -21,7 +21,7 @@ impl Host {
                 ("training", number)
             }
             Phase::RidgeScores => {
-                self.tell_ridge();
+                self.log_ridge();
                 ("ridge", 1)
             }
             _ => ("other", 0),
@@ -46,16 +46,16 @@ impl Host {
         if let (Some(change), Some(line)) = (record.change, line.as_object_mut()) {
             line.insert("change".to_owned(), change.into());
         }
-        self.account();
+        self.update_privacy();
         if let (Some(privacy), Some(line)) = (&self.privacy, line.as_object_mut()) {
             line.insert("epsilon".to_owned(), privacy.epsilon.into());
         }
         // Nobody may be watching.
-        let _ = self.round_lines.send(line.to_string());
+        let _ = self.round_feed_sender.send(line.to_string());
     }
 
     /// Which ridge the fleet has chosen for its final heads.
-    fn tell_ridge(&self) {
+    fn log_ridge(&self) {
         let Some(chosen) = self.engine().chosen_ridge() else { return };
         let ChosenRidge { ridge, devices, labels_per_class, .. } = chosen;
         if devices == 0 {
@@ -78,7 +78,7 @@ impl Host {
     }
 
     /// Brings what is said of privacy up to date: not with every message, since each device is looked at.
-    pub(super) fn account(&mut self) {
+    pub(super) fn update_privacy(&mut self) {
         self.privacy = PrivacyStatus::of(self.engine().ledger(), self.delta).map(Arc::new);
     }
 
@@ -88,8 +88,8 @@ impl Host {
         self.status.borrow().clone()
     }
 
-    pub(super) fn publish(&mut self) {
-        let engine = self.coordinator.engine();
+    pub(super) fn publish_status(&mut self) {
+        let engine = self.durable.engine();
         let phase = match engine.phase() {
             Phase::Waiting => "waiting",
             Phase::Start(_) => "start",

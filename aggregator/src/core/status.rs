@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::{Gone, PrivacyStatus};
+use super::{DisconnectReason, PrivacyStatus};
 use crate::connection::Traffic;
 use fedspan_engine::Counters;
 
@@ -115,17 +115,17 @@ pub struct ConnectionCounters {
 
 impl ConnectionCounters {
     /// Counts a connection that has ended.
-    pub(super) fn ended(&mut self, gone: Gone) {
+    pub(super) fn ended(&mut self, gone: DisconnectReason) {
         let counter = match gone {
-            Gone::Closed => &mut self.closed,
-            Gone::NoHello => &mut self.no_hello,
-            Gone::Evicted => &mut self.evicted,
-            Gone::Idle => &mut self.idle,
-            Gone::Slow => &mut self.slow,
-            Gone::Flood => &mut self.flood,
-            Gone::Refused => &mut self.refused,
-            Gone::Revoked => &mut self.revoked,
-            Gone::Ended => &mut self.ended,
+            DisconnectReason::Closed => &mut self.closed,
+            DisconnectReason::NoHello => &mut self.no_hello,
+            DisconnectReason::Evicted => &mut self.evicted,
+            DisconnectReason::Idle => &mut self.idle,
+            DisconnectReason::Slow => &mut self.slow,
+            DisconnectReason::Flood => &mut self.flood,
+            DisconnectReason::Refused => &mut self.refused,
+            DisconnectReason::Revoked => &mut self.revoked,
+            DisconnectReason::Ended => &mut self.ended,
         };
         *counter += 1;
     }

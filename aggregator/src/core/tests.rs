@@ -16,23 +16,23 @@ use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 use zeroize::Zeroizing;
 
-use super::command_queue::mailbox;
+use super::command_queue::command_queue;
 use super::*;
 use crate::config::Fleet;
 use crate::journal;
-use crate::keys::{AcceptedKey, Cost, Entropy, KeyStore, KeyTable, Unlock};
-use crate::store::{KeyPlace, Store};
+use crate::keys::{AcceptedKey, Argon2Cost, Entropy, KeyStore, KeyTable, Unlock};
+use crate::store::{RoundKeyStorage, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Opening, Update};
 
-fn host(state: &std::path::Path) -> Host {
+fn host(state: &std::path::Path) -> ServerCore {
     host_with(state, None)
 }
 
-fn host_with(state: &std::path::Path, keys: Option<(KeyDesk, Box<dyn Entropy>)>) -> Host {
+fn host_with(state: &std::path::Path, keys: Option<(SharedKeyStore, Box<dyn Entropy>)>) -> ServerCore {
     let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
     let file = Journal::open(state).unwrap();
-    Host::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
+    ServerCore::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
 }
 
 fn text(state: &std::path::Path) -> String {
@@ -82,9 +82,9 @@ impl StorageBackend for Disk {
 
 /// Where the key of a round lies while these tests run.
 #[derive(Clone, Default)]
-struct Place(Arc<Mutex<Option<Vec<u8>>>>);
+struct Slot(Arc<Mutex<Option<Vec<u8>>>>);
 
-impl KeyPlace for Place {
+impl RoundKeyStorage for Slot {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
         Ok(self.0.lock().unwrap().clone().map(Zeroizing::new))
     }
@@ -111,24 +111,24 @@ fn a_full_disk_delays_acknowledgements() {
     let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let own = disk.clone();
-    let store = Store::over(move || own.clone(), Place::default(), SysRng).unwrap();
-    let mut host = Host::new(&fleet, store, 1, None, None).unwrap();
-    let (sender, mut commands) = mailbox(64);
-    let (other, mut others) = mailbox(64);
-    take(&mut host, 0, What::Hello(0, Privacy::None, sender));
-    take(&mut host, 1, What::Hello(1, Privacy::None, other));
+    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let mut host = ServerCore::new(&fleet, store, 1, None, None).unwrap();
+    let (sender, mut commands) = command_queue(64);
+    let (other, mut others) = command_queue(64);
+    take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, sender));
+    take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, other));
     let round = opened(&mut commands).pop().expect("a round");
     disk.fills(true);
     take(&mut host, 0, update(&round));
     assert!(host.is_stalled() && host.status().stalled && !host.is_finished());
-    assert_eq!(host.wake(), Some(WRITE_AGAIN));
-    host.tick(WRITE_AGAIN).unwrap();
+    assert_eq!(host.wake(), Some(WRITE_RETRY));
+    host.tick(WRITE_RETRY).unwrap();
     assert!(commands.try_recv().is_none(), "nothing is acknowledged that is not written");
-    assert_eq!((host.status().stalls, host.wake()), (1, Some(2 * WRITE_AGAIN)));
-    let said = host.past().err().map(|error| error.to_string()).unwrap_or_default();
+    assert_eq!((host.status().stalls, host.wake()), (1, Some(2 * WRITE_RETRY)));
+    let said = host.read_snapshot().err().map(|error| error.to_string()).unwrap_or_default();
     assert!(said.contains("waits for its disk") && said.contains("try again"), "{said}");
     disk.fills(false);
-    host.tick(2 * WRITE_AGAIN).unwrap();
+    host.tick(2 * WRITE_RETRY).unwrap();
     assert!(!host.status().stalled);
     let acknowledged =
         |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
@@ -147,17 +147,17 @@ fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!(fleet.rounds.deadline, Some(std::time::Duration::from_secs(60)));
     let own = disk.clone();
-    let store = Store::over(move || own.clone(), Place::default(), SysRng).unwrap();
-    let mut host = Host::new(&fleet, store, 1, None, None).unwrap();
-    let (sender, mut commands) = mailbox(4);
-    let (other, mut others) = mailbox(4);
-    take(&mut host, 0, What::Hello(0, Privacy::None, sender));
-    take(&mut host, 1, What::Hello(1, Privacy::None, other));
+    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let mut host = ServerCore::new(&fleet, store, 1, None, None).unwrap();
+    let (sender, mut commands) = command_queue(4);
+    let (other, mut others) = command_queue(4);
+    take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, sender));
+    take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, other));
     let round = opened(&mut commands).pop().expect("a round");
     opened(&mut others);
     disk.fills(true);
     host.take(30_000, message(0, None, update(&round)));
-    host.settle(30_000).unwrap();
+    host.flush(30_000).unwrap();
     for second in 31..200 {
         host.tick(second * 1_000).unwrap();
     }
@@ -169,7 +169,7 @@ fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
     for _ in 0..12 {
         host.take(200_000, message(1, None, update(&round)));
     }
-    host.settle(200_000).unwrap();
+    host.flush(200_000).unwrap();
     let status = host.status();
     assert_eq!(status.updates.counted, 2);
     assert_eq!((status.connections.congested, status.connections.answered_already), (0, 11));
@@ -180,11 +180,11 @@ fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
 }
 
 /// Two devices have joined, and training is over.
-fn trained(host: &mut Host) -> Vec<Receiver<Command>> {
-    let boxes = [mailbox(64), mailbox(64)];
+fn trained(host: &mut ServerCore) -> Vec<Receiver<Command>> {
+    let boxes = [command_queue(64), command_queue(64)];
     let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(host, device, What::Hello(device, Privacy::None, commands));
+        take(host, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     while !host.is_fitting() {
         let round = opened(&mut heard[0]).pop().expect("a round");
@@ -195,23 +195,23 @@ fn trained(host: &mut Host) -> Vec<Receiver<Command>> {
     heard
 }
 
-fn take(host: &mut Host, peer: u64, what: What) {
+fn take(host: &mut ServerCore, peer: u64, what: PeerEventKind) {
     take_under(host, peer, None, what);
 }
 
-fn take_under(host: &mut Host, peer: u64, key: Option<&Arc<AcceptedKey>>, what: What) {
+fn take_under(host: &mut ServerCore, peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) {
     host.take(0, message(peer, key, what));
-    host.settle(0).unwrap();
+    host.flush(0).unwrap();
 }
 
-fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: What) -> Message {
+fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> PeerEvent {
     let from = Origin::Address(([192, 0, 2, 7], 4410).into());
-    Message { peer, from, key: key.cloned(), what, traffic: Default::default() }
+    PeerEvent { peer, from, key: key.cloned(), kind: what, traffic: Default::default() }
 }
 
 /// An update of zeros.
-fn update(opening: &Opening) -> What {
-    What::Update(Box::new(Update {
+fn update(opening: &Opening) -> PeerEventKind {
+    PeerEventKind::Update(Box::new(Update {
         id: opening.id,
         samples: 1,
         skipped: 0,
@@ -245,17 +245,17 @@ fn opened(heard: &mut Receiver<Command>) -> Vec<Arc<Opening>> {
 fn a_device_that_declines_again_and_again_is_journalled_once() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
-    let boxes = [mailbox(16), mailbox(16)];
+    let boxes = [command_queue(16), command_queue(16)];
     let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut host, device, What::Hello(device, Privacy::None, commands));
+        take(&mut host, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     let id = host.engine().open_round().unwrap().opening.id;
     for round in [id.round, 0, 77] {
         for _ in 0..50 {
             let id = RoundId { round, ..id };
             let reason = DeclineReason::Device;
-            take(&mut host, 1, What::Decline(Decline { id, reason }));
+            take(&mut host, 1, PeerEventKind::Decline(Decline { id, reason }));
         }
     }
     host.journal = None;
@@ -270,14 +270,14 @@ fn a_device_that_declines_again_and_again_is_journalled_once() {
 fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
-    let (honest, mut heard) = mailbox(16);
+    let (honest, mut heard) = command_queue(16);
     // Room for one opening, which it does not take.
-    let (mute, _unread) = mailbox(1);
-    take(&mut host, 0, What::Hello(0, Privacy::None, honest));
-    take(&mut host, 1, What::Hello(1, Privacy::None, mute));
+    let (mute, _unread) = command_queue(1);
+    take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, honest));
+    take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, mute));
     let first = opened(&mut heard);
     take(&mut host, 0, update(first.first().expect("the first round")));
-    take(&mut host, 1, What::HelloAgain(Privacy::None));
+    take(&mut host, 1, PeerEventKind::HelloAgain(Privacy::None));
     let next = opened(&mut heard);
     assert_eq!(
         (host.done, first.len(), next.len()),
@@ -292,15 +292,15 @@ fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one
 fn a_device_that_has_just_gone_is_not_one_that_takes_nothing() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
-    let (honest, mut heard) = mailbox(16);
-    let (sender, gone) = mailbox(16);
-    take(&mut host, 0, What::Hello(0, Privacy::None, honest));
-    take(&mut host, 1, What::Hello(1, Privacy::None, sender));
+    let (honest, mut heard) = command_queue(16);
+    let (sender, gone) = command_queue(16);
+    take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, honest));
+    take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, sender));
     let first = opened(&mut heard).pop().expect("a round");
     drop(gone);
     take(&mut host, 1, update(&first));
     assert_eq!((host.status().connections.congested, host.status().connected), (0, 2));
-    take(&mut host, 1, What::Gone(Gone::Closed));
+    take(&mut host, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     let status = host.status();
     assert_eq!((status.connections.closed, status.connections.congested, status.connected), (1, 0, 1));
     take(&mut host, 0, update(&first));
@@ -317,17 +317,17 @@ fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
         table.insert(0, Key::new(0, [1; 32]), 0).unwrap();
         table.insert(1, Key::new(0, [2; 32]), 0).unwrap();
         let keys = [table.lookup(0, 0).unwrap(), table.lookup(1, 0).unwrap()];
-        let boxes = [mailbox(16), mailbox(16), mailbox(16)];
+        let boxes = [command_queue(16), command_queue(16), command_queue(16)];
         let ([honest, lost, again], [mut heard, mut gone, mut never]) = unzip(boxes);
-        take_under(&mut host, 0, Some(&keys[0]), What::Hello(0, Privacy::None, honest));
-        take_under(&mut host, 1, Some(&keys[1]), What::Hello(1, Privacy::None, lost));
+        take_under(&mut host, 0, Some(&keys[0]), PeerEventKind::Hello(0, Privacy::None, honest));
+        take_under(&mut host, 1, Some(&keys[1]), PeerEventKind::Hello(1, Privacy::None, lost));
         let round = opened(&mut heard).pop().expect("a round");
         table.revoke(&[1], 1).unwrap();
         let (peer, what) = match waiting {
-            "hello" => (2, What::Hello(1, Privacy::None, again)),
-            "hello again" => (1, What::HelloAgain(Privacy::None)),
+            "hello" => (2, PeerEventKind::Hello(1, Privacy::None, again)),
+            "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None)),
             "update" => (1, update(&round)),
-            _ => (1, What::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
+            _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
         };
         take_under(&mut host, peer, Some(&keys[1]), what);
         let (updates, connections) = (host.status().updates, host.status().connections);
@@ -340,7 +340,7 @@ fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
             assert_eq!(host.status().connected, 1, "{waiting}");
         }
         // What it said before still ends as everything does; nobody else is disturbed.
-        take_under(&mut host, peer, Some(&keys[1]), What::Gone(Gone::Revoked));
+        take_under(&mut host, peer, Some(&keys[1]), PeerEventKind::Gone(DisconnectReason::Revoked));
         take_under(&mut host, 0, Some(&keys[0]), update(&round));
         let status = host.status();
         assert_eq!((status.updates.counted, status.connections.revoked), (1, 1), "{waiting}");
@@ -374,18 +374,18 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let (mut host, hellos) = (host(state.path()), 3_000);
     tracing::subscriber::with_default(subscriber, || {
-        let boxes = [mailbox(16), mailbox(16)];
+        let boxes = [command_queue(16), command_queue(16)];
         let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
         for (device, commands) in (0..).zip(senders) {
-            take(&mut host, device, What::Hello(device, Privacy::None, commands));
+            take(&mut host, device, PeerEventKind::Hello(device, Privacy::None, commands));
         }
         let id = host.engine().open_round().unwrap().opening.id;
         for peer in 10..10 + hellos {
-            take(&mut host, peer, What::Refused(Refusal::UnknownDevice));
-            take(&mut host, peer, What::Gone(Gone::Refused));
-            take(&mut host, 1, What::Decline(Decline { id, reason: DeclineReason::Device }));
+            take(&mut host, peer, PeerEventKind::Refused(Refusal::UnknownDevice));
+            take(&mut host, peer, PeerEventKind::Gone(DisconnectReason::Refused));
+            take(&mut host, 1, PeerEventKind::Decline(Decline { id, reason: DeclineReason::Device }));
         }
-        host.release();
+        host.close_peers();
     });
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
     for what in ["refused", "declined"] {
@@ -409,14 +409,20 @@ fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
     let round = opened(&mut heard[1]).pop().or_else(|| opened(&mut heard[0]).pop()).expect("a round");
     let nothing = || {
         let (id, descriptors) = (round.id, Vec::new());
-        What::Update(Box::new(Update { id, samples: 0, skipped: 0, descriptors, tensors: Vec::new() }))
+        PeerEventKind::Update(Box::new(Update {
+            id,
+            samples: 0,
+            skipped: 0,
+            descriptors,
+            tensors: Vec::new(),
+        }))
     };
     for _ in 0..3 {
         for _ in 0..host.quota.most {
             take(&mut host, 1, nothing());
         }
         assert_eq!(host.status().connections.over_quota, 0);
-        take(&mut host, 1, What::HelloAgain(Privacy::None));
+        take(&mut host, 1, PeerEventKind::HelloAgain(Privacy::None));
         let _ = opened(&mut heard[1]);
     }
     for _ in 0..100 {
@@ -436,19 +442,19 @@ fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
 fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
-    let boxes = [mailbox(16), mailbox(16)];
+    let boxes = [command_queue(16), command_queue(16)];
     let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut host, device, What::Hello(device, Privacy::None, commands));
+        take(&mut host, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     for minute in 0..40 {
         let round = opened(&mut heard[0]).pop().expect("asked again");
         let _ = opened(&mut heard[1]);
         for device in 0..2 {
-            let What::Update(mut update) = update(&round) else { continue };
+            let PeerEventKind::Update(mut update) = update(&round) else { continue };
             update.tensors[0].values.fill(1e30);
-            host.take(minute * 60_000, message(device, None, What::Update(update)));
-            host.settle(minute * 60_000).unwrap();
+            host.take(minute * 60_000, message(device, None, PeerEventKind::Update(update)));
+            host.flush(minute * 60_000).unwrap();
         }
         host.tick((minute + 1) * 60_000).unwrap();
     }
@@ -457,7 +463,7 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
     let round = opened(&mut heard[0]).pop().expect("asked again");
     for device in 0..2 {
         host.take(40 * 60_000, message(device, None, update(&round)));
-        host.settle(40 * 60_000).unwrap();
+        host.flush(40 * 60_000).unwrap();
     }
     assert_eq!(host.done, 1);
 }
@@ -468,15 +474,15 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
 fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
-    let boxes = [mailbox(99), mailbox(99)];
+    let boxes = [command_queue(99), command_queue(99)];
     let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut host, device, What::Hello(device, Privacy::None, commands));
+        take(&mut host, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     let round = opened(&mut heard[1]).pop().expect("a round");
     for _ in 0..2 * host.quota.most {
-        take(&mut host, 1, What::HelloAgain(Privacy::None));
-        take(&mut host, 1, What::Unread(round.id));
+        take(&mut host, 1, PeerEventKind::HelloAgain(Privacy::None));
+        take(&mut host, 1, PeerEventKind::UnreadUpdate(round.id));
     }
     assert_eq!(opened(&mut heard[1]).len(), 2 * host.quota.most as usize, "it is asked again");
     take(&mut host, 0, update(&round));
@@ -485,7 +491,7 @@ fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
     assert_eq!((host.done, status.updates.counted, status.connections.over_quota), (1, 2, 0));
     // What is unread for another reason is answered, and has a quota.
     for _ in 0..=host.quota.most {
-        take(&mut host, 1, What::Unread(round.id));
+        take(&mut host, 1, PeerEventKind::UnreadUpdate(round.id));
     }
     assert_eq!(host.status().connections.over_quota, 1);
 }
@@ -495,22 +501,22 @@ fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
 fn late_updates_do_not_cost_a_device_the_next_round() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
-    let boxes = [mailbox(99), mailbox(99), mailbox(99)];
+    let boxes = [command_queue(99), command_queue(99), command_queue(99)];
     let ([first, second, again], [mut heard, mut gone, mut back]) = unzip(boxes);
-    take(&mut host, 0, What::Hello(0, Privacy::None, first));
-    take(&mut host, 1, What::Hello(1, Privacy::None, second));
+    take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, second));
     let old = opened(&mut heard).pop().expect("a round");
     take(&mut host, 0, update(&old));
     take(&mut host, 1, update(&old));
     assert_eq!(host.done, 1);
     for _ in 0..2 * host.quota.most {
-        take(&mut host, 1, What::Unread(old.id));
+        take(&mut host, 1, PeerEventKind::UnreadUpdate(old.id));
         take(&mut host, 1, update(&old));
     }
     assert!(is_over(&mut gone));
     assert_eq!(host.status().connections.over_quota, 1);
-    take(&mut host, 1, What::Gone(Gone::Ended));
-    take(&mut host, 2, What::Hello(1, Privacy::None, again));
+    take(&mut host, 1, PeerEventKind::Gone(DisconnectReason::Ended));
+    take(&mut host, 2, PeerEventKind::Hello(1, Privacy::None, again));
     let new = opened(&mut back).pop().expect("the next round");
     take(&mut host, 0, update(&new));
     take(&mut host, 2, update(&new));

@@ -17,7 +17,7 @@ struct Sent {
 
 /// What devices have sent since the last round was opened.
 #[derive(Debug)]
-pub(super) struct Quota {
+pub(super) struct UpdateQuota {
     /// How many of each kind are looked at.
     pub most: u32,
     sent: BTreeMap<DeviceId, Sent>,
@@ -25,7 +25,7 @@ pub(super) struct Quota {
     counted_in: Option<RoundId>,
 }
 
-impl Quota {
+impl UpdateQuota {
     pub(super) fn new(most: u32) -> Self {
         Self { most, sent: BTreeMap::new(), counted_in: None }
     }

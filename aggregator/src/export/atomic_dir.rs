@@ -12,7 +12,7 @@ const NAMES: u32 = 16;
 
 /// A directory that is being written beside its place. Unless it [comes there](Self::put) it goes when this goes.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct AtomicDir {
     to: PathBuf,
     /// Where it is now.
     made: Option<PathBuf>,
@@ -20,7 +20,7 @@ pub(super) struct Whole {
     above: Vec<PathBuf>,
 }
 
-impl Whole {
+impl AtomicDir {
     /// Begins a directory that is not there yet.
     pub(super) fn begin(to: &Path) -> Result<Self, ExportError> {
         // A slash at the end says nothing.
@@ -79,7 +79,7 @@ impl Whole {
     }
 }
 
-impl Drop for Whole {
+impl Drop for AtomicDir {
     fn drop(&mut self) {
         if let Some(made) = &self.made {
             let _ = std::fs::remove_dir_all(made);

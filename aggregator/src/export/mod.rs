@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use self::atomic_dir::{Whole, refuse_to_overwrite};
+use self::atomic_dir::{AtomicDir, refuse_to_overwrite};
 use crate::config::Fleet;
-use crate::durable_engine::{ResumeError, resumed, take_up};
-use crate::journal::{self, Round};
-use crate::store::{Snapshot, StoreError, Stored};
+use crate::durable_engine::{ResumeError, restore, with_stored_settings};
+use crate::journal::{self, CommittedRound};
+use crate::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32};
 use fedspan_engine::privacy::Delta;
@@ -60,19 +60,19 @@ impl From<StoreError> for ExportError {
 pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     refuse_to_overwrite(to)?;
     let nothing = || ExportError::Nothing { path: fleet.state.clone() };
-    let snapshot = Snapshot::of(&fleet.state)?.ok_or_else(nothing)?;
+    let snapshot = OfflineStore::open(&fleet.state)?.ok_or_else(nothing)?;
     let stored = snapshot.campaign()?.ok_or_else(nothing)?;
     let lines = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
-    export_told(fleet, &Told { stored, rounds: snapshot.rounds()?, lines }, to)
+    export_state(fleet, &ExportedState { stored, rounds: snapshot.rounds()?, lines }, to)
 }
 
 /// Everything that there is to export.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct ExportedState {
     /// The campaign.
-    pub stored: Stored,
+    pub stored: CampaignState,
     /// The rounds that were committed, in their order.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<CommittedRound>,
     /// The journal, line by line.
     pub lines: Vec<String>,
 }
@@ -81,12 +81,12 @@ pub struct Told {
 ///
 /// # Errors
 /// [`ExportError`].
-pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportError> {
-    let Told { stored, rounds, lines } = told;
+pub fn export_state(fleet: &Fleet, told: &ExportedState, to: &Path) -> Result<(), ExportError> {
+    let ExportedState { stored, rounds, lines } = told;
     refuse_to_overwrite(to)?;
-    let fleet = resumed(fleet, &stored.configuration)?.fleet;
+    let fleet = with_stored_settings(fleet, &stored.configuration)?.fleet;
     let mut engine = fleet.engine();
-    take_up(&mut engine, stored, &fleet.fingerprint())?;
+    restore(&mut engine, stored, &fleet.fingerprint())?;
     let delta = fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta);
     let ledger: BTreeMap<u64, serde_json::Value> = stored
         .accounts
@@ -100,7 +100,7 @@ pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportEr
         })
         .collect();
     let ledger = serde_json::json!({ "delta": delta.get(), "devices": ledger });
-    let round = stored.last().map_or(0, |id| id.round);
+    let round = stored.last_round().map_or(0, |id| id.round);
     let chosen = engine.chosen_ridge();
     let mut about = vec![("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
     about.extend(chosen.as_ref().map(|chosen| ("ridge", chosen.ridge.to_string())));
@@ -125,7 +125,7 @@ pub fn export_told(fleet: &Fleet, told: &Told, to: &Path) -> Result<(), ExportEr
             Content::Bytes(npy(&from_f32(scale.rows.into(), scale.cols.into(), &scale.values))),
         ));
     }
-    let whole = Whole::begin(to)?;
+    let whole = AtomicDir::begin(to)?;
     for (name, content) in files.into_iter().chain(ridge) {
         whole.file(name, |file| content.write(file))?;
     }
@@ -155,7 +155,7 @@ impl Content<'_> {
 }
 
 /// A line each. Nothing in a round has no JSON.
-fn in_json(rounds: &[Round]) -> Vec<String> {
+fn in_json(rounds: &[CommittedRound]) -> Vec<String> {
     rounds.iter().filter_map(|round| serde_json::to_string(round).ok()).collect()
 }
 

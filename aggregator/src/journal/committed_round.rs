@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::Part;
+use super::JournalPhase;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{DeviceId, Millis, RoundRecord};
 
 /// A committed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Round {
+pub struct CommittedRound {
     /// The exchange, as it is called on the wire: its last number, if it had several.
     pub exchange: u32,
     /// What part of the campaign it belongs to.
-    pub phase: Part,
+    pub phase: JournalPhase,
     /// Which round of that part, from 1.
     pub round: u32,
     /// The participation stage.
@@ -41,11 +41,11 @@ pub struct Round {
     pub representation: String,
 }
 
-impl Round {
+impl CommittedRound {
     /// What there is to keep of a round that has led to `representation`.
     #[must_use]
-    pub fn of(record: &RoundRecord, representation: &Matrix) -> Self {
-        let (phase, round) = Part::of(record.phase);
+    pub fn new(record: &RoundRecord, representation: &Matrix) -> Self {
+        let (phase, round) = JournalPhase::of(record.phase);
         Self {
             exchange: record.id.round,
             phase,
@@ -64,7 +64,7 @@ impl Round {
     }
 }
 
-/// What [`Round::representation`] says of one.
+/// What [`CommittedRound::representation`] says of one.
 #[must_use]
 pub fn sha256(representation: &Matrix) -> String {
     let mut hash = Sha256::new();

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::Line;
+use super::JournalEntry;
 use crate::store::StoreError;
 use fedspan_files::regular;
 
@@ -75,7 +75,7 @@ impl Journal {
     }
 
     /// Appends lines.
-    pub fn append(&mut self, lines: &[Line]) {
+    pub fn append(&mut self, lines: &[JournalEntry]) {
         for line in lines {
             self.lines += 1;
             self.waiting += 1;
@@ -166,9 +166,9 @@ mod tests {
     use super::*;
     use crate::journal::{Committed, read};
 
-    fn line(round: u32) -> Line {
+    fn line(round: u32) -> JournalEntry {
         let representation = "00000000".to_owned();
-        Line::Committed(Committed { at: 1, round, participants: vec![3, 1], representation })
+        JournalEntry::Committed(Committed { at: 1, round, participants: vec![3, 1], representation })
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! The journal of arrivals, `arrivals.jsonl` in the state directory: one JSON object a line, appended as things happen,
 //! enough to run every decision of a campaign again. `JOURNAL.md` beside the sources describes it for other programs.
 //!
-//! [`Scribe`] watches an engine and says what there is to tell; [`Journal`] writes it; [`read`] reads it back. The
+//! [`JournalRecorder`] watches an engine and says what there is to tell; [`Journal`] writes it; [`read`] reads it back. The
 //! simulator uses the same scribe, so that a decision is told in the same words wherever it was made.
 
+mod committed_round;
 mod file;
 mod read;
-mod committed_round;
 mod recorder;
 
 use serde::{Deserialize, Serialize};
 
+pub use committed_round::{CommittedRound, sha256};
 pub use file::{FILE, Journal};
 pub use read::{JournalError, parse, read};
-pub use committed_round::{Round, sha256};
-pub use recorder::Scribe;
+pub use recorder::JournalRecorder;
 pub(crate) use recorder::digest;
 
 use fedspan_engine::{DeviceId, Millis, Phase};
@@ -22,7 +22,7 @@ use fedspan_engine::{DeviceId, Millis, Phase};
 /// One line. Times are milliseconds on the server's clock, which begins anew when the server does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Line {
+pub enum JournalEntry {
     /// A campaign began.
     Began(Server),
     /// A server went on with the campaign of the lines before.
@@ -59,7 +59,7 @@ pub struct Opened {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<u32>,
     /// What part of the campaign it belongs to.
-    pub phase: Part,
+    pub phase: JournalPhase,
     /// Which round of that part, from 1.
     pub number: u32,
     /// The participation stage.
@@ -105,7 +105,7 @@ pub struct Committed {
 /// The parts of a campaign that have rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum JournalPhase {
     /// The start learns from data.
     Start,
     /// Training.
@@ -116,7 +116,7 @@ pub enum Part {
     Ridge,
 }
 
-impl Part {
+impl JournalPhase {
     /// The part of a phase in which a round is open, and the number within it.
     #[must_use]
     pub fn of(phase: Phase) -> (Self, u32) {
@@ -145,7 +145,7 @@ pub enum Outcome {
     Declined,
 }
 
-impl Line {
+impl JournalEntry {
     /// The exchange that it tells of.
     #[must_use]
     pub fn round(&self) -> Option<u32> {

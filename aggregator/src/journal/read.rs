@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Line;
+use super::JournalEntry;
 use fedspan_files::regular;
 
 /// A journal that cannot be read.
@@ -32,7 +32,7 @@ pub enum JournalError {
 ///
 /// # Errors
 /// [`JournalError`].
-pub fn read(path: &Path) -> Result<Vec<Line>, JournalError> {
+pub fn read(path: &Path) -> Result<Vec<JournalEntry>, JournalError> {
     let name = path.display().to_string();
     let bytes = regular(path).and_then(|()| std::fs::read(path));
     match bytes {
@@ -46,7 +46,7 @@ pub fn read(path: &Path) -> Result<Vec<Line>, JournalError> {
 ///
 /// # Errors
 /// [`JournalError::Line`] for the first line that is none.
-pub fn parse(name: &str, bytes: &[u8]) -> Result<Vec<Line>, JournalError> {
+pub fn parse(name: &str, bytes: &[u8]) -> Result<Vec<JournalEntry>, JournalError> {
     let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
     let whole = bytes.get(..end).unwrap_or_default();
     if whole.is_empty() {

@@ -3,18 +3,18 @@
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{AckOutcome, RoundId};
 
-use super::{Answered, Committed, Line, Opened, Outcome, Part};
+use super::{Answered, Committed, JournalEntry, JournalPhase, Opened, Outcome};
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Action, Engine, Event, Millis};
 
 /// Remembers what has been told.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scribe {
+pub struct JournalRecorder {
     /// The last exchange whose opening was told.
     opened: u32,
 }
 
-impl Scribe {
+impl JournalRecorder {
     /// For an engine that was restarted with this round open: its opening has been told.
     #[must_use]
     pub fn after(open: Option<RoundId>) -> Self {
@@ -28,7 +28,7 @@ impl Scribe {
         now: Millis,
         event: Event,
         actions: &mut Vec<Action>,
-        lines: &mut Vec<Line>,
+        lines: &mut Vec<JournalEntry>,
     ) {
         // Once: what a device declines again, or what nobody asks, changes nothing, and there is no end to it.
         if let Event::Declined(device, decline) = &event
@@ -36,7 +36,7 @@ impl Scribe {
             && round.id_for(*device) == decline.id
             && round.awaits(*device)
         {
-            lines.push(Line::Answered(Answered {
+            lines.push(JournalEntry::Answered(Answered {
                 at: now,
                 round: decline.id.round,
                 device: *device,
@@ -57,9 +57,9 @@ impl Scribe {
                         _ => (Outcome::Rejected, None),
                     };
                     let (round, device) = (ack.id.round, *device);
-                    lines.push(Line::Answered(Answered { at: now, round, device, outcome, reason }));
+                    lines.push(JournalEntry::Answered(Answered { at: now, round, device, outcome, reason }));
                 }
-                Action::Commit(record) => lines.push(Line::Committed(Committed {
+                Action::Commit(record) => lines.push(JournalEntry::Committed(Committed {
                     at: now,
                     round: record.id.round,
                     participants: record.participants.clone(),
@@ -72,12 +72,12 @@ impl Scribe {
     }
 
     /// The round that is open, if that has not been told yet.
-    fn opening(&mut self, engine: &Engine) -> Option<Line> {
+    fn opening(&mut self, engine: &Engine) -> Option<JournalEntry> {
         let round = engine.open_round().filter(|round| round.opening.id.round > self.opened)?;
         let id = round.opening.id;
         self.opened = id.round;
-        let (phase, number) = Part::of(engine.phase());
-        Some(Line::Opened(Opened {
+        let (phase, number) = JournalPhase::of(engine.phase());
+        Some(JournalEntry::Opened(Opened {
             at: round.opened_at,
             round: id.round,
             continues: round.former.last().map(|id| id.round),

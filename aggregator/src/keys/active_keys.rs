@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use fedspan_protocol::secure::Key;
 
 use super::KeyError;
-use super::table::{KeyTable, Refusal};
+use super::table::{KeyTable, LookupError};
 use crate::sync::{AtomicBool, RwLock};
 use fedspan_engine::DeviceId;
 
@@ -67,9 +67,9 @@ impl fmt::Debug for AcceptedKey {
 
 /// The table as connections see it: cheap to clone, every clone sees every change.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(Arc<RwLock<KeyTable>>);
+pub struct ActiveKeys(Arc<RwLock<KeyTable>>);
 
-impl Keys {
+impl ActiveKeys {
     /// Shares a table.
     #[must_use]
     pub fn new(table: KeyTable) -> Self {
@@ -86,8 +86,8 @@ impl Keys {
     /// of it.
     ///
     /// # Errors
-    /// [`Refusal`] if there is no such key, or none any more.
-    pub fn find(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, Refusal> {
+    /// [`LookupError`] if there is no such key, or none any more.
+    pub fn find(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, LookupError> {
         self.read(|table| table.lookup(device, epoch))
     }
 

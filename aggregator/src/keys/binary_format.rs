@@ -9,10 +9,10 @@ use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::secure::{KEY, Key};
 use zeroize::Zeroizing;
 
-use super::corruption::Damage;
 use super::active_keys::AcceptedKey;
+use super::corruption::Corruption;
 use super::table::{DEVICES_MAX, KeyTable, Row};
-use super::unlock::{Cost, Derivation, SALT, Secret};
+use super::unlock::{Argon2Cost, Derivation, SALT, Secret};
 use fedspan_engine::DeviceId;
 
 const MAGIC: [u8; 8] = *b"FEDSPKEY";
@@ -49,19 +49,19 @@ pub(super) struct Envelope<'a> {
 
 impl<'a> Envelope<'a> {
     /// Takes a file apart.
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         let got = bytes.len();
-        let short = |needed| Damage::Truncated { needed, got };
+        let short = |needed| Corruption::Truncated { needed, got };
         let mut fields = bytes;
         let begins = bytes.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic);
         if !begins {
-            return Err(Damage::NotKeys);
+            return Err(Corruption::NotKeys);
         }
         let least = short(HEADER + TAG + CRC);
         let _: [u8; 8] = take(&mut fields).ok_or(least)?;
         let found = u16::from_le_bytes(take(&mut fields).ok_or(least)?);
         if found != VERSION {
-            return Err(Damage::Version { found, known: VERSION });
+            return Err(Corruption::Version { found, known: VERSION });
         }
         let kind = u16::from_le_bytes(take(&mut fields).ok_or(least)?);
         let mut number = || Some(u32::from_le_bytes(take(&mut fields)?));
@@ -73,22 +73,22 @@ impl<'a> Envelope<'a> {
         let length = u32::from_le_bytes(take(&mut fields).ok_or(least)?);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length % ROW != 0 || length > DEVICES_MAX * ROW {
-            return Err(Damage::Length { length });
+            return Err(Corruption::Length { length });
         }
         let needed = HEADER + length + TAG + CRC;
         let (content, rest) = bytes.split_at_checked(needed - CRC).ok_or(short(needed))?;
         let (check, extra) = rest.split_first_chunk().ok_or(short(needed))?;
         if !extra.is_empty() {
-            return Err(Damage::Trailing { extra: extra.len() });
+            return Err(Corruption::Trailing { extra: extra.len() });
         }
         let (stored, computed) = (u32::from_le_bytes(*check), crc32c(content));
         if stored != computed {
-            return Err(Damage::Corrupted { stored, computed });
+            return Err(Corruption::Corrupted { stored, computed });
         }
-        let refused = Damage::Derivation { kind, memory, passes, lanes };
+        let refused = Corruption::Derivation { kind, memory, passes, lanes };
         let derivation = match kind {
             0 if (memory, passes, lanes) == (0, 0, 0) && salt == [0; SALT] => Derivation::KeyFile,
-            1 => Derivation::Argon2id(Cost::new(memory, passes, lanes).ok_or(refused)?),
+            1 => Derivation::Argon2id(Argon2Cost::new(memory, passes, lanes).ok_or(refused)?),
             _ => return Err(refused),
         };
         let (header, sealed) = content.split_at_checked(HEADER).ok_or(least)?;
@@ -97,22 +97,22 @@ impl<'a> Envelope<'a> {
     }
 
     /// The table inside.
-    pub(super) fn open(&self, secret: &Secret) -> Result<KeyTable, Damage> {
+    pub(super) fn open(&self, secret: &Secret) -> Result<KeyTable, Corruption> {
         let passphrase = matches!(self.derivation, Derivation::Argon2id(_));
         let mut rows = Zeroizing::new(self.rows.to_vec());
         let cipher = XChaCha20Poly1305::new(secret.key().into());
         let (nonce, tag) = (XNonce::from(self.nonce), Tag::from(self.tag));
         cipher
             .decrypt_inout_detached(&nonce, self.header, rows.as_mut_slice().into(), &tag)
-            .map_err(|_| Damage::Secret { passphrase })?;
+            .map_err(|_| Corruption::Secret { passphrase })?;
         decode(&rows)
     }
 }
 
 /// The file of a table. The nonce must never have been used with this secret: 24 random bytes are.
-pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Result<Vec<u8>, Damage> {
+pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Result<Vec<u8>, Corruption> {
     let length = table.rows.len() * ROW;
-    let too_long = Damage::Length { length };
+    let too_long = Corruption::Length { length };
     // All of it at once: a vector that grows leaves secrets behind.
     let mut file = Zeroizing::new(Vec::with_capacity(HEADER + length + TAG + CRC));
     let (kind, cost): (u16, _) = match secret.derivation() {
@@ -151,12 +151,12 @@ fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
 }
 
 /// The rows of a table: devices ascend, what is not accepted is zero.
-fn decode(rows: &[u8]) -> Result<KeyTable, Damage> {
+fn decode(rows: &[u8]) -> Result<KeyTable, Corruption> {
     let mut table = BTreeMap::new();
     for (number, mut fields) in rows.chunks(ROW).enumerate() {
-        let (device, row) = decode_row(&mut fields).ok_or(Damage::Row { row: number })?;
+        let (device, row) = decode_row(&mut fields).ok_or(Corruption::Row { row: number })?;
         if table.last_key_value().is_some_and(|(last, _)| *last >= device) {
-            return Err(Damage::Row { row: number });
+            return Err(Corruption::Row { row: number });
         }
         table.insert(device, row);
     }

@@ -3,7 +3,7 @@
 /// The bytes are no key store that can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Damage {
+pub enum Corruption {
     /// The bytes begin otherwise.
     #[error("not a FedSpan key store")]
     NotKeys,

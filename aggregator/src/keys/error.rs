@@ -61,7 +61,7 @@ pub enum KeyError {
     },
     /// No device is named, or none is there.
     #[error("no device to do this for")]
-    Nobody,
+    NoDevices,
     /// The system's source of randomness failed.
     #[error("no randomness to make a key from")]
     NoEntropy,

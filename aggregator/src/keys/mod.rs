@@ -6,7 +6,7 @@
 //!                                              `keys add | revoke | rotate | ...`, rounds that close
 //! ```
 //!
-//! [`KeyTable`] holds the rules, [`Keys`] shares it with connections. `KEYS.md` tells a key's life, and the formats.
+//! [`KeyTable`] holds the rules, [`ActiveKeys`] shares it with connections. `KEYS.md` tells a key's life, and the formats.
 //!
 //! ```
 //! use fedspan_aggregator::keys::{KeyTable, Keys};
@@ -21,23 +21,23 @@
 //! # Ok::<(), fedspan_aggregator::keys::KeyError>(())
 //! ```
 
+mod active_keys;
+mod binary_format;
 mod corruption;
 mod entropy;
 mod error;
-mod binary_format;
-mod text_format;
-mod active_keys;
 mod request;
 mod store;
 mod table;
+mod text_format;
 mod unlock;
 
-pub use corruption::Damage;
+pub use active_keys::{AcceptedKey, ActiveKeys};
+pub use corruption::Corruption;
 pub use entropy::Entropy;
 pub use error::KeyError;
-pub use text_format::{LinesError, Mistake, parse_keys, read_keys};
-pub use active_keys::{AcceptedKey, Keys};
-pub use request::{Answer, Range, Request, Which, ranges};
-pub use store::{KeyDesk, KeyStore, KeyStoreError};
-pub use table::{DEVICES_MAX, KeyTable, Listed, Refusal, State};
-pub use unlock::{Cost, Derivation, PASSPHRASE_MIN, Unlock, UnlockError};
+pub use request::{Answer, DeviceRange, DeviceSelector, Request, ranges};
+pub use store::{KeyStore, KeyStoreError, SharedKeyStore};
+pub use table::{DEVICES_MAX, KeyState, KeyStatus, KeyTable, LookupError};
+pub use text_format::{KeyTextError, LineMistake, parse_keys, read_keys};
+pub use unlock::{Argon2Cost, Derivation, PASSPHRASE_MIN, Unlock, UnlockError};

@@ -8,38 +8,38 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::KeyError;
-use super::table::{DEVICES_MAX, KeyTable, Listed};
+use super::table::{DEVICES_MAX, KeyStatus, KeyTable};
 use fedspan_engine::DeviceId;
 
 /// Devices from the first to the last, both included: `7`, or `1..64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(DeviceId, DeviceId)", into = "(DeviceId, DeviceId)")]
-pub struct Range {
+pub struct DeviceRange {
     first: DeviceId,
     last: DeviceId,
 }
 
-impl Range {
+impl DeviceRange {
     fn len(self) -> usize {
         let steps = usize::try_from(self.last.saturating_sub(self.first)).unwrap_or(usize::MAX);
         steps.saturating_add(1)
     }
 }
 
-impl From<(DeviceId, DeviceId)> for Range {
+impl From<(DeviceId, DeviceId)> for DeviceRange {
     /// The other way round they are the same devices.
     fn from((one, other): (DeviceId, DeviceId)) -> Self {
         Self { first: one.min(other), last: one.max(other) }
     }
 }
 
-impl From<Range> for (DeviceId, DeviceId) {
-    fn from(range: Range) -> Self {
+impl From<DeviceRange> for (DeviceId, DeviceId) {
+    fn from(range: DeviceRange) -> Self {
         (range.first, range.last)
     }
 }
 
-impl FromStr for Range {
+impl FromStr for DeviceRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -60,7 +60,7 @@ impl FromStr for Range {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for DeviceRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { first, last } = self;
         if first == last { write!(f, "{first}") } else { write!(f, "{first}..{last}") }
@@ -70,22 +70,22 @@ impl fmt::Display for Range {
 /// Devices in words: neighbours become ranges.
 #[must_use]
 pub fn ranges(devices: impl IntoIterator<Item = DeviceId>) -> String {
-    let mut ranges: Vec<Range> = Vec::new();
+    let mut ranges: Vec<DeviceRange> = Vec::new();
     for device in devices {
         match ranges.last_mut() {
             Some(range) if range.last.checked_add(1) == Some(device) => range.last = device,
-            _ => ranges.push(Range { first: device, last: device }),
+            _ => ranges.push(DeviceRange { first: device, last: device }),
         }
     }
-    ranges.iter().map(Range::to_string).collect::<Vec<_>>().join(", ")
+    ranges.iter().map(DeviceRange::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Devices by number, or all that have a key that is accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Which {
+pub enum DeviceSelector {
     /// These.
-    These(Vec<Range>),
+    These(Vec<DeviceRange>),
     /// Every one that is not revoked.
     All,
 }
@@ -97,16 +97,16 @@ pub enum Request {
     /// Give devices their first keys.
     Add {
         /// Which.
-        devices: Vec<Range>,
+        devices: Vec<DeviceRange>,
         /// Also those that were revoked.
         again: bool,
     },
     /// Withdraw devices' keys.
-    Revoke(Vec<Range>),
+    Revoke(Vec<DeviceRange>),
     /// Give devices new keys.
-    Rotate(Which),
+    Rotate(DeviceSelector),
     /// Tell the newest keys of devices.
-    Export(Which),
+    Export(DeviceSelector),
     /// Tell where every device stands.
     List,
 }
@@ -124,14 +124,16 @@ impl Request {
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {
             Self::Add { devices, .. } | Self::Revoke(devices) => expand(devices),
-            Self::Rotate(Which::These(devices)) | Self::Export(Which::These(devices)) => expand(devices),
-            Self::Rotate(Which::All) | Self::Export(Which::All) => Ok(table.accepted()),
+            Self::Rotate(DeviceSelector::These(devices)) | Self::Export(DeviceSelector::These(devices)) => {
+                expand(devices)
+            }
+            Self::Rotate(DeviceSelector::All) | Self::Export(DeviceSelector::All) => Ok(table.accepted()),
             Self::List => Ok(Vec::new()),
         }
     }
 }
 
-fn expand(ranges: &[Range]) -> Result<Vec<DeviceId>, KeyError> {
+fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
     let devices = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.len()));
     if devices > DEVICES_MAX {
         return Err(KeyError::Full { devices, most: DEVICES_MAX });
@@ -149,9 +151,9 @@ fn expand(ranges: &[Range]) -> Result<Vec<DeviceId>, KeyError> {
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     /// Where the devices stand that were changed.
-    Changed(Vec<Listed>),
+    Changed(Vec<KeyStatus>),
     /// Where every device stands.
-    Listed(Vec<Listed>),
+    Listed(Vec<KeyStatus>),
     /// Keys, a line each.
     Exported(Zeroizing<String>),
     /// The server that runs has no key store.

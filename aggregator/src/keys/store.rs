@@ -6,12 +6,12 @@ use std::sync::{Arc, PoisonError};
 
 use zeroize::Zeroizing;
 
-use super::corruption::Damage;
 use super::binary_format::{self, Envelope, FILE_MAX};
-use super::text_format;
+use super::corruption::Corruption;
 use super::request::{Answer, Request};
-use super::unlock::{Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
-use super::{Entropy, KeyError, KeyTable, Keys};
+use super::text_format;
+use super::unlock::{Argon2Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
+use super::{ActiveKeys, Entropy, KeyError, KeyTable};
 use crate::sync::Mutex;
 use fedspan_engine::DeviceId;
 use fedspan_files::{FileError, private_file};
@@ -44,7 +44,7 @@ pub enum KeyStoreError {
         /// Which.
         path: PathBuf,
         /// What is wrong with them.
-        damage: Damage,
+        damage: Corruption,
     },
     /// It opens with a passphrase and was given a key file, or the other way round.
     #[error("{}: it opens with a {}", path.display(), if *.passphrase { "passphrase, not with a key file" } else { "key file, not with a passphrase" })]
@@ -79,7 +79,7 @@ impl KeyStoreError {
 pub struct KeyStore {
     path: PathBuf,
     secret: Secret,
-    keys: Keys,
+    keys: ActiveKeys,
     entropy: Box<dyn Entropy>,
     /// Keys were withdrawn that the file still has, or could have again after a power cut.
     unwritten: bool,
@@ -124,7 +124,7 @@ impl KeyStore {
             let passphrase = matches!(envelope.derivation, Derivation::Argon2id(_));
             return Err(KeyStoreError::OtherKind { path: path.to_owned(), passphrase });
         };
-        let keys = Keys::new(envelope.open(&secret).map_err(damaged(path))?);
+        let keys = ActiveKeys::new(envelope.open(&secret).map_err(damaged(path))?);
         let path = path.to_owned();
         Ok(Self {
             path,
@@ -146,7 +146,7 @@ impl KeyStore {
     pub fn create(
         path: &Path,
         unlock: &Unlock,
-        cost: Cost,
+        cost: Argon2Cost,
         mut entropy: impl Entropy + 'static,
     ) -> Result<Self, KeyStoreError> {
         match unlock {
@@ -165,7 +165,7 @@ impl KeyStore {
         let mut store = Self {
             path,
             secret,
-            keys: Keys::default(),
+            keys: ActiveKeys::default(),
             entropy,
             unwritten: false,
             rounds_over: false,
@@ -178,7 +178,7 @@ impl KeyStore {
 
     /// The keys, for connections.
     #[must_use]
-    pub fn keys(&self) -> Keys {
+    pub fn keys(&self) -> ActiveKeys {
         self.keys.clone()
     }
 
@@ -257,7 +257,9 @@ impl KeyStore {
             Request::List => return Ok(Answer::Listed(self.keys.read(|table| table.list().collect()))),
             Request::Export(_) => {
                 let keys = self.keys.read(|table| table.export(&devices))?;
-                return Ok(Answer::Exported(text_format::write(keys.iter().map(|key| (key.device(), key.key())))));
+                return Ok(Answer::Exported(text_format::write(
+                    keys.iter().map(|key| (key.device(), key.key())),
+                )));
             }
         }
         let rows = |table: &KeyTable| devices.iter().filter_map(|device| table.get(*device)).collect();
@@ -306,7 +308,7 @@ impl std::fmt::Debug for KeyStore {
     }
 }
 
-fn damaged(path: &Path) -> impl Fn(Damage) -> KeyStoreError {
+fn damaged(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
     move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
 }
 
@@ -316,12 +318,12 @@ fn locked(path: &Path) -> Result<File, KeyStoreError> {
 
 /// A store that a server's parts share: the control socket changes it, the end of every round too.
 #[derive(Clone, Debug)]
-pub struct KeyDesk {
-    keys: Keys,
+pub struct SharedKeyStore {
+    keys: ActiveKeys,
     store: Arc<Mutex<KeyStore>>,
 }
 
-impl KeyDesk {
+impl SharedKeyStore {
     /// Shares a store.
     #[must_use]
     pub fn new(store: KeyStore) -> Self {
@@ -330,7 +332,7 @@ impl KeyDesk {
 
     /// The keys, for connections.
     #[must_use]
-    pub fn keys(&self) -> Keys {
+    pub fn keys(&self) -> ActiveKeys {
         self.keys.clone()
     }
 
@@ -391,7 +393,7 @@ mod tests {
     fn a_change_that_may_not_survive_a_power_cut_is_in_place_and_says_so() {
         let directory = tempfile::tempdir().unwrap();
         let (path, unlock) = (directory.path().join("keys"), Unlock::KeyFile(Zeroizing::new([7; 32])));
-        let mut store = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
+        let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
         let rows = |store: &KeyStore| store.keys().read(|table| table.list().collect::<Vec<_>>());
         let steps: [(&str, Step); 4] = [
             ("add", |store| store.add(&[1, 2], false, 1)),

@@ -17,7 +17,7 @@ pub const DEVICES_MAX: usize = 1 << 20;
 /// Where a device stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum KeyState {
     /// One key is accepted.
     Active,
     /// The new key is accepted, and the old one until a round closes.
@@ -29,7 +29,7 @@ pub enum State {
 /// Why there is no accepted key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum LookupError {
     /// The device has never had a key.
     Unknown,
     /// The device was revoked.
@@ -43,13 +43,13 @@ pub enum Refusal {
 
 /// One device, without its secrets. Times are seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct KeyStatus {
     /// The device.
     pub device: DeviceId,
     /// Epoch of its newest key.
     pub epoch: u16,
     /// Where it stands.
-    pub state: State,
+    pub state: KeyState,
     /// When it was added first.
     pub created: u64,
     /// When it was last given a new key.
@@ -73,17 +73,17 @@ pub(super) struct Row {
 }
 
 impl Row {
-    fn state(&self) -> State {
+    fn state(&self) -> KeyState {
         match (&self.current, &self.previous) {
-            (None, _) => State::Revoked,
-            (Some(_), None) => State::Active,
-            (Some(_), Some(_)) => State::Rotating,
+            (None, _) => KeyState::Revoked,
+            (Some(_), None) => KeyState::Active,
+            (Some(_), Some(_)) => KeyState::Rotating,
         }
     }
 
-    fn listed(&self, device: DeviceId) -> Listed {
+    fn listed(&self, device: DeviceId) -> KeyStatus {
         let &Self { epoch, created, rotated, revoked, .. } = self;
-        Listed { device, epoch, state: self.state(), created, rotated, revoked }
+        KeyStatus { device, epoch, state: self.state(), created, rotated, revoked }
     }
 }
 
@@ -126,7 +126,7 @@ impl KeyTable {
     ///
     /// # Errors
     /// [`KeyError::Exists`], [`Revoked`](KeyError::Revoked) without `again`, [`UsedUp`](KeyError::UsedUp),
-    /// [`Full`](KeyError::Full), and those of every operation: [`Nobody`](KeyError::Nobody),
+    /// [`Full`](KeyError::Full), and those of every operation: [`Nobody`](KeyError::NoDevices),
     /// [`Twice`](KeyError::Twice), [`NoEntropy`](KeyError::NoEntropy).
     pub fn add(
         &mut self,
@@ -227,23 +227,23 @@ impl KeyTable {
     /// The `epoch`th key of a device.
     ///
     /// # Errors
-    /// [`Refusal`] if it is not accepted, and why.
-    pub fn lookup(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, Refusal> {
-        let row = self.rows.get(&device).ok_or(Refusal::Unknown)?;
-        let current = row.current.as_ref().ok_or(Refusal::Revoked)?;
+    /// [`LookupError`] if it is not accepted, and why.
+    pub fn lookup(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, LookupError> {
+        let row = self.rows.get(&device).ok_or(LookupError::Unknown)?;
+        let current = row.current.as_ref().ok_or(LookupError::Revoked)?;
         let mut accepted = [Some(current), row.previous.as_ref()].into_iter().flatten();
         let found = accepted.find(|key| key.epoch() == epoch);
-        found.cloned().ok_or(Refusal::Epoch { current: row.epoch })
+        found.cloned().ok_or(LookupError::Epoch { current: row.epoch })
     }
 
     /// One device.
     #[must_use]
-    pub fn get(&self, device: DeviceId) -> Option<Listed> {
+    pub fn get(&self, device: DeviceId) -> Option<KeyStatus> {
         self.rows.get(&device).map(|row| row.listed(device))
     }
 
     /// Every device, in the order of their numbers.
-    pub fn list(&self) -> impl Iterator<Item = Listed> {
+    pub fn list(&self) -> impl Iterator<Item = KeyStatus> {
         self.rows.iter().map(|(&device, row)| row.listed(device))
     }
 
@@ -296,7 +296,7 @@ fn distinct(devices: &[DeviceId]) -> Result<BTreeSet<DeviceId>, KeyError> {
     let mut distinct = BTreeSet::new();
     match devices.iter().find(|device| !distinct.insert(**device)) {
         Some(&device) => Err(KeyError::Twice { device }),
-        None if devices.is_empty() => Err(KeyError::Nobody),
+        None if devices.is_empty() => Err(KeyError::NoDevices),
         None => Ok(distinct),
     }
 }

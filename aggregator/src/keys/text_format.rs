@@ -23,7 +23,7 @@ const FILE_MAX: usize = DEVICES_MAX * LINE_MAX + (1 << 16);
 /// A file of keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LinesError {
+pub enum KeyTextError {
     /// The file cannot be read, or others can read it.
     #[error(transparent)]
     File(#[from] FileError),
@@ -41,14 +41,14 @@ pub enum LinesError {
         /// Which line, from 1.
         line: usize,
         /// What is wrong with it.
-        mistake: Mistake,
+        mistake: LineMistake,
     },
 }
 
 /// What is wrong with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Mistake {
+pub enum LineMistake {
     /// Not text.
     Encoding,
     /// Not three fields.
@@ -63,7 +63,7 @@ pub enum Mistake {
     Twice,
 }
 
-impl Mistake {
+impl LineMistake {
     fn what(self) -> &'static str {
         match self {
             Self::Encoding => "not UTF-8",
@@ -95,7 +95,7 @@ pub(super) fn write<'a>(keys: impl ExactSizeIterator<Item = (DeviceId, &'a Key)>
 ///
 /// # Errors
 /// The first line that is wrong, from 1, and what is wrong with it.
-pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, Mistake)> {
+pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, LineMistake)> {
     let mut keys = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim_ascii();
@@ -107,13 +107,13 @@ pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, Mistake
         let (Some(device), Some(epoch), Some(key), None) =
             (fields.next(), fields.next(), fields.next(), fields.next())
         else {
-            return Err(wrong(Mistake::Fields));
+            return Err(wrong(LineMistake::Fields));
         };
-        let device = device.parse().map_err(|_| wrong(Mistake::Device))?;
-        let epoch = epoch.parse().map_err(|_| wrong(Mistake::Epoch))?;
-        let key = hex::decode(key).ok_or(wrong(Mistake::Key))?;
+        let device = device.parse().map_err(|_| wrong(LineMistake::Device))?;
+        let epoch = epoch.parse().map_err(|_| wrong(LineMistake::Epoch))?;
+        let key = hex::decode(key).ok_or(wrong(LineMistake::Key))?;
         if keys.insert(device, Key::new(epoch, *key)).is_some() {
-            return Err(wrong(Mistake::Twice));
+            return Err(wrong(LineMistake::Twice));
         }
     }
     Ok(keys)
@@ -122,15 +122,15 @@ pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, Mistake
 /// Reads a file that `keys export` has written. Pipes will do.
 ///
 /// # Errors
-/// [`LinesError`] if it cannot be read, others can read it, or a line is wrong.
-pub fn read_keys(path: &Path) -> Result<BTreeMap<DeviceId, Key>, LinesError> {
+/// [`KeyTextError`] if it cannot be read, others can read it, or a line is wrong.
+pub fn read_keys(path: &Path) -> Result<BTreeMap<DeviceId, Key>, KeyTextError> {
     let bytes = match private_file::read_secret(path, FILE_MAX) {
         Err(FileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(LinesError::Missing { path: path.to_owned() });
+            return Err(KeyTextError::Missing { path: path.to_owned() });
         }
         read => read?,
     };
-    let wrong = |line, mistake| LinesError::Line { path: path.to_owned(), line, mistake };
-    let text = std::str::from_utf8(&bytes).map_err(|_| wrong(1, Mistake::Encoding))?;
+    let wrong = |line, mistake| KeyTextError::Line { path: path.to_owned(), line, mistake };
+    let text = std::str::from_utf8(&bytes).map_err(|_| wrong(1, LineMistake::Encoding))?;
     parse_keys(text).map_err(|(line, mistake)| wrong(line, mistake))
 }

@@ -112,13 +112,13 @@ pub enum UnlockError {
 
 /// What Argon2id takes for one guess at a passphrase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub struct Argon2Cost {
     memory: u32,
     passes: u32,
     lanes: u32,
 }
 
-impl Cost {
+impl Argon2Cost {
     /// The second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
     pub const RECOMMENDED: Self = Self { memory: 1 << 16, passes: 3, lanes: 4 };
 
@@ -151,7 +151,7 @@ impl Cost {
     }
 }
 
-impl Default for Cost {
+impl Default for Argon2Cost {
     fn default() -> Self {
         Self::RECOMMENDED
     }
@@ -163,7 +163,7 @@ pub enum Derivation {
     /// It is the key file's.
     KeyFile,
     /// By Argon2id from a passphrase.
-    Argon2id(Cost),
+    Argon2id(Argon2Cost),
 }
 
 /// The key of one store, and how it was made. Overwritten when it is dropped.
@@ -175,7 +175,11 @@ pub(super) struct Secret {
 
 impl Secret {
     /// For a new store: a passphrase gets a new salt.
-    pub(super) fn fresh(unlock: &Unlock, cost: Cost, entropy: &mut dyn Entropy) -> Result<Self, KeyError> {
+    pub(super) fn fresh(
+        unlock: &Unlock,
+        cost: Argon2Cost,
+        entropy: &mut dyn Entropy,
+    ) -> Result<Self, KeyError> {
         let mut salt = [0; SALT];
         let derivation = match unlock {
             Unlock::Passphrase(_) => {

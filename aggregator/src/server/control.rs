@@ -10,9 +10,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, watch};
 use zeroize::Zeroizing;
 
-use super::export_stream::{self, Asked};
+use super::export_stream::{self, SnapshotRequest};
 use crate::core::Status;
-use crate::keys::{Answer, KeyDesk};
+use crate::keys::{Answer, SharedKeyStore};
 use fedspan_files::user;
 
 const SOCKET: &str = "control.sock";
@@ -68,7 +68,7 @@ pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
 /// Whether a server is gone from a state directory that has not ended orderly: its socket is still there. For whoever has been
 /// connected to it.
 #[must_use]
-pub fn is_left_behind(directory: &Path) -> bool {
+pub fn socket_is_stale(directory: &Path) -> bool {
     directory.join(SOCKET).symlink_metadata().is_ok()
 }
 
@@ -77,8 +77,8 @@ pub(super) async fn answer(
     stream: UnixStream,
     status: watch::Receiver<Status>,
     mut rounds: broadcast::Receiver<String>,
-    keys: Option<KeyDesk>,
-    host: mpsc::Sender<Asked>,
+    keys: Option<SharedKeyStore>,
+    core: mpsc::Sender<SnapshotRequest>,
 ) {
     // The socket's permissions say the same, but only from a moment after it was bound.
     let owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
@@ -102,10 +102,10 @@ pub(super) async fn answer(
     if let Some(request) = request.strip_prefix("keys ") {
         let line = match keys {
             None => Answer::NoStore.to_line(),
-            Some(desk) => {
+            Some(key_store) => {
                 let request = request.to_owned();
                 // It waits for the disk.
-                match tokio::task::spawn_blocking(move || desk.answer(&request, now())).await {
+                match tokio::task::spawn_blocking(move || key_store.answer(&request, now())).await {
                     Ok(line) => line,
                     Err(_) => return,
                 }
@@ -120,7 +120,7 @@ pub(super) async fn answer(
             let line = serde_json::to_string(&now).unwrap_or_default();
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
-        export_stream::REQUEST => export_stream::send(&mut write, &host).await,
+        export_stream::REQUEST => export_stream::send(&mut write, &core).await,
         WATCH => loop {
             let line = match rounds.recv().await {
                 Ok(line) => line,
@@ -145,7 +145,7 @@ fn now() -> u64 {
 }
 
 /// How long a server may say nothing that was asked something.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Asks the server that runs on a state directory and gives each line of its answer to `each`. `None` if
 /// no server runs there. Rounds that are watched may take any time; everything else is answered soon.
@@ -158,7 +158,7 @@ pub async fn query(
     request: &str,
     mut each: impl FnMut(&str) -> std::io::Result<()>,
 ) -> std::io::Result<Option<()>> {
-    let mut stream = match in_time(UnixStream::connect(directory.join(SOCKET))).await {
+    let mut stream = match with_timeout(UnixStream::connect(directory.join(SOCKET))).await {
         Ok(stream) => stream,
         Err(error)
             if matches!(
@@ -172,15 +172,15 @@ pub async fn query(
             return Ok(None);
         }
         // Others wait for its answer already.
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(silent()),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(timed_out()),
         Err(error) => return Err(error),
     };
-    in_time(stream.write_all(format!("{request}\n").as_bytes())).await?;
+    with_timeout(stream.write_all(format!("{request}\n").as_bytes())).await?;
     let mut lines = BufReader::new(stream).lines();
     loop {
         let line = match request {
             WATCH => lines.next_line().await?,
-            _ => in_time(lines.next_line()).await?,
+            _ => with_timeout(lines.next_line()).await?,
         };
         let Some(line) = line else { return Ok(Some(())) };
         // It may hold keys.
@@ -188,12 +188,12 @@ pub async fn query(
     }
 }
 
-async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(silent()))
+async fn with_timeout<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
+    tokio::time::timeout(REQUEST_TIMEOUT, work).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
-fn silent() -> std::io::Error {
-    let seconds = PATIENCE.as_secs();
+fn timed_out() -> std::io::Error {
+    let seconds = REQUEST_TIMEOUT.as_secs();
     let what = format!(
         "the server that runs here does not answer ({seconds} s): it is stopped, or waits for its disk"
     );

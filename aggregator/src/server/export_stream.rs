@@ -18,42 +18,43 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot};
 
 use super::control::query;
-use crate::export::Told;
-use crate::journal::Round;
-use crate::store::{Past, StoreError, Stored};
+use crate::export::ExportedState;
+use crate::journal::CommittedRound;
+use crate::store::{CampaignState, ReadSnapshot, StoreError};
 
 /// Asks the host for what is stored now.
-pub(super) type Asked = oneshot::Sender<Result<Past, StoreError>>;
+pub(super) type SnapshotRequest = oneshot::Sender<Result<ReadSnapshot, StoreError>>;
 
 /// The request.
 pub(super) const REQUEST: &str = "export";
 
 /// Bytes that are sent together, about.
-const PIECE: usize = 1 << 16;
+const CHUNK_LEN: usize = 1 << 16;
 
 /// How long a client may take for a piece: what is held for it grows meanwhile.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What both sides are.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Sends everything to a client that takes it.
-pub(super) async fn send(write: &mut OwnedWriteHalf, host: &mpsc::Sender<Asked>) {
+pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<SnapshotRequest>) {
     let (asked, answer) = oneshot::channel();
-    if host.send(asked).await.is_err() {
+    if core.send(asked).await.is_err() {
         return;
     }
-    let Ok(past) = answer.await else { return };
+    let Ok(read_snapshot) = answer.await else { return };
     let (pieces, mut ready) = mpsc::channel(2);
     tokio::task::spawn_blocking(move || {
-        let told = past.and_then(|past| tell(&past, |piece| pieces.blocking_send(piece).is_ok()));
+        let told = read_snapshot
+            .and_then(|read_snapshot| tell(&read_snapshot, |piece| pieces.blocking_send(piece).is_ok()));
         if let Err(error) = told {
             let line = serde_json::json!({ "error": error.to_string() });
             let _ = pieces.blocking_send(format!("{line}\n"));
         }
     });
     while let Some(piece) = ready.recv().await {
-        match tokio::time::timeout(PATIENCE, write.write_all(piece.as_bytes())).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, write.write_all(piece.as_bytes())).await {
             Ok(Ok(())) => {}
             _ => return,
         }
@@ -61,14 +62,14 @@ pub(super) async fn send(write: &mut OwnedWriteHalf, host: &mpsc::Sender<Asked>)
 }
 
 /// Gives the answer to `piece`, bit by bit, until it wants no more.
-fn tell(past: &Past, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreError> {
+fn tell(read_snapshot: &ReadSnapshot, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreError> {
     use std::fmt::Write;
-    let campaign = past.campaign()?.map(|stored| postcard::to_stdvec(&stored).unwrap_or_default());
+    let campaign = read_snapshot.campaign()?.map(|stored| postcard::to_stdvec(&stored).unwrap_or_default());
     let mut digits = String::new();
     for byte in campaign.unwrap_or_default() {
         let _ = write!(digits, "{byte:02x}");
     }
-    let rounds = past.count_rounds()?;
+    let rounds = read_snapshot.count_rounds()?;
     let first = serde_json::json!({ "version": VERSION, "campaign": digits, "rounds": rounds });
     let mut text = first.to_string() + "\n";
     let (mut lines, mut goes_on) = (0u64, true);
@@ -76,18 +77,18 @@ fn tell(past: &Past, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreE
         lines += 1;
         text.push_str(line);
         text.push('\n');
-        if text.len() >= PIECE {
+        if text.len() >= CHUNK_LEN {
             goes_on = piece(std::mem::take(&mut text));
         }
         goes_on
     };
     let mut all = true;
-    past.rounds(|round| {
+    read_snapshot.rounds(|round| {
         all = line(round);
         all
     })?;
     if all {
-        past.journal(line)?;
+        read_snapshot.journal(line)?;
     }
     if goes_on {
         text.push_str(&serde_json::json!({ "end": lines }).to_string());
@@ -123,19 +124,19 @@ enum Last {
 ///
 /// # Errors
 /// What the system says about the socket, or the server.
-pub async fn ask(directory: &Path) -> std::io::Result<Option<Told>> {
+pub async fn fetch_export(directory: &Path) -> std::io::Result<Option<ExportedState>> {
     let mut lines = Vec::new();
     let answered = query(directory, REQUEST, |line| {
         lines.push(line.to_owned());
         Ok(())
     });
     match answered.await? {
-        Some(()) => understood(lines).map(Some).map_err(std::io::Error::other),
+        Some(()) => parse_export(lines).map(Some).map_err(std::io::Error::other),
         None => Ok(None),
     }
 }
 
-fn understood(mut lines: Vec<String>) -> Result<Told, String> {
+fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
     let cut = || "the server's answer was cut off".to_owned();
     let last = lines.pop().ok_or_else(cut)?;
     if let Ok(Last::Error { error }) = serde_json::from_str(&last) {
@@ -156,14 +157,14 @@ fn understood(mut lines: Vec<String>) -> Result<Told, String> {
         Ok(Last::End { end }) if end == lines.len() => {}
         _ => return Err(cut()),
     }
-    let stored = decoded(&digits).ok_or("the server's answer holds no campaign")?;
-    let rounds: Result<Vec<Round>, _> =
+    let stored = decode_campaign(&digits).ok_or("the server's answer holds no campaign")?;
+    let rounds: Result<Vec<CommittedRound>, _> =
         lines.drain(..rounds.min(lines.len())).map(|line| serde_json::from_str(&line)).collect();
     let rounds = rounds.map_err(|error| format!("a round in the server's answer: {error}"))?;
-    Ok(Told { stored, rounds, lines })
+    Ok(ExportedState { stored, rounds, lines })
 }
 
-fn decoded(digits: &str) -> Option<Stored> {
+fn decode_campaign(digits: &str) -> Option<CampaignState> {
     let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
     let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
     let bytes: Option<Vec<u8>> =

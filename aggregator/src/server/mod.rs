@@ -9,15 +9,15 @@
 //! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
 //! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; what was committed is on disk.
 
-mod per_address;
 mod clock;
-mod control;
-mod serial;
-mod listener;
-mod export_stream;
-mod peer;
 mod connection_slots;
+mod control;
+mod export_stream;
+mod listener;
+mod peer;
 mod pending_pool;
+mod per_address;
+mod serial;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,20 +27,20 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use self::clock::Clock;
-use self::peer::Surroundings;
-use self::connection_slots::Places;
+use self::connection_slots::ConnectionSlots;
+use self::peer::PeerContext;
 use crate::config::Fleet;
+use crate::core::{CoreError, ServerCore, Timeouts};
 use crate::durable_engine::ResumeError;
-use crate::core::{Host, HostError, Patience};
 use crate::journal::Journal;
-use crate::keys::{Entropy, KeyDesk, KeyStore};
+use crate::keys::{Entropy, KeyStore, SharedKeyStore};
 use crate::store::{Store, StoreError};
 use fedspan_engine::{Checkpoint, Millis};
 
 pub use crate::core::{PrivacyStatus, Status};
-pub use control::{is_left_behind, query};
+pub use control::{query, socket_is_stale};
+pub use export_stream::fetch_export;
 pub use listener::Listener;
-pub use export_stream::ask;
 
 /// Messages from peers that wait for the host: beyond it, peers wait.
 const INBOX: usize = 1024;
@@ -74,11 +74,11 @@ pub enum ServeError {
     Failed(#[from] fedspan_engine::Failure),
 }
 
-impl From<HostError> for ServeError {
-    fn from(error: HostError) -> Self {
+impl From<CoreError> for ServeError {
+    fn from(error: CoreError) -> Self {
         match error {
-            HostError::Resume(error) => Self::Resume(error),
-            HostError::Failed(failure) => Self::Failed(failure),
+            CoreError::Resume(error) => Self::Resume(error),
+            CoreError::Failed(failure) => Self::Failed(failure),
         }
     }
 }
@@ -88,11 +88,11 @@ impl From<HostError> for ServeError {
 pub struct Server<L = TcpListener> {
     fleet: Fleet,
     listener: L,
-    host: Host,
+    core: ServerCore,
     /// Counts from when the campaign was taken up.
     clock: Clock,
-    desk: Option<KeyDesk>,
-    lines: Vec<(String, Box<dyn Line>)>,
+    key_store: Option<SharedKeyStore>,
+    lines: Vec<(String, Box<dyn PersistentLink>)>,
 }
 
 /// How frames are protected.
@@ -111,9 +111,9 @@ impl std::fmt::Debug for Protection {
 }
 
 /// A link that outlasts conversations.
-pub trait Line: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
+pub trait PersistentLink: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Line for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> PersistentLink for T {}
 
 impl Server {
     /// Binds the listener, and takes up the campaign of the state directory, or begins one. `campaign` makes a new campaign distinct from every
@@ -128,17 +128,17 @@ impl Server {
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = opened(&fleet, entropy)?;
+        let store = open_store(&fleet, entropy)?;
         let listener = TcpListener::bind(&fleet.tcp)
             .await
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Self::taken_up(fleet, listener, store, campaign, protection)
+        Self::with_store(fleet, listener, store, campaign, protection)
     }
 }
 
 /// Opens the state directory. A server makes files in it all the time: where it may not, that is said before anybody is let in. A disk
 /// that is full has room again later.
-fn opened(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
+fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let store = Store::open(&fleet.state, entropy)?;
     let probe = store.directory().join(PROBE);
@@ -156,48 +156,48 @@ impl<L: Listener> Server<L> {
     ///
     /// # Errors
     /// [`ServeError`] if the state directory cannot be opened, or its campaign not be taken up.
-    pub fn over(
+    pub fn with_listener(
         fleet: Fleet,
         listener: L,
         campaign: u64,
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = opened(&fleet, entropy)?;
-        Self::taken_up(fleet, listener, store, campaign, protection)
+        let store = open_store(&fleet, entropy)?;
+        Self::with_store(fleet, listener, store, campaign, protection)
     }
 
-    fn taken_up(
+    fn with_store(
         fleet: Fleet,
         listener: L,
         store: Store,
         campaign: u64,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let (desk, nonces) = match protection {
+        let (key_store, nonces) = match protection {
             Protection::Plaintext => (None, None),
-            Protection::Keys(keys, nonces) => (Some(KeyDesk::new(keys)), Some(nonces)),
+            Protection::Keys(keys, nonces) => (Some(SharedKeyStore::new(keys)), Some(nonces)),
         };
         let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
-        let host = Host::new(&fleet, store, campaign, desk.clone().zip(nonces), file)?;
-        Ok(Self { fleet, listener, host, clock: Clock::new(), desk, lines: Vec::new() })
+        let core = ServerCore::new(&fleet, store, campaign, key_store.clone().zip(nonces), file)?;
+        Ok(Self { fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
     }
 
     /// Where the campaign is.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.host.status()
+        self.core.status()
     }
 
     /// Where it goes on, if a round of the campaign was opened before.
     #[must_use]
-    pub fn resumes(&self) -> Option<Checkpoint> {
-        Some(self.host.coordinator().engine().checkpoint()).filter(|checkpoint| checkpoint.id.round > 0)
+    pub fn resume_checkpoint(&self) -> Option<Checkpoint> {
+        Some(self.core.durable().engine().checkpoint()).filter(|checkpoint| checkpoint.id.round > 0)
     }
 
     /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
     /// The configuration's serial ports need not be added.
-    pub fn attach(&mut self, name: impl Into<String>, line: impl Line + 'static) {
+    pub fn attach_link(&mut self, name: impl Into<String>, line: impl PersistentLink + 'static) {
         self.lines.push((name.into(), Box::new(line)));
     }
 
@@ -220,81 +220,82 @@ impl<L: Listener> Server<L> {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, mut host, clock, desk, lines: attached } = self;
+        let Self { fleet, mut listener, mut core, clock, key_store, lines: attached } = self;
         let limits = fleet.limits;
         let control = control::Control::bind(&fleet.state);
         let (inbox, mut messages) = mpsc::channel(INBOX);
-        let (ask, mut asked) = mpsc::channel::<export_stream::Asked>(1);
-        let places = Places::new(&limits);
+        let (fetch_export, mut asked) = mpsc::channel::<export_stream::SnapshotRequest>(1);
+        let slots = ConnectionSlots::new(&limits);
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
-        let numbers = serial::Numbers::default();
+        let peer_ids = serial::PeerIds::default();
         let mut lines = tokio::task::JoinSet::new();
-        let around = Surroundings { gate: host.gate(), patience: Patience::from(&limits), clock, inbox };
+        let context =
+            PeerContext { acceptor: core.acceptor(), timeouts: Timeouts::from(&limits), clock, inbox };
         for path in fleet.serial.iter().cloned() {
-            lines.spawn(serial::serial(path, fleet.baud, numbers.clone(), around.clone()));
+            lines.spawn(serial::serial(path, fleet.baud, peer_ids.clone(), context.clone()));
         }
         for (name, stream) in attached {
-            let (numbers, around) = (numbers.clone(), around.clone());
-            lines.spawn(async move { serial::stream(&name, stream, &numbers, &around).await });
+            let (peer_ids, context) = (peer_ids.clone(), context.clone());
+            lines.spawn(async move { serial::stream(&name, stream, &peer_ids, &context).await });
         }
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
-        if let Some(advice) = host.advice() {
+        if let Some(advice) = core.advice() {
             tracing::warn!("{advice}");
         }
         let result = loop {
-            let wake = host.wake();
+            let wake = core.wake();
             tokio::select! {
                 // Commands and deadlines first, so that no flood of messages or connections can starve the
                 // campaign or its end.
                 biased;
                 () = &mut shutdown => break Ok(()),
                 () = clock.sleep_until(wake) => {
-                    if let Err(error) = host.tick(clock.now()) {
+                    if let Err(error) = core.tick(clock.now()) {
                         break Err(error.into());
                     }
-                    if until_finished && host.is_finished() {
+                    if until_finished && core.is_finished() {
                         break Ok(());
                     }
                 }
-                message = messages.recv(), if !host.is_stalled() => {
+                message = messages.recv(), if !core.is_stalled() => {
                     let Some(message) = message else { break Ok(()) };
-                    host.take(clock.now(), message);
+                    core.take(clock.now(), message);
                     // What has come meanwhile shares the wait for the disk.
                     for _ in 1..INBOX {
                         let Ok(message) = messages.try_recv() else { break };
-                        host.take(clock.now(), message);
+                        core.take(clock.now(), message);
                     }
-                    if let Err(error) = host.settle(clock.now()) {
+                    if let Err(error) = core.flush(clock.now()) {
                         break Err(error.into());
                     }
-                    if until_finished && host.is_finished() {
+                    if until_finished && core.is_finished() {
                         break Ok(());
                     }
                 }
                 Some(client) = control::accept(control.as_ref()) => {
-                    let (status, rounds) = (host.status_feed(), host.round_feed());
-                    controls.spawn(control::answer(client, status, rounds, desk.clone(), ask.clone()));
+                    let (status, rounds) = (core.status_feed(), core.round_feed());
+                    controls.spawn(control::answer(client, status, rounds, key_store.clone(), fetch_export.clone()));
                 }
                 // Whoever has asked may have gone.
-                Some(asker) = asked.recv() => drop(asker.send(host.past())),
+                Some(asker) = asked.recv() => drop(asker.send(core.read_snapshot())),
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
                 Some(_) = lines.join_next(), if !lines.is_empty() => {}
                 () = clock.sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
-                    Ok((socket, address)) => match places.enter(address) {
+                    Ok((socket, address)) => match slots.enter(address) {
                         Some(place) => {
-                            let around = around.clone();
-                            drop(peers.spawn(peer::run(numbers.next(), socket, address, around, place)));
+                            let context = context.clone();
+                            drop(peers.spawn(peer::run(peer_ids.next(), socket, address, context, place)));
                         }
-                        None => host.dropped(),
+                        None => core.connection_dropped(),
                     },
                     Err(error) => {
                         let now = clock.now();
-                        host.accept_failed(now, &error);
+                        core.accept_failed(now, &error);
                         accept_again = Some(now + ACCEPT_PAUSE);
                     }
                 },
@@ -304,13 +305,13 @@ impl<L: Listener> Server<L> {
         drop(control);
         // What is queued for the devices (the last acknowledgements) is still written.
         messages.close();
-        host.release();
-        drop(around);
+        core.close_peers();
+        drop(context);
         let drained = async { while peers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
         // A line with nobody on it does not end by itself.
         let drained = async { while lines.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
-        result.map(|()| host.status())
+        result.map(|()| core.status())
     }
 }

@@ -1,4 +1,4 @@
-//! The task of one connection: bytes between a stream and the sans-IO [`Conversation`], in its time, and what that has to say to
+//! The task of one connection: bytes between a stream and the sans-IO [`PeerSession`], in its time, and what that has to say to
 //! the host.
 
 use std::mem::MaybeUninit;
@@ -14,9 +14,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use super::connection_slots::{NoPlace, Place};
-use crate::connection::{Connection, Gate};
-use crate::core::{Command, Conversation, Gone, Message, Next, Origin, Patience, Receiver, What};
+use super::connection_slots::{Slot, SlotError};
+use crate::connection::{Acceptor, Connection};
+use crate::core::{
+    Command, DisconnectReason, Origin, PeerAction, PeerEvent, PeerEventKind, PeerSession, Receiver, Timeouts,
+};
 
 /// How long a connection that this side ends may take to close on the other.
 const LINGER: Duration = Duration::from_secs(1);
@@ -30,11 +32,11 @@ const LATE: usize = FRAME_LIMIT_MAX.div_ceil(READ) + 1;
 
 /// What all conversations of a server share.
 #[derive(Clone, Debug)]
-pub(super) struct Surroundings {
-    pub gate: Arc<Gate>,
-    pub patience: Patience,
+pub(super) struct PeerContext {
+    pub acceptor: Arc<Acceptor>,
+    pub timeouts: Timeouts,
     pub clock: Clock,
-    pub inbox: mpsc::Sender<Message>,
+    pub inbox: mpsc::Sender<PeerEvent>,
 }
 
 /// Serves one connection to its end. Its place is free then.
@@ -45,62 +47,65 @@ pub(super) fn run(
     id: u64,
     socket: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
-    around: Surroundings,
-    place: Place,
+    context: PeerContext,
+    place: Slot,
 ) -> impl Future<Output = ()> {
-    let mut peer = Peer::new(id, Origin::Address(address), socket, around, Some(place));
+    let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(place));
     async move {
-        let gone = peer.converse().await;
-        if matches!(gone, Gone::Ended | Gone::Refused) && peer.place.as_mut().is_some_and(Place::may_linger) {
+        let reason = peer.converse().await;
+        if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
+            && peer.place.as_mut().is_some_and(Slot::may_linger)
+        {
             peer.linger().await;
         }
-        tracing::debug!(peer = id, from = %peer.conversation.from(), ?gone, "connection ended");
-        peer.report(gone).await;
+        tracing::debug!(peer = id, from = %peer.conversation.from(), ?reason, "connection ended");
+        peer.report(reason).await;
         // The socket closes after that is known: who sees it closed may count on it.
         drop(peer);
     }
 }
 
-/// Has one conversation on a line and leaves it open. [`Gone::Closed`]: the line itself has ended.
+/// Has one conversation on a line and leaves it open. [`DisconnectReason::Closed`]: the line itself has ended.
 pub(super) async fn on_line(
     id: u64,
     name: Arc<str>,
     line: impl AsyncRead + AsyncWrite + Unpin,
-    around: Surroundings,
-) -> Gone {
-    let mut peer = Peer::new(id, Origin::Line(name), line, around, None);
-    let gone = peer.converse().await;
-    peer.report(gone).await;
-    gone
+    context: PeerContext,
+) -> DisconnectReason {
+    let mut peer = Peer::new(id, Origin::Link(name), line, context, None);
+    let reason = peer.converse().await;
+    peer.report(reason).await;
+    reason
 }
 
 struct Peer<S> {
-    conversation: Conversation,
+    conversation: PeerSession,
     /// What the host wants.
     commands: Receiver<Command>,
     socket: S,
     /// `None`: the link outlasts this conversation.
-    place: Option<Place>,
+    place: Option<Slot>,
     clock: Clock,
-    inbox: mpsc::Sender<Message>,
+    inbox: mpsc::Sender<PeerEvent>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, from: Origin, socket: S, around: Surroundings, place: Option<Place>) -> Self {
-        let Surroundings { gate, patience, clock, inbox } = around;
-        let connection = if place.is_none() { Connection::lasting(gate) } else { Connection::new(gate) };
-        let (conversation, commands) = Conversation::new(id, from, connection, patience, clock.now());
+    fn new(id: u64, from: Origin, socket: S, context: PeerContext, place: Option<Slot>) -> Self {
+        let PeerContext { acceptor, timeouts, clock, inbox } = context;
+        let connection =
+            if place.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
+        let (conversation, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
         Self { conversation, commands, socket, place, clock, inbox }
     }
 
-    async fn report(&mut self, gone: Gone) {
+    async fn report(&mut self, reason: DisconnectReason) {
         // The host is gone only when the server stops; nobody needs to know then.
-        let _ = self.tell(What::Gone(gone)).await;
+        let _ = self.tell(PeerEventKind::Gone(reason)).await;
     }
 
-    async fn tell(&mut self, what: What) -> Result<(), Gone> {
-        let place = self.inbox.reserve().await.map_err(|_| Gone::Ended)?;
-        place.send(self.conversation.message(what));
+    async fn tell(&mut self, what: PeerEventKind) -> Result<(), DisconnectReason> {
+        let place = self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?;
+        place.send(self.conversation.event(what));
         Ok(())
     }
 
@@ -113,12 +118,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     /// Until the end.
-    async fn converse(&mut self) -> Gone {
+    async fn converse(&mut self) -> DisconnectReason {
         // Reads since the next thing was due.
         let mut late = 0;
         loop {
-            if let Err(gone) = self.attend().await {
-                return gone;
+            if let Err(reason) = self.attend().await {
+                return reason;
             }
             let now = self.clock.now();
             let at = self.conversation.due(now);
@@ -126,61 +131,61 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             if !is_late {
                 late = 0;
             }
-            let greeting = self.conversation.is_greeting();
+            let greeting = self.conversation.awaits_hello();
             tokio::select! {
                 // What has come counts before the time that it had: the host may have been busy writing meanwhile, or
                 // had none for this connection. Not for ever, though, as a peer can see to it that something has
                 // always come.
                 biased;
                 command = self.commands.recv(), if !greeting => match command {
-                    Some(command) => self.conversation.obey(command),
-                    None => self.conversation.dismiss(),
+                    Some(command) => self.conversation.execute(command),
+                    None => self.conversation.close(),
                 },
-                () = evicted(&mut self.place), if greeting => return Gone::Evicted,
+                () = evicted(&mut self.place), if greeting => return DisconnectReason::Evicted,
                 read = read(&mut self.socket, |bytes| self.conversation.receive(bytes)), if late < LATE => {
                     late += usize::from(is_late);
                     if !matches!(read, Ok(1..)) {
-                        return Gone::Closed;
+                        return DisconnectReason::Closed;
                     }
                 }
-                () = self.clock.sleep_until(at) => self.conversation.elapse(self.clock.now()),
+                () = self.clock.sleep_until(at) => self.conversation.on_timer(self.clock.now()),
             }
         }
     }
 
     /// Does everything that can be done now.
-    async fn attend(&mut self) -> Result<(), Gone> {
+    async fn attend(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
             match self.conversation.next(self.clock.now(), &mut frame) {
-                Next::Send => {
+                PeerAction::Send => {
                     // It may be a while until it is taken.
                     frame.shrink_to_fit();
-                    let patience = Duration::from_millis(self.conversation.patience().frame);
-                    match timeout(patience, self.socket.write_all(&frame)).await {
+                    let timeouts = Duration::from_millis(self.conversation.timeouts().frame);
+                    match timeout(timeouts, self.socket.write_all(&frame)).await {
                         Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Err(Gone::Closed),
-                        Err(_) => return Err(Gone::Slow),
+                        Ok(Err(_)) => return Err(DisconnectReason::Closed),
+                        Err(_) => return Err(DisconnectReason::Slow),
                     }
                 }
-                Next::Admit => match self.place.as_mut().map_or(Ok(()), Place::authenticate) {
+                PeerAction::Admit => match self.place.as_mut().map_or(Ok(()), Slot::authenticate) {
                     Ok(()) => self.conversation.admit(),
-                    Err(NoPlace::Evicted) => return Err(Gone::Evicted),
-                    Err(NoPlace::Full) => self.conversation.turn_away(),
+                    Err(SlotError::Evicted) => return Err(DisconnectReason::Evicted),
+                    Err(SlotError::Full) => self.conversation.turn_away(),
                 },
-                Next::Tell(what) => {
+                PeerAction::Report(what) => {
                     frame = Vec::new();
                     self.tell(what).await?;
                 }
-                Next::Over(gone) => return Err(gone),
-                Next::Wait => return Ok(()),
+                PeerAction::Close(reason) => return Err(reason),
+                PeerAction::Wait => return Ok(()),
             }
         }
     }
 }
 
 /// Completes when a connection's place is to make room for another.
-async fn evicted(place: &mut Option<Place>) {
+async fn evicted(place: &mut Option<Slot>) {
     match place {
         Some(place) => place.evicted().await,
         None => std::future::pending().await,

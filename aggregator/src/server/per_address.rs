@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Connections by address.
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub(super) struct PerAddressCount {
     count: usize,
-    taken: HashMap<IpAddr, usize>,
+    by_address: HashMap<IpAddr, usize>,
 }
 
-impl Addresses {
+impl PerAddressCount {
     /// All of them.
     pub(super) fn count(&self) -> usize {
         self.count
@@ -18,20 +18,20 @@ impl Addresses {
 
     /// Those from one address.
     pub(super) fn count_from(&self, address: IpAddr) -> usize {
-        self.taken.get(&address).copied().unwrap_or(0)
+        self.by_address.get(&address).copied().unwrap_or(0)
     }
 
     pub(super) fn enter(&mut self, address: IpAddr) {
         self.count += 1;
-        *self.taken.entry(address).or_default() += 1;
+        *self.by_address.entry(address).or_default() += 1;
     }
 
     pub(super) fn leave(&mut self, address: IpAddr) {
-        let Some(count) = self.taken.get_mut(&address) else { return };
+        let Some(count) = self.by_address.get_mut(&address) else { return };
         self.count -= 1;
         *count -= 1;
         if *count == 0 {
-            self.taken.remove(&address);
+            self.by_address.remove(&address);
         }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_who_has_left() {
-        let mut addresses = Addresses::default();
+        let mut addresses = PerAddressCount::default();
         let (one, other) = (from("10.0.0.1"), from("10.0.0.2"));
         for address in [one, other, one] {
             addresses.enter(address);
@@ -75,7 +75,7 @@ mod tests {
         for address in [one, one, other] {
             addresses.leave(address);
         }
-        assert_eq!((addresses.count(), addresses.count_from(one), addresses.taken.len()), (0, 0, 0));
+        assert_eq!((addresses.count(), addresses.count_from(one), addresses.by_address.len()), (0, 0, 0));
         addresses.leave(one);
         assert_eq!(addresses.count(), 0);
     }

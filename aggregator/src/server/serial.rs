@@ -8,8 +8,8 @@ use std::time::Duration;
 use serial2_tokio::SerialPort;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::peer::{self, Surroundings};
-use crate::core::Gone;
+use super::peer::{self, PeerContext};
+use crate::core::DisconnectReason;
 
 /// How often a port that is not there is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -19,23 +19,23 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Numbers for conversations, shared by all links of a server.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Numbers(Arc<AtomicU64>);
+pub(super) struct PeerIds(Arc<AtomicU64>);
 
-impl Numbers {
+impl PeerIds {
     pub(super) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 }
 
 /// Serves a serial port for ever: whenever it is plugged in, whoever is on it.
-pub(super) async fn serial(path: String, baud: u32, numbers: Numbers, around: Surroundings) {
+pub(super) async fn serial(path: String, baud: u32, peer_ids: PeerIds, context: PeerContext) {
     let mut missing = false;
     loop {
         match SerialPort::open(&path, baud) {
             Ok(port) => {
                 missing = false;
                 tracing::info!(port = path, baud, "serial port is open");
-                stream(&path, port, &numbers, &around).await;
+                stream(&path, port, &peer_ids, &context).await;
                 tracing::warn!(port = path, "serial port is gone");
             }
             Err(error) if !missing => {
@@ -44,7 +44,7 @@ pub(super) async fn serial(path: String, baud: u32, numbers: Numbers, around: Su
             }
             Err(_) => {}
         }
-        if around.inbox.is_closed() {
+        if context.inbox.is_closed() {
             return;
         }
         tokio::time::sleep(LOOK).await;
@@ -55,15 +55,15 @@ pub(super) async fn serial(path: String, baud: u32, numbers: Numbers, around: Su
 pub(super) async fn stream(
     name: &str,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    numbers: &Numbers,
-    around: &Surroundings,
+    peer_ids: &PeerIds,
+    context: &PeerContext,
 ) {
     let own: Arc<str> = name.into();
     loop {
-        let number = numbers.next();
-        let gone = peer::on_line(number, Arc::clone(&own), &mut stream, around.clone()).await;
-        tracing::debug!(peer = number, line = name, ?gone, "conversation ended");
-        if gone == Gone::Closed || around.inbox.is_closed() {
+        let number = peer_ids.next();
+        let reason = peer::on_line(number, Arc::clone(&own), &mut stream, context.clone()).await;
+        tracing::debug!(peer = number, line = name, ?reason, "conversation ended");
+        if reason == DisconnectReason::Closed || context.inbox.is_closed() {
             return;
         }
         tokio::time::sleep(PAUSE).await;

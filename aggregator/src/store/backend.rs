@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use redb::{Database, StorageBackend};
 
 use super::builder;
-use super::error::Fault;
+use super::error::DatabaseError;
 
 /// The database of a file, or of a test's storage.
-pub(super) struct Source {
+pub(super) struct Backend {
     open: Box<dyn Fn() -> Result<Database, redb::Error> + Send>,
     file: Option<PathBuf>,
     /// Device and inode of the file that was opened last.
     opened: Cell<Option<(u64, u64)>>,
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Source")
+        f.write_str("Backend")
     }
 }
 
-impl Source {
+impl Backend {
     /// A file that is there already: one that has gone is not made anew.
     pub fn file(path: &Path) -> Self {
         let own = path.to_owned();
@@ -38,14 +38,14 @@ impl Source {
     }
 
     /// Opens it.
-    pub fn open(&self) -> Result<Database, Fault> {
+    pub fn open(&self) -> Result<Database, DatabaseError> {
         let database = (self.open)()?;
         self.opened.set(self.identity().map_err(redb::Error::Io)?);
         Ok(database)
     }
 
     /// Whether the file is still where it was: what is written to one that was removed is lost with it.
-    pub fn is_there(&self) -> std::io::Result<()> {
+    pub fn check_same_file(&self) -> std::io::Result<()> {
         if self.identity()? == self.opened.get() {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
-use super::error::Fault;
+use super::error::DatabaseError;
 
 thread_local! {
     /// What panics here is told as an error, and by nothing else.
@@ -17,7 +17,9 @@ static HOOK: Once = Once::new();
 ///
 /// # Errors
 /// What `work` says, or that it has panicked.
-pub(super) fn quietly<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+pub(super) fn catch_corruption<T>(
+    work: impl FnOnce() -> Result<T, DatabaseError>,
+) -> Result<T, DatabaseError> {
     HOOK.call_once(|| {
         let usual = take_hook();
         set_hook(Box::new(move |panic| {
@@ -29,5 +31,5 @@ pub(super) fn quietly<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, F
     let before = QUIET.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
-    done.unwrap_or_else(|_| Err(Fault::Damaged("its pages make no sense".to_owned())))
+    done.unwrap_or_else(|_| Err(DatabaseError::Damaged("its pages make no sense".to_owned())))
 }

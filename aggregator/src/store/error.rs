@@ -64,30 +64,30 @@ impl StoreError {
 
 /// The same, of a database that does not know its file.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum DatabaseError {
     Database(redb::Error),
     Version(u32, u32),
     Damaged(String),
     /// The file with the key of a round cannot be used.
-    KeyFile(std::io::Error),
+    RoundKeyFile(std::io::Error),
     /// What is in it does not open the stored updates.
     Key(String),
     NoEntropy,
 }
 
-impl<E: Into<redb::Error>> From<E> for Fault {
+impl<E: Into<redb::Error>> From<E> for DatabaseError {
     fn from(error: E) -> Self {
         Self::Database(error.into())
     }
 }
 
-impl Fault {
+impl DatabaseError {
     pub(super) fn at(self, path: &Path) -> StoreError {
         let path = path.to_owned();
         match self {
             Self::Version(found, expected) => StoreError::Version { path, found, expected },
             Self::Damaged(what) => StoreError::Damaged { path, what },
-            Self::KeyFile(error) => StoreError::Io { path: path.with_file_name(KEY_FILE), error },
+            Self::RoundKeyFile(error) => StoreError::Io { path: path.with_file_name(KEY_FILE), error },
             Self::Key(what) => StoreError::Damaged { path: path.with_file_name(KEY_FILE), what },
             Self::NoEntropy => StoreError::NoEntropy,
             Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::Locked { path },

@@ -15,14 +15,14 @@
 //!
 //! Updates are encrypted with a key that is erased when their round is over: `encryption`.
 
-mod error;
-mod round_key_file;
-mod read_snapshot;
-mod corruption_guard;
-mod record;
-mod encryption;
-mod offline;
 mod backend;
+mod corruption_guard;
+mod encryption;
+mod error;
+mod offline;
+mod read_snapshot;
+mod record;
+mod round_key_file;
 mod tables;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -32,22 +32,22 @@ use std::time::{Duration, Instant};
 
 use redb::{Database, ReadableDatabase, StorageBackend};
 
-use self::error::Fault;
-use self::round_key_file::KeyFile;
-use self::corruption_guard::quietly;
-use self::encryption::Sealer;
-use self::backend::Source;
+use self::backend::Backend;
+use self::corruption_guard::catch_corruption;
+use self::encryption::UpdateCipher;
+use self::error::DatabaseError;
+use self::round_key_file::RoundKeyFile;
 use crate::journal;
 use crate::keys::Entropy;
 use fedspan_files::make_directories;
 use fedspan_files::regular;
 
+pub use encryption::RoundKeyStorage;
 pub use error::StoreError;
+pub use offline::OfflineStore;
+pub use read_snapshot::ReadSnapshot;
+pub use record::{CampaignState, CountedUpdate, Record};
 pub use round_key_file::KEY_FILE;
-pub use read_snapshot::Past;
-pub use record::{Counted, Record, Stored};
-pub use encryption::KeyPlace;
-pub use offline::Snapshot;
 
 /// The database's file in the state directory.
 pub const FILE: &str = "campaign.redb";
@@ -56,24 +56,24 @@ pub const FILE: &str = "campaign.redb";
 const PARTIAL: &str = "campaign.partial";
 
 /// What versions before the first database wrote.
-const OLD: &str = "campaign.bin";
+const LEGACY_FILE: &str = "campaign.bin";
 
 /// Bytes of the database that stay in memory.
 const CACHE: usize = 8 << 20;
 
 /// How long a server waits for those who read the directory, and between two attempts.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// A campaign's database, locked for one server.
 #[derive(Debug)]
 pub struct Store {
     /// None after a write that failed: what the database believes of the disk may not be so.
     database: Option<Database>,
-    source: Source,
+    backend: Backend,
     /// Which of all transactions the last one was.
     last: Option<u64>,
-    sealer: Sealer,
+    cipher: UpdateCipher,
     path: PathBuf,
     /// Held as long as the store lives; none where the database is not a file.
     _lock: Option<File>,
@@ -91,8 +91,8 @@ impl Store {
         regular(&path).map_err(io(&path))?;
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
-        lock_alone(&lock, path)?;
-        let old = directory.join(OLD);
+        lock_exclusive(&lock, path)?;
+        let old = directory.join(LEGACY_FILE);
         if old.exists() {
             return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
         }
@@ -104,16 +104,16 @@ impl Store {
             }
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                if let Some(beside) = remains(directory)? {
+                if let Some(beside) = leftover_file(directory)? {
                     return Err(StoreError::Missing { path, beside });
                 }
-                make(directory, &path)?;
+                create_database(directory, &path)?;
             }
             Err(error) => return Err(io(&path)(error)),
         }
-        let source = Source::file(&path);
-        let sealer = Sealer::new(Box::new(KeyFile::new(directory)), Box::new(entropy));
-        Self { database: None, source, last: None, sealer, path, _lock: Some(lock) }.begun()
+        let backend = Backend::file(&path);
+        let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(entropy));
+        Self { database: None, backend, last: None, cipher, path, _lock: Some(lock) }.with_database()
     }
 
     /// The same over any storage: a test's, which fails when it is told to. It is opened anew after every failure.
@@ -122,17 +122,17 @@ impl Store {
     /// As [`Self::open`].
     pub fn over<S: StorageBackend>(
         storage: impl Fn() -> S + Send + 'static,
-        place: impl KeyPlace + 'static,
+        key_storage: impl RoundKeyStorage + 'static,
         entropy: impl Entropy + 'static,
     ) -> Result<Self, StoreError> {
-        let source = Source::storage(storage);
-        let sealer = Sealer::new(Box::new(place), Box::new(entropy));
-        Self { database: None, source, last: None, sealer, path: PathBuf::from("storage"), _lock: None }
-            .begun()
+        let backend = Backend::storage(storage);
+        let cipher = UpdateCipher::new(Box::new(key_storage), Box::new(entropy));
+        Self { database: None, backend, last: None, cipher, path: PathBuf::from("storage"), _lock: None }
+            .with_database()
     }
 
-    fn begun(mut self) -> Result<Self, StoreError> {
-        self.database = Some(self.opened()?);
+    fn with_database(mut self) -> Result<Self, StoreError> {
+        self.database = Some(self.open_database()?);
         Ok(self)
     }
 
@@ -144,27 +144,27 @@ impl Store {
 
     /// Opens the database, and looks at every page: what was changed behind our back is not taken for a crash, after which the
     /// last commits might be rolled back. Nor is another database taken for the one that was written last.
-    fn opened(&mut self) -> Result<Database, StoreError> {
-        let opened = quietly(|| {
-            let mut database = self.source.open()?;
+    fn open_database(&mut self) -> Result<Database, StoreError> {
+        let open_database = catch_corruption(|| {
+            let mut database = self.backend.open()?;
             if !database.check_integrity()? {
-                return Err(Fault::Damaged("its checksums do not match".to_owned()));
+                return Err(DatabaseError::Damaged("its checksums do not match".to_owned()));
             }
             tables::check_format(&database)?;
             let last = tables::last_transaction(&database)?;
             // What failed may have been written all the same.
             if self.last.is_some_and(|known| last != known && last != known.saturating_add(1)) {
-                return Err(Fault::Damaged("it is not what this server has written last".to_owned()));
+                return Err(DatabaseError::Damaged("it is not what this server has written last".to_owned()));
             }
             Ok((database, last))
         });
-        let (database, last) = opened.map_err(|error| error.at(&self.path))?;
+        let (database, last) = open_database.map_err(|error| error.at(&self.path))?;
         self.last = Some(last);
         Ok(database)
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
-        let failed = || Fault::Database(redb::Error::PreviousIo).at(&self.path);
+        let failed = || DatabaseError::Database(redb::Error::PreviousIo).at(&self.path);
         self.database.as_ref().ok_or_else(failed)
     }
 
@@ -173,8 +173,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; what was there is still there then.
     pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
-        let begun = tables::begin(self.database()?, campaign, configuration);
-        self.last = Some(begun.map_err(|error| error.at(&self.path))?);
+        let with_database = tables::begin(self.database()?, campaign, configuration);
+        self.last = Some(with_database.map_err(|error| error.at(&self.path))?);
         self.erase_key()
     }
 
@@ -203,10 +203,10 @@ impl Store {
     fn write(&mut self, records: &[Record], closed: usize) -> Result<(), StoreError> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => self.opened()?,
+            None => self.open_database()?,
         };
-        self.source.is_there().map_err(io(&self.path))?;
-        let written = tables::apply(&database, &mut self.sealer, records, closed);
+        self.backend.check_same_file().map_err(io(&self.path))?;
+        let written = tables::apply(&database, &mut self.cipher, records, closed);
         self.last = Some(written.map_err(|error| error.at(&self.path))?);
         self.database = Some(database);
         Ok(())
@@ -217,16 +217,16 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if it can be neither looked for nor erased.
     pub fn erase_key(&mut self) -> Result<(), StoreError> {
-        self.sealer.end().map_err(|error| error.at(&self.path))
+        self.cipher.end().map_err(|error| error.at(&self.path))
     }
 
     /// Everything that a restart goes on from, if there is a campaign.
     ///
     /// # Errors
     /// [`StoreError`] if it cannot be read, or not be made sense of.
-    pub fn load(&self) -> Result<Option<Stored>, StoreError> {
+    pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
         let database = self.database()?;
-        quietly(|| tables::load(database, &self.sealer)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::load(database, &self.cipher)).map_err(|error| error.at(&self.path))
     }
 
     /// The settings of the campaign, if a round of it was ever opened: what another configuration has to agree with.
@@ -235,16 +235,17 @@ impl Store {
     /// As [`Self::load`].
     pub fn settings(&self) -> Result<Option<String>, StoreError> {
         let database = self.database()?;
-        quietly(|| tables::settings(database)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::settings(database)).map_err(|error| error.at(&self.path))
     }
 
     /// What is stored now, for whoever reads it while this goes on.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn past(&self) -> Result<Past, StoreError> {
-        let read = self.database()?.begin_read().map_err(|error| Fault::from(error).at(&self.path))?;
-        Ok(Past::new(read, self.path.clone()))
+    pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
+        let read =
+            self.database()?.begin_read().map_err(|error| DatabaseError::from(error).at(&self.path))?;
+        Ok(ReadSnapshot::new(read, self.path.clone()))
     }
 
     /// Lines of the journal from `first` on.
@@ -253,13 +254,14 @@ impl Store {
     /// As [`Self::load`].
     pub fn journal(&self, first: u64) -> Result<Vec<String>, StoreError> {
         let database = self.database()?;
-        let lines = quietly(|| tables::numbered(database, first)).map_err(|error| error.at(&self.path))?;
+        let lines = catch_corruption(|| tables::journal_lines(database, first))
+            .map_err(|error| error.at(&self.path))?;
         Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
 }
 
 /// What is left of a campaign whose database has gone.
-fn remains(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
+fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     for name in [journal::FILE, KEY_FILE] {
         let path = directory.join(name);
         match std::fs::metadata(&path) {
@@ -272,7 +274,7 @@ fn remains(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
 }
 
 /// Takes the lock. A server that holds it does not let go; `check` and `export`, which share it, are done in a moment.
-fn lock_alone(lock: &File, path: PathBuf) -> Result<(), StoreError> {
+fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
     let began = Instant::now();
     loop {
         match lock.try_lock() {
@@ -285,22 +287,22 @@ fn lock_alone(lock: &File, path: PathBuf) -> Result<(), StoreError> {
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
             Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > LOCK_TIMEOUT {
             let error = std::io::Error::other("a check or an export is still reading this state directory");
             return Err(StoreError::Io { path, error });
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(LOCK_RETRY);
     }
 }
 
 /// Makes an empty database, under another name until it is one: a crash leaves no half of it.
-fn make(directory: &Path, path: &Path) -> Result<(), StoreError> {
+fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
     let partial = directory.join(PARTIAL);
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial)(error)),
         _ => {}
     }
-    drop(builder().create(&partial).map_err(|error| Fault::from(error).at(&partial))?);
+    drop(builder().create(&partial).map_err(|error| DatabaseError::from(error).at(&partial))?);
     std::fs::rename(&partial, path).map_err(io(path))?;
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))
 }
@@ -318,7 +320,7 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
 /// Reads the campaign of a state directory on which no server runs, and changes nothing there.
 ///
 /// # Errors
-/// As [`Snapshot::of`] and [`Snapshot::load`].
-pub fn read(directory: &Path) -> Result<Option<Stored>, StoreError> {
-    Snapshot::of(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
+/// As [`OfflineStore::of`] and [`OfflineStore::load`].
+pub fn read(directory: &Path) -> Result<Option<CampaignState>, StoreError> {
+    OfflineStore::open(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
 }

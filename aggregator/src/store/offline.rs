@@ -7,57 +7,58 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redb::{Database, ReadableDatabase, StorageBackend};
 
-use super::error::Fault;
-use super::round_key_file::KeyFile;
-use super::corruption_guard::quietly;
-use super::encryption::Sealer;
-use super::{FILE, OLD, StoreError, Stored, builder, io, remains, tables};
-use crate::journal::Round;
+use super::corruption_guard::catch_corruption;
+use super::encryption::UpdateCipher;
+use super::error::DatabaseError;
+use super::round_key_file::RoundKeyFile;
+use super::{CampaignState, FILE, LEGACY_FILE, StoreError, builder, io, leftover_file, tables};
+use crate::journal::CommittedRound;
 use crate::keys::{Entropy, KeyError};
 use fedspan_files::regular;
 
 /// The database of a directory, in memory.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct OfflineStore {
     database: Database,
-    sealer: Sealer,
+    cipher: UpdateCipher,
     path: PathBuf,
     bytes: u64,
     /// As long as this lives no server starts.
     _lock: Option<File>,
 }
 
-impl Snapshot {
+impl OfflineStore {
     /// Reads the database of a state directory; `None` if there never was one. Every page is held against its checksum.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Locked`] while a server runs.
-    pub fn of(directory: &Path) -> Result<Option<Self>, StoreError> {
-        let old = directory.join(OLD);
+    pub fn open(directory: &Path) -> Result<Option<Self>, StoreError> {
+        let old = directory.join(LEGACY_FILE);
         if exists(&old)? {
             return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
         }
         let path = directory.join(FILE);
         if !exists(&path)? {
-            return remains(directory)?.map_or(Ok(None), |beside| Err(StoreError::Missing { path, beside }));
+            return leftover_file(directory)?
+                .map_or(Ok(None), |beside| Err(StoreError::Missing { path, beside }));
         }
-        let lock = locked(&directory.join("lock"))?;
+        let lock = lock_shared(&directory.join("lock"))?;
         let bytes = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
         let length = bytes.len() as u64;
-        let opened = quietly(|| {
+        let opened = catch_corruption(|| {
             if length == 0 {
-                return Err(Fault::Damaged("it is empty".to_owned()));
+                return Err(DatabaseError::Damaged("it is empty".to_owned()));
             }
-            let mut database = builder().create_with_backend(Image(Mutex::new(bytes)))?;
+            let mut database = builder().create_with_backend(MemoryBackend(Mutex::new(bytes)))?;
             if !database.check_integrity()? {
-                return Err(Fault::Damaged("its checksums do not match".to_owned()));
+                return Err(DatabaseError::Damaged("its checksums do not match".to_owned()));
             }
             tables::check_format(&database)?;
             Ok(database)
         });
         let database = opened.map_err(|error| error.at(&path))?;
-        let sealer = Sealer::new(Box::new(KeyFile::new(directory)), Box::new(NoEntropy));
-        Ok(Some(Self { database, sealer, path, bytes: length, _lock: lock }))
+        let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(NoEntropy));
+        Ok(Some(Self { database, cipher, path, bytes: length, _lock: lock }))
     }
 
     /// Bytes of its file.
@@ -70,8 +71,9 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`StoreError`] if it makes no sense.
-    pub fn campaign(&self) -> Result<Option<Stored>, StoreError> {
-        quietly(|| tables::without_round(&self.database.begin_read()?)).map_err(|error| error.at(&self.path))
+    pub fn campaign(&self) -> Result<Option<CampaignState>, StoreError> {
+        catch_corruption(|| tables::load_without_updates(&self.database.begin_read()?))
+            .map_err(|error| error.at(&self.path))
     }
 
     /// How many updates the open round has counted.
@@ -79,23 +81,25 @@ impl Snapshot {
     /// # Errors
     /// As [`Self::campaign`].
     pub fn count_updates(&self) -> Result<u64, StoreError> {
-        quietly(|| tables::count_updates(&self.database.begin_read()?)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::count_updates(&self.database.begin_read()?))
+            .map_err(|error| error.at(&self.path))
     }
 
     /// As [`Store::load`](super::Store::load).
     ///
     /// # Errors
     /// [`StoreError`] if it makes no sense.
-    pub fn load(&self) -> Result<Option<Stored>, StoreError> {
-        quietly(|| tables::load(&self.database, &self.sealer)).map_err(|error| error.at(&self.path))
+    pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
+        catch_corruption(|| tables::load(&self.database, &self.cipher)).map_err(|error| error.at(&self.path))
     }
 
     /// The rounds that were committed, in their order.
     ///
     /// # Errors
     /// [`StoreError`] if they cannot be read.
-    pub fn rounds(&self) -> Result<Vec<Round>, StoreError> {
-        quietly(|| tables::rounds(&self.database.begin_read()?)).map_err(|error| error.at(&self.path))
+    pub fn rounds(&self) -> Result<Vec<CommittedRound>, StoreError> {
+        catch_corruption(|| tables::rounds(&self.database.begin_read()?))
+            .map_err(|error| error.at(&self.path))
     }
 
     /// All lines of the journal, each with its number.
@@ -103,7 +107,7 @@ impl Snapshot {
     /// # Errors
     /// [`StoreError`] if they cannot be read.
     pub fn journal(&self) -> Result<Vec<(u64, String)>, StoreError> {
-        quietly(|| tables::numbered(&self.database, 0)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::journal_lines(&self.database, 0)).map_err(|error| error.at(&self.path))
     }
 }
 
@@ -113,7 +117,7 @@ fn exists(path: &Path) -> Result<bool, StoreError> {
 }
 
 /// The lock of a server that does not run; `None` where none has ever run.
-fn locked(path: &Path) -> Result<Option<File>, StoreError> {
+fn lock_shared(path: &Path) -> Result<Option<File>, StoreError> {
     let lock = match regular(path).and_then(|()| File::open(path)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -128,39 +132,39 @@ fn locked(path: &Path) -> Result<Option<File>, StoreError> {
 
 /// A file in memory.
 #[derive(Debug)]
-struct Image(Mutex<Vec<u8>>);
+struct MemoryBackend(Mutex<Vec<u8>>);
 
-impl Image {
+impl MemoryBackend {
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn place(offset: u64, length: usize) -> std::io::Result<std::ops::Range<usize>> {
+fn byte_range(offset: u64, length: usize) -> std::io::Result<std::ops::Range<usize>> {
     let outside = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
     let start = usize::try_from(offset).map_err(|_| outside())?;
     Ok(start..start.checked_add(length).ok_or_else(outside)?)
 }
 
-impl StorageBackend for Image {
+impl StorageBackend for MemoryBackend {
     fn len(&self) -> std::io::Result<u64> {
         Ok(self.bytes().len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        let place = place(offset, out.len())?;
+        let byte_range = byte_range(offset, out.len())?;
         let bytes = self.bytes();
-        out.copy_from_slice(bytes.get(place).ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        out.copy_from_slice(bytes.get(byte_range).ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> std::io::Result<()> {
-        let place = place(length, 0)?;
+        let byte_range = byte_range(length, 0)?;
         let mut bytes = self.bytes();
-        let more = place.start.saturating_sub(bytes.len());
+        let more = byte_range.start.saturating_sub(bytes.len());
         // What a damaged header asks for need not be there.
         bytes.try_reserve(more).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
-        bytes.resize(place.start, 0);
+        bytes.resize(byte_range.start, 0);
         Ok(())
     }
 
@@ -169,9 +173,9 @@ impl StorageBackend for Image {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        let place = place(offset, data.len())?;
+        let byte_range = byte_range(offset, data.len())?;
         let mut bytes = self.bytes();
-        bytes.get_mut(place).ok_or(std::io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+        bytes.get_mut(byte_range).ok_or(std::io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
         Ok(())
     }
 }

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 use redb::ReadTransaction;
 
-use super::corruption_guard::quietly;
-use super::{StoreError, Stored, tables};
+use super::corruption_guard::catch_corruption;
+use super::{CampaignState, StoreError, tables};
 
 /// The database of a moment.
-pub struct Past {
+pub struct ReadSnapshot {
     read: ReadTransaction,
     path: PathBuf,
 }
 
-impl Past {
+impl ReadSnapshot {
     pub(super) fn new(read: ReadTransaction, path: PathBuf) -> Self {
         Self { read, path }
     }
@@ -23,8 +23,8 @@ impl Past {
     ///
     /// # Errors
     /// [`StoreError`] if it cannot be read, or not be made sense of.
-    pub fn campaign(&self) -> Result<Option<Stored>, StoreError> {
-        quietly(|| tables::without_round(&self.read)).map_err(|error| error.at(&self.path))
+    pub fn campaign(&self) -> Result<Option<CampaignState>, StoreError> {
+        catch_corruption(|| tables::load_without_updates(&self.read)).map_err(|error| error.at(&self.path))
     }
 
     /// How many rounds were committed.
@@ -32,7 +32,7 @@ impl Past {
     /// # Errors
     /// As [`Self::campaign`].
     pub fn count_rounds(&self) -> Result<u64, StoreError> {
-        quietly(|| tables::count_rounds(&self.read)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::count_rounds(&self.read)).map_err(|error| error.at(&self.path))
     }
 
     /// Gives the rounds that were committed, a line of JSON each, to `each`, in their order, until it wants no more.
@@ -40,7 +40,8 @@ impl Past {
     /// # Errors
     /// As [`Self::campaign`].
     pub fn rounds(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
-        quietly(|| tables::each_round(&self.read, |_, line| each(line))).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::for_each_round(&self.read, |_, line| each(line)))
+            .map_err(|error| error.at(&self.path))
     }
 
     /// Gives the journal's lines to `each`, in their order, until it wants no more.
@@ -48,7 +49,7 @@ impl Past {
     /// # Errors
     /// [`StoreError`] if they cannot be read.
     pub fn journal(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
-        quietly(|| tables::each_line(&self.read, 0, |_, line| each(line)))
+        catch_corruption(|| tables::for_each_journal_line(&self.read, 0, |_, line| each(line)))
             .map_err(|error| error.at(&self.path))
     }
 }

@@ -3,7 +3,7 @@
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::Round;
+use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Checkpoint, DeviceId, Millis, Update, Waits};
 
@@ -13,26 +13,26 @@ pub enum Record {
     /// A round was opened or committed. Updates of other rounds, and who was out of them, are of no use any more.
     Checkpoint(Checkpoint),
     /// An update counts in the round that was opened under this number.
-    Counted(RoundId, DeviceId, Counted),
+    Counted(RoundId, DeviceId, CountedUpdate),
     /// The open round goes on under another number; what has counted counts.
-    Renamed(RoundId),
+    Renumbered(RoundId),
     /// A device will not answer the open round.
-    Out(DeviceId),
+    Excluded(DeviceId),
     /// The open round waits otherwise than when it was opened.
-    Waits(Waits),
+    Deadline(Waits),
     /// What a device has spent.
     Account(DeviceId, Account),
     /// A round was committed.
-    Round(Round),
+    Round(CommittedRound),
     /// What the campaign's clock says.
     Clock(Millis),
     /// A line of the journal, and which.
-    Line(u64, String),
+    JournalEntry(u64, String),
 }
 
 /// An update that counts in the open round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct CountedUpdate {
     /// How many had been counted before it.
     pub order: u32,
     /// When it came.
@@ -43,7 +43,7 @@ pub struct Counted {
 
 /// A campaign as it is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
+pub struct CampaignState {
     /// Identifies the campaign on the wire.
     pub campaign: u64,
     /// The configuration that it was begun with.
@@ -53,30 +53,30 @@ pub struct Stored {
     /// Its last opening or commit.
     pub checkpoint: Option<Checkpoint>,
     /// Further numbers of the open round, oldest first.
-    pub names: Vec<RoundId>,
+    pub round_aliases: Vec<RoundId>,
     /// What has been counted since, in that order.
-    pub updates: Vec<(DeviceId, Counted)>,
+    pub updates: Vec<(DeviceId, CountedUpdate)>,
     /// Who will not answer the open round, ascending.
-    pub out: Vec<DeviceId>,
+    pub excluded: Vec<DeviceId>,
     /// How the open round waits, if not as when it was opened.
-    pub waits: Option<Waits>,
+    pub deadline: Option<Waits>,
     /// What devices have spent, in order of devices.
     pub accounts: Vec<(DeviceId, Account)>,
     /// The number of the journal's next line.
-    pub lines: u64,
+    pub next_journal_line: u64,
 }
 
-impl Stored {
+impl CampaignState {
     /// The round that is open, under the number with which it was opened.
     #[must_use]
-    pub fn open(&self) -> Option<RoundId> {
+    pub fn open_round(&self) -> Option<RoundId> {
         let checkpoint = self.checkpoint.as_ref()?;
         checkpoint.open.as_ref().map(|_| checkpoint.id)
     }
 
     /// The exchange that was opened last.
     #[must_use]
-    pub fn last(&self) -> Option<RoundId> {
-        self.names.last().copied().or(self.checkpoint.as_ref().map(|checkpoint| checkpoint.id))
+    pub fn last_round(&self) -> Option<RoundId> {
+        self.round_aliases.last().copied().or(self.checkpoint.as_ref().map(|checkpoint| checkpoint.id))
     }
 }

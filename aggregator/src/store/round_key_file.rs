@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::encryption::KeyPlace;
+use super::encryption::RoundKeyStorage;
 use fedspan_files::regular;
 use fedspan_files::{beside, create_private, sync_directory};
 
@@ -18,11 +18,11 @@ const LONGEST: u64 = 4096;
 
 /// A small file, for its owner alone.
 #[derive(Debug)]
-pub(super) struct KeyFile {
+pub(super) struct RoundKeyFile {
     path: PathBuf,
 }
 
-impl KeyFile {
+impl RoundKeyFile {
     pub(super) fn new(directory: &Path) -> Self {
         Self { path: directory.join(KEY_FILE) }
     }
@@ -32,7 +32,7 @@ impl KeyFile {
     }
 }
 
-impl KeyPlace for KeyFile {
+impl RoundKeyStorage for RoundKeyFile {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
         regular(&self.path)?;
         match std::fs::metadata(&self.path) {

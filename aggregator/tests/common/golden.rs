@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::Store;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{orthonormal, to_f32};
@@ -74,7 +74,7 @@ fn answer(device: DeviceId, opening: &Opening) -> Update {
 
 /// A campaign with all its devices.
 pub struct Underway {
-    pub coordinator: Coordinator,
+    pub coordinator: DurableEngine,
     fleet: Fleet,
     now: u64,
     asked: BTreeMap<DeviceId, (u64, Arc<Opening>)>,
@@ -100,7 +100,7 @@ impl Underway {
             expected: fleet.expected,
             journal: Some(0),
         };
-        let (coordinator, now) = Coordinator::new(fleet.engine(), store, &about).unwrap();
+        let (coordinator, now) = DurableEngine::new(fleet.engine(), store, &about).unwrap();
         let (asked, lines, rounds) = (BTreeMap::new(), Vec::new(), String::new());
         Self { coordinator, fleet, now, asked, lines, rounds }
     }
@@ -110,7 +110,7 @@ impl Underway {
         for device in 0..self.fleet.expected as u64 {
             if self.fleet.privacy.is_some() {
                 let privacy = Privacy::Gaussian { release: 1000 + device as u32, budget: 1 << 40, spent: 0 };
-                self.coordinator.heard_privacy(device, privacy);
+                self.coordinator.record_privacy(device, privacy);
             }
             self.coordinator.handle(self.now, Event::Joined(device));
         }
@@ -119,7 +119,7 @@ impl Underway {
     }
 
     fn settle(&mut self) {
-        let settled = self.coordinator.settle().unwrap();
+        let settled = self.coordinator.flush().unwrap();
         self.lines.extend(settled.lines.iter().map(|line| serde_json::to_string(line).unwrap()));
         for action in settled.actions {
             match action {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::durable_engine::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::Store;
 use fedspan_engine::{Action, Event};
 use getrandom::SysRng;
@@ -21,12 +21,12 @@ pub fn configuration(state: &Path) -> String {
 }
 
 /// Its campaign, begun or gone on with.
-pub fn coordinator(state: &Path) -> Coordinator {
+pub fn coordinator(state: &Path) -> DurableEngine {
     kept_or_not(state, Some(0))
 }
 
 /// The same, with a journal or without.
-fn kept_or_not(state: &Path, journal: Option<u64>) -> Coordinator {
+fn kept_or_not(state: &Path, journal: Option<u64>) -> DurableEngine {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
     let store = Store::open(&fleet.state, SysRng).unwrap();
     // As a server does: it goes on under the defaults with which the campaign began.
@@ -35,7 +35,7 @@ fn kept_or_not(state: &Path, journal: Option<u64>) -> Coordinator {
         None => fleet,
     };
     let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal };
-    Coordinator::new(fleet.engine(), store, &about).unwrap().0
+    DurableEngine::new(fleet.engine(), store, &about).unwrap().0
 }
 
 /// Makes it; its configuration, and the representation after two rounds, row by row.
@@ -44,7 +44,7 @@ pub fn keep(state: &Path) -> (String, Vec<f64>) {
     (0..5).for_each(|device| coordinator.handle(0, Event::Joined(device)));
     let mut lines = Vec::new();
     for round in 1..=3 {
-        let settled = coordinator.settle().unwrap();
+        let settled = coordinator.flush().unwrap();
         lines.extend(settled.lines);
         let opening = settled.actions.into_iter().find_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
@@ -55,7 +55,7 @@ pub fn keep(state: &Path) -> (String, Vec<f64>) {
             coordinator.handle(round, Event::Update(device, honest(device, &opening)));
         }
     }
-    lines.extend(coordinator.settle().unwrap().lines);
+    lines.extend(coordinator.flush().unwrap().lines);
     let representation = coordinator.engine().representation().transpose().iter().copied().collect();
     let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
     std::fs::write(state.join("arrivals.jsonl"), text).unwrap();
@@ -68,7 +68,7 @@ pub fn go_on(state: &Path, journal: bool, counted: &[usize]) {
     let mut coordinator = kept_or_not(state, journal.then_some(0));
     (0..5).for_each(|device| coordinator.handle(10, Event::Joined(device)));
     for wanted in counted {
-        let actions = coordinator.settle().unwrap().actions.into_iter();
+        let actions = coordinator.flush().unwrap().actions.into_iter();
         let openings = actions.filter_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
             _ => None,
@@ -80,6 +80,6 @@ pub fn go_on(state: &Path, journal: bool, counted: &[usize]) {
             coordinator.handle(11, Event::Update(device, honest(device, &opening)));
         }
     }
-    coordinator.settle().unwrap();
+    coordinator.flush().unwrap();
     closed(coordinator);
 }

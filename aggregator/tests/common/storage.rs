@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fedspan_aggregator::store::{KeyPlace, Store, StoreError};
+use fedspan_aggregator::store::{RoundKeyStorage, Store, StoreError};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use redb::StorageBackend;
@@ -260,7 +260,7 @@ impl StorageBackend for Storage {
 
 /// What fails has been done, or has not, or half: a key that is being erased is noise first, and one that is being written is there
 /// or not.
-impl KeyPlace for Storage {
+impl RoundKeyStorage for Storage {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
         Ok(self.inner()?.key.clone().map(Zeroizing::new))
     }

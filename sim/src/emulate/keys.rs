@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::config::Security;
-use fedspan_aggregator::keys::{Cost, KeyStore, Unlock};
+use fedspan_aggregator::keys::{Argon2Cost, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
 use fedspan_files::create_private;
 use fedspan_protocol::secure::{PROVISION, Provision};
@@ -31,7 +31,7 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     create_private(key_file, &secret).map_err(|error| failed(&error))?;
     let unlock = Unlock::from_key_file(key_file).map_err(|error| failed(&error))?;
     let mut store =
-        KeyStore::create(store, &unlock, Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
+        KeyStore::create(store, &unlock, Argon2Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
     let devices: Vec<u64> = (1..=plan.boards as u64).collect();
     // These keys are as old as time itself, and gone when the fleet is.
     store.add(&devices, false, 0).map_err(|error| failed(&error))?;

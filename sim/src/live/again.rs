@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Mismatch};
-use fedspan_aggregator::journal::{Line, Part, Server};
+use fedspan_aggregator::journal::{JournalEntry, JournalPhase, Server};
 use fedspan_engine::config::StopSection;
 
 use super::{LiveError, campaign};
@@ -56,7 +56,7 @@ pub struct Again {
 ///
 /// # Errors
 /// [`AgainError`]. A decision that is different is none: see [`Replay::difference`].
-pub fn again(scenario: &Scenario, lines: &[Line]) -> Result<Again, AgainError> {
+pub fn again(scenario: &Scenario, lines: &[JournalEntry]) -> Result<Again, AgainError> {
     let mut replay = Replay::new(lines)?;
     // A server knows of no other target, and clients that come later take no part in decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
@@ -122,14 +122,14 @@ impl Again {
         let (mut began, mut open) = (None, None);
         for line in self.replay.decisions() {
             match line {
-                Line::Opened(opened) if opened.phase == Part::Training => {
+                JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => {
                     if began.is_none() {
                         began = Some(opened.at);
                         timed.push(Timed { round: 0, after: Duration::ZERO, distance: distance(0) });
                     }
                     open = Some(opened.number);
                 }
-                Line::Committed(committed) => {
+                JournalEntry::Committed(committed) => {
                     if let (Some(began), Some(round)) = (began, open.take()) {
                         let after = Duration::from_millis(committed.at.saturating_sub(began));
                         timed.push(Timed { round, after, distance: distance(round) });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::Engine;
 use fedspan_engine::admission::Requirements;
@@ -17,17 +17,17 @@ use crate::scenario::Scenario;
 
 /// What a campaign asks of its devices' hellos. Frames are not encrypted: there is no wire that somebody could be on.
 #[must_use]
-pub fn gate(scenario: &Scenario, build: &Build, engine: &Engine) -> Arc<Gate> {
+pub fn gate(scenario: &Scenario, build: &Build, engine: &Engine) -> Arc<Acceptor> {
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let welcome = Welcome { campaign: 1, idle_milliseconds: u32::MAX };
-    Arc::new(Gate::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
+    Arc::new(Acceptor::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
 }
 
 /// All devices; a device's number is its place.
 pub struct Devices {
     build: Build,
     seed: u64,
-    gate: Arc<Gate>,
+    gate: Arc<Acceptor>,
     all: Vec<SimDevice>,
     /// What each said of its noise.
     privacy: Vec<Privacy>,
@@ -37,7 +37,7 @@ pub struct Devices {
 
 impl Devices {
     /// Nobody is connected.
-    pub fn new(build: Build, seed: u64, gate: Arc<Gate>) -> Self {
+    pub fn new(build: Build, seed: u64, gate: Arc<Acceptor>) -> Self {
         Self { build, seed, gate, all: Vec::new(), privacy: Vec::new(), told: (0, 0) }
     }
 
@@ -55,13 +55,13 @@ impl Devices {
             let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
             for said in device.said.drain(..) {
                 match said {
-                    Inbound::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
-                    Inbound::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
+                    PeerMessage::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
+                    PeerMessage::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
                     _ => return Err(RunError::Silent),
                 }
             }
             device.pump();
-            device.connection.forget_traffic();
+            device.connection.reset_traffic();
             self.all.push(device);
         }
         Ok(())

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use fedspan_aggregator::journal::{Committed, Line, Opened, Outcome, Part, Scribe, Server};
+use fedspan_aggregator::journal::{
+    Committed, JournalEntry, JournalPhase, JournalRecorder, Opened, Outcome, Server,
+};
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
 
 /// A journal that cannot be run again.
@@ -38,9 +40,9 @@ pub enum ReplayError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// What the server decided.
-    pub journal: Option<Line>,
+    pub journal: Option<JournalEntry>,
     /// What the simulator decides.
-    pub simulator: Option<Line>,
+    pub simulator: Option<JournalEntry>,
 }
 
 impl fmt::Display for Difference {
@@ -50,17 +52,17 @@ impl fmt::Display for Difference {
     }
 }
 
-struct Shown<'a>(Option<&'a Line>);
+struct Shown<'a>(Option<&'a JournalEntry>);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(Line::Opened(opened)) => {
+            Some(JournalEntry::Opened(opened)) => {
                 let Opened { round, stage, target, samples, cohort, .. } = opened;
                 write!(f, "exchange {round} opened, stage {stage}, waits for {target} of {cohort:?}")?;
                 samples.map_or(Ok(()), |samples| write!(f, " or {samples} samples"))
             }
-            Some(Line::Committed(Committed { round, participants, representation, .. })) => {
+            Some(JournalEntry::Committed(Committed { round, participants, representation, .. })) => {
                 let with = "committed with";
                 write!(f, "exchange {round} {with} {participants:?}, representation {representation}")
             }
@@ -74,7 +76,7 @@ impl fmt::Display for Shown<'_> {
 pub struct Replay {
     server: Server,
     /// Openings and commits of start and training.
-    decisions: Vec<Line>,
+    decisions: Vec<JournalEntry>,
     /// Answers that a device gave in an exchange, in order: when, and the place in the journal.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
     /// Who answered an exchange after it was closed.
@@ -83,7 +85,7 @@ pub struct Replay {
     begins_at: Millis,
     /// Decisions that have been compared and are equal.
     equal: usize,
-    simulator: Option<Line>,
+    simulator: Option<JournalEntry>,
     ended: bool,
 }
 
@@ -92,17 +94,17 @@ impl Replay {
     ///
     /// # Errors
     /// [`ReplayError`].
-    pub fn new(lines: &[Line]) -> Result<Self, ReplayError> {
+    pub fn new(lines: &[JournalEntry]) -> Result<Self, ReplayError> {
         let mut server: Option<&Server> = None;
-        let mut kept: Vec<(usize, &Line)> = Vec::new();
+        let mut kept: Vec<(usize, &JournalEntry)> = Vec::new();
         for (index, line) in lines.iter().enumerate() {
             match (line, server) {
-                (Line::Began(began), _) => {
+                (JournalEntry::Began(began), _) => {
                     server = Some(began);
                     kept.clear();
                 }
                 (_, None) => return Err(ReplayError::NoBeginning { line: index + 1 }),
-                (Line::Resumed(resumed), _) => {
+                (JournalEntry::Resumed(resumed), _) => {
                     // It goes on in the middle of a round: nothing but a gap could show.
                     let known = last_exchange(&kept);
                     if known != resumed.after {
@@ -128,11 +130,11 @@ impl Replay {
         Ok(replay)
     }
 
-    fn enter(&mut self, index: usize, line: &Line) {
+    fn enter(&mut self, index: usize, line: &JournalEntry) {
         match line {
-            Line::Began(_) | Line::Resumed(_) => {}
-            Line::Opened(opened) => {
-                if opened.phase == Part::Heads {
+            JournalEntry::Began(_) | JournalEntry::Resumed(_) => {}
+            JournalEntry::Opened(opened) => {
+                if opened.phase == JournalPhase::Heads {
                     return;
                 }
                 // The first says when the devices were there.
@@ -141,7 +143,7 @@ impl Replay {
                 }
                 self.decisions.push(line.clone());
             }
-            Line::Answered(answered) => {
+            JournalEntry::Answered(answered) => {
                 let key = (answered.round, answered.device);
                 match answered.outcome {
                     Outcome::Duplicate => {}
@@ -154,7 +156,7 @@ impl Replay {
                     }
                 }
             }
-            Line::Committed(_) => self.decisions.push(line.clone()),
+            JournalEntry::Committed(_) => self.decisions.push(line.clone()),
         }
     }
 
@@ -168,7 +170,7 @@ impl Replay {
     #[must_use]
     pub fn devices(&self) -> BTreeSet<DeviceId> {
         let asked = self.decisions.iter().filter_map(|line| match line {
-            Line::Opened(opened) => Some(&opened.cohort),
+            JournalEntry::Opened(opened) => Some(&opened.cohort),
             _ => None,
         });
         let answered = self.answers.keys().map(|(_, device)| *device);
@@ -177,7 +179,7 @@ impl Replay {
 
     /// Openings and commits, in order.
     #[must_use]
-    pub fn decisions(&self) -> &[Line] {
+    pub fn decisions(&self) -> &[JournalEntry] {
         &self.decisions
     }
 
@@ -185,7 +187,7 @@ impl Replay {
     #[must_use]
     pub fn rounds(&self) -> usize {
         let equal = self.decisions.iter().take(self.equal);
-        equal.filter(|line| matches!(line, Line::Committed(_))).count()
+        equal.filter(|line| matches!(line, JournalEntry::Committed(_))).count()
     }
 
     /// The simulator has decided something else, not merely less.
@@ -205,17 +207,17 @@ impl Replay {
     /// What the simulator takes its times from.
     pub(super) fn recording(&mut self) -> Recording<'_> {
         (self.equal, self.simulator, self.ended) = (0, None, self.decisions.is_empty());
-        Recording { replay: self, scribe: Scribe::default() }
+        Recording { replay: self, scribe: JournalRecorder::default() }
     }
 
     /// Compares the next decision.
-    fn compare(&mut self, line: &Line) {
+    fn compare(&mut self, line: &JournalEntry) {
         if self.ended {
             return;
         }
         match (self.decisions.get(self.equal), line) {
             // The simulator has trained to the end, whether or not the journal has.
-            (_, Line::Opened(opened)) if opened.phase == Part::Heads => self.ended = true,
+            (_, JournalEntry::Opened(opened)) if opened.phase == JournalPhase::Heads => self.ended = true,
             (Some(decided), line) if same(decided, line) => {
                 self.equal += 1;
                 self.ended = self.equal == self.decisions.len();
@@ -230,16 +232,18 @@ impl Replay {
 }
 
 /// The last exchange that was opened.
-fn last_exchange(kept: &[(usize, &Line)]) -> u32 {
-    let opened = kept.iter().rev().find(|(_, line)| matches!(line, Line::Opened(_)));
+fn last_exchange(kept: &[(usize, &JournalEntry)]) -> u32 {
+    let opened = kept.iter().rev().find(|(_, line)| matches!(line, JournalEntry::Opened(_)));
     opened.and_then(|(_, line)| line.round()).unwrap_or(0)
 }
 
 /// Equal but for the time.
-fn same(decided: &Line, line: &Line) -> bool {
+fn same(decided: &JournalEntry, line: &JournalEntry) -> bool {
     match (decided, line) {
-        (Line::Opened(a), Line::Opened(b)) => Opened { at: 0, ..a.clone() } == Opened { at: 0, ..b.clone() },
-        (Line::Committed(a), Line::Committed(b)) => {
+        (JournalEntry::Opened(a), JournalEntry::Opened(b)) => {
+            Opened { at: 0, ..a.clone() } == Opened { at: 0, ..b.clone() }
+        }
+        (JournalEntry::Committed(a), JournalEntry::Committed(b)) => {
             Committed { at: 0, ..a.clone() } == Committed { at: 0, ..b.clone() }
         }
         _ => false,
@@ -249,7 +253,7 @@ fn same(decided: &Line, line: &Line) -> bool {
 /// What a simulation takes its times from, and tells its decisions to.
 pub struct Recording<'a> {
     replay: &'a mut Replay,
-    scribe: Scribe,
+    scribe: JournalRecorder,
 }
 
 impl Recording<'_> {
@@ -258,7 +262,7 @@ impl Recording<'_> {
         let mut lines = Vec::new();
         self.scribe.handle(engine, now, event, actions, &mut lines);
         for line in lines {
-            if !matches!(line, Line::Answered(_)) {
+            if !matches!(line, JournalEntry::Answered(_)) {
                 self.replay.compare(&line);
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::server::ask;
+use fedspan_aggregator::server::fetch_export;
 use fedspan_tests::load::{
     Busy, Choir, Device, Floor, Ground, Hostile, Identity, Kind, Memory, Pace, Plan, ServerProcess, Spread,
     Taken, fsync, memory_of,
@@ -343,7 +343,7 @@ async fn run(options: &Options) -> Result<bool> {
 
 /// Asks for everything that the server keeps, every second.
 async fn export_again_and_again(state: PathBuf, exports: Arc<AtomicU64>) {
-    while let Ok(Some(_)) = ask(&state).await {
+    while let Ok(Some(_)) = fetch_export(&state).await {
         exports.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

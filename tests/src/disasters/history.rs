@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fedspan_aggregator::durable_engine::Coordinator;
-use fedspan_aggregator::journal::{self, Committed, Line, Outcome, Part};
+use fedspan_aggregator::durable_engine::DurableEngine;
+use fedspan_aggregator::journal::{self, Committed, JournalEntry, JournalPhase, Outcome};
 use fedspan_engine::{DeviceId, Opening, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
@@ -153,17 +153,18 @@ impl History {
     }
 
     /// Holds what is durable against what was said. Rounds, and updates that count.
-    pub fn verify(&self, plan: &Plan, coordinator: &Coordinator) -> Result<(usize, usize), Violation> {
+    pub fn verify(&self, plan: &Plan, coordinator: &DurableEngine) -> Result<(usize, usize), Violation> {
         let wrong = |what: String| Err(Violation::new(what));
         let text = coordinator.store().journal(0).map_err(|error| Violation::new(error.to_string()))?;
-        let lines: Result<Vec<Line>, _> = text.iter().map(|line| serde_json::from_str(line)).collect();
+        let lines: Result<Vec<JournalEntry>, _> =
+            text.iter().map(|line| serde_json::from_str(line)).collect();
         let lines = lines.map_err(|error| Violation::new(format!("the journal: {error}")))?;
         let mut counted = BTreeSet::new();
         let mut open: BTreeMap<DeviceId, u32> = BTreeMap::new();
         let (mut rounds, mut last, mut phase) = (Vec::new(), 0, None);
         for (number, line) in (0..).zip(&lines) {
             match line {
-                Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+                JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                     if !counted.insert((answer.device, answer.round)) {
                         return wrong(format!(
                             "device {} counted twice in round {}",
@@ -180,9 +181,9 @@ impl History {
                         ));
                     }
                 }
-                Line::Opened(opened) => {
+                JournalEntry::Opened(opened) => {
                     // Where heads are fitted rounds have no end.
-                    if opened.continues.is_none() && !open.is_empty() && phase != Some(Part::Heads) {
+                    if opened.continues.is_none() && !open.is_empty() && phase != Some(JournalPhase::Heads) {
                         return wrong(format!(
                             "round {last} had counted {open:?}, and then round {} was opened",
                             opened.round
@@ -204,7 +205,7 @@ impl History {
                     }
                     last = opened.round;
                 }
-                Line::Committed(committed) => {
+                JournalEntry::Committed(committed) => {
                     let participants: BTreeSet<DeviceId> = committed.participants.iter().copied().collect();
                     if !participants.iter().eq(open.keys()) || committed.participants.len() != open.len() {
                         return wrong(format!(
@@ -228,15 +229,15 @@ impl History {
                 self.committed
             ));
         }
-        let mut kept: Vec<journal::Round> = Vec::new();
-        let past = coordinator.store().past().and_then(|past| {
+        let mut kept: Vec<journal::CommittedRound> = Vec::new();
+        let past = coordinator.store().read_snapshot().and_then(|past| {
             past.rounds(|line| {
-                kept.extend(serde_json::from_str::<journal::Round>(line).ok());
+                kept.extend(serde_json::from_str::<journal::CommittedRound>(line).ok());
                 true
             })
         });
         past.map_err(|error| Violation::new(error.to_string()))?;
-        let same = |(kept, round): (&journal::Round, &Round)| {
+        let same = |(kept, round): (&journal::CommittedRound, &Round)| {
             let participants: BTreeSet<DeviceId> = kept.participants.iter().copied().collect();
             kept.exchange == round.number && participants.iter().eq(round.counted.keys())
         };

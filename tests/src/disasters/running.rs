@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fedspan_aggregator::connection::Connection;
 use fedspan_aggregator::core::{
-    Command, Conversation, Gone, Host, HostError, Message, Next, Origin, Patience, Receiver, What,
+    Command, CoreError, DisconnectReason, Origin, PeerAction, PeerEvent, PeerEventKind, PeerSession,
+    Receiver, ServerCore, Timeouts,
 };
 use fedspan_aggregator::journal::Committed;
 use fedspan_engine::{DeviceId, Opening, Update};
@@ -42,16 +43,16 @@ pub enum Out {
 /// What a crash ends.
 #[derive(Debug)]
 pub struct Running {
-    pub host: Host,
+    pub host: ServerCore,
     pub tally: Tally,
-    patience: Patience,
+    patience: Timeouts,
     peers: BTreeMap<LinkKey, Peer>,
     /// Conversations that ever began.
     begun: u64,
     /// The host's clock is that of the world, and this.
     ahead: i64,
     /// What waits for the host.
-    inbox: VecDeque<Message>,
+    inbox: VecDeque<PeerEvent>,
     /// Links are lines.
     is_line: bool,
 }
@@ -59,7 +60,7 @@ pub struct Running {
 /// A conversation, and what a task of the real server has besides.
 #[derive(Debug)]
 struct Peer {
-    conversation: Conversation,
+    conversation: PeerSession,
     commands: Receiver<Command>,
     device: Option<DeviceId>,
     /// When it is looked at next.
@@ -76,8 +77,8 @@ impl Peer {
 impl Running {
     /// A server that has just begun, with so many lines if links are lines.
     pub fn new(
-        host: Host,
-        patience: Patience,
+        host: ServerCore,
+        patience: Timeouts,
         now: Millis,
         lines: Option<usize>,
         out: &mut Vec<Out>,
@@ -123,7 +124,7 @@ impl Running {
     }
 
     /// The host's turn: what is due, and then what has come, which is made durable together.
-    pub fn turn(&mut self, now: Millis, out: &mut Vec<Out>) -> Result<(), HostError> {
+    pub fn turn(&mut self, now: Millis, out: &mut Vec<Out>) -> Result<(), CoreError> {
         let own = self.own(now);
         if self.host.wake().is_some_and(|at| at <= own) {
             self.host.tick(own)?;
@@ -133,7 +134,7 @@ impl Running {
                 self.tally.hears(&message);
                 self.host.take(own, message);
             }
-            self.host.settle(own)?;
+            self.host.flush(own)?;
         }
         let told = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
         out.extend(told.map(|(link, _)| Out::Commands(*link)));
@@ -143,7 +144,8 @@ impl Running {
     /// A conversation does what the host wants.
     pub fn obey(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
         loop {
-            let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.is_greeting()) else {
+            let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.awaits_hello())
+            else {
                 return;
             };
             match (peer.commands.try_recv(), peer.device) {
@@ -153,9 +155,9 @@ impl Running {
                         Command::Acknowledge(ack) => out.push(Out::Told(device, *ack)),
                         Command::CloseRound(_) => {}
                     }
-                    peer.conversation.obey(command);
+                    peer.conversation.execute(command);
                 }
-                _ if peer.commands.is_closed() => peer.conversation.dismiss(),
+                _ if peer.commands.is_closed() => peer.conversation.close(),
                 _ => return,
             }
             self.attend(now, link, out);
@@ -169,11 +171,11 @@ impl Running {
     }
 
     fn begin(&mut self, now: Millis, link: LinkKey) {
-        let (number, own, gate) = (self.begun, self.own(now), self.host.gate());
+        let (number, own, gate) = (self.begun, self.own(now), self.host.acceptor());
         self.begun += 1;
-        let connection = if self.is_line { Connection::lasting(gate) } else { Connection::new(gate) };
-        let from = Origin::Line("simulated".into());
-        let (conversation, commands) = Conversation::new(number, from, connection, self.patience, own);
+        let connection = if self.is_line { Connection::persistent(gate) } else { Connection::new(gate) };
+        let from = Origin::Link("simulated".into());
+        let (conversation, commands) = PeerSession::new(number, from, connection, self.patience, own);
         self.peers.insert(link, Peer { conversation, commands, device: None, planned: None });
     }
 
@@ -190,14 +192,14 @@ impl Running {
         let own = self.own(now);
         if let Some(peer) = self.peers.get_mut(&link) {
             peer.planned = None;
-            peer.conversation.elapse(own);
+            peer.conversation.on_timer(own);
             self.attend(now, link, out);
         }
     }
 
     /// A link has ended.
     pub fn gone(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
-        self.end(now, link, Gone::Closed, out);
+        self.end(now, link, DisconnectReason::Closed, out);
         self.attend(now, link, out);
     }
 
@@ -208,18 +210,20 @@ impl Running {
         loop {
             let Some(peer) = self.peers.get_mut(&link) else { return };
             match peer.conversation.next(own, &mut frame) {
-                Next::Send => out.push(Out::Bytes(link, std::mem::take(&mut frame))),
-                Next::Admit => peer.conversation.admit(),
-                Next::Tell(what) => {
+                PeerAction::Send => out.push(Out::Bytes(link, std::mem::take(&mut frame))),
+                PeerAction::Admit => peer.conversation.admit(),
+                PeerAction::Report(what) => {
                     match (&what, peer.device) {
-                        (What::Hello(device, ..), _) => peer.device = Some(*device),
-                        (What::Update(update), Some(device)) => out.push(Out::Heard(device, update.clone())),
+                        (PeerEventKind::Hello(device, ..), _) => peer.device = Some(*device),
+                        (PeerEventKind::Update(update), Some(device)) => {
+                            out.push(Out::Heard(device, update.clone()))
+                        }
                         _ => {}
                     }
-                    self.inbox.push_back(peer.conversation.message(what));
+                    self.inbox.push_back(peer.conversation.event(what));
                 }
-                Next::Over(gone) => self.end(now, link, gone, out),
-                Next::Wait => break,
+                PeerAction::Close(gone) => self.end(now, link, gone, out),
+                PeerAction::Wait => break,
             }
         }
         self.plan(now, link, out);
@@ -239,9 +243,9 @@ impl Running {
     }
 
     /// A conversation is over; on a line the next one begins.
-    fn end(&mut self, now: Millis, link: LinkKey, gone: Gone, out: &mut Vec<Out>) {
+    fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<Out>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
-        self.inbox.push_back(peer.conversation.message(What::Gone(gone)));
+        self.inbox.push_back(peer.conversation.event(PeerEventKind::Gone(gone)));
         if self.is_line {
             self.begin(now, link);
         } else {

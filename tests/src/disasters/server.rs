@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::durable_engine::{Coordinator, ResumeError};
-use fedspan_aggregator::core::{Host, HostError, Patience};
-use fedspan_aggregator::journal::Line;
-use fedspan_aggregator::keys::{Cost, Entropy, KeyDesk, KeyStore, Unlock};
+use fedspan_aggregator::core::{CoreError, ServerCore, Timeouts};
+use fedspan_aggregator::durable_engine::{DurableEngine, ResumeError};
+use fedspan_aggregator::journal::JournalEntry;
+use fedspan_aggregator::keys::{Argon2Cost, Entropy, KeyStore, SharedKeyStore, Unlock};
 use fedspan_client::secure::Key;
 use fedspan_engine::{DeviceId, Phase};
 use rand_chacha::ChaCha20Rng;
@@ -47,7 +47,7 @@ pub struct Server {
 struct Secrets {
     path: PathBuf,
     /// Open while it runs.
-    desk: Option<KeyDesk>,
+    desk: Option<SharedKeyStore>,
 }
 
 fn unlock() -> Unlock {
@@ -66,11 +66,11 @@ impl Server {
         let secrets = match keys {
             Some(path) => {
                 let random = ChaCha20Rng::seed_from_u64(seed);
-                let mut store = KeyStore::create(&path, &unlock(), Cost::RECOMMENDED, random)
+                let mut store = KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, random)
                     .map_err(|error| error.to_string())?;
                 let devices: Vec<DeviceId> = (0..fleet.expected as u64).collect();
                 store.add(&devices, false, 0).map_err(|error| error.to_string())?;
-                Some(Secrets { path, desk: Some(KeyDesk::new(store)) })
+                Some(Secrets { path, desk: Some(SharedKeyStore::new(store)) })
             }
             None => None,
         };
@@ -117,8 +117,8 @@ impl Server {
     }
 
     /// The coordinator.
-    pub fn coordinator(&self) -> Option<&Coordinator> {
-        self.running.as_ref().map(|running| running.host.coordinator())
+    pub fn coordinator(&self) -> Option<&DurableEngine> {
+        self.running.as_ref().map(|running| running.host.durable())
     }
 
     /// Its power has gone in the middle of what it did: nothing of that has left it.
@@ -148,24 +148,24 @@ impl Server {
                     None => {
                         let store = KeyStore::open(path, &unlock(), ChaCha20Rng::seed_from_u64(self.boots))
                             .map_err(|error| wrong(error.to_string()))?;
-                        desk.insert(KeyDesk::new(store)).clone()
+                        desk.insert(SharedKeyStore::new(store)).clone()
                     }
                 };
                 let random = ChaCha20Rng::seed_from_u64(self.seed ^ self.boots << 40);
                 Some((desk, Box::new(random) as Box<dyn Entropy>))
             }
         };
-        let host = match Host::new(&self.fleet, store, CAMPAIGN, keys, None) {
+        let host = match ServerCore::new(&self.fleet, store, CAMPAIGN, keys, None) {
             Ok(host) => host,
-            Err(HostError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
+            Err(CoreError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
             Err(error) => return Err(wrong(error.to_string())),
         };
         // It has one more already, which says that it is here.
-        if host.coordinator().lines() <= self.lines {
-            return Err(self.forgot(host.coordinator().lines()));
+        if host.durable().lines() <= self.lines {
+            return Err(self.forgot(host.durable().lines()));
         }
-        self.before = host.coordinator().lines();
-        let patience = Patience::from(&self.fleet.limits);
+        self.before = host.durable().lines();
+        let patience = Timeouts::from(&self.fleet.limits);
         let lines = self.is_line.then_some(devices);
         self.running = Some(Running::new(host, patience, now, lines, out));
         self.follow(out)?;
@@ -261,7 +261,7 @@ impl Server {
         let Some(running) = self.running.as_mut().filter(|running| !running.host.is_stalled()) else {
             return Ok(());
         };
-        let coordinator = running.host.coordinator();
+        let coordinator = running.host.durable();
         let lines = match coordinator.lines().checked_sub(self.lines) {
             None => {
                 let now = coordinator.lines();
@@ -273,12 +273,12 @@ impl Server {
             }
         };
         for (number, text) in (self.lines..).zip(&lines) {
-            let line: Line =
+            let line: JournalEntry =
                 serde_json::from_str(text).map_err(|error| Violation::new(format!("{text}: {error}")))?;
             if number >= self.before {
                 running.tally.reads(&line);
             }
-            if let Line::Committed(committed) = line {
+            if let JournalEntry::Committed(committed) = line {
                 out.push(Out::Committed(committed));
             }
         }
@@ -294,7 +294,7 @@ impl Server {
     /// Somebody exports everything that it keeps: as a server that runs reads it.
     pub fn read_all(&self) -> Result<(), Violation> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
-        let past = running.host.past().and_then(|past| {
+        let past = running.host.read_snapshot().and_then(|past| {
             past.rounds(|_| true)?;
             past.journal(|_| true)
         });

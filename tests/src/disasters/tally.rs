@@ -1,7 +1,7 @@
 //! What the host counts, counted once more by somebody else.
 
-use fedspan_aggregator::core::{Host, Message, What};
-use fedspan_aggregator::journal::{Line, Outcome};
+use fedspan_aggregator::core::{PeerEvent, PeerEventKind, ServerCore};
+use fedspan_aggregator::journal::{JournalEntry, Outcome};
 
 use super::history::Violation;
 
@@ -20,30 +20,32 @@ pub struct Tally {
 
 impl Tally {
     /// For a host that has just begun.
-    pub fn new(host: &Host) -> Self {
+    pub fn new(host: &ServerCore) -> Self {
         Self { before: host.status().updates.counted, ..Self::default() }
     }
 
     /// The host is about to hear this.
-    pub fn hears(&mut self, message: &Message) {
-        match message.what {
-            What::Hello(..) if message.key.as_ref().is_none_or(|key| key.is_accepted()) => self.welcomed += 1,
-            What::Gone(_) => self.ended += 1,
+    pub fn hears(&mut self, message: &PeerEvent) {
+        match message.kind {
+            PeerEventKind::Hello(..) if message.key.as_ref().is_none_or(|key| key.is_accepted()) => {
+                self.welcomed += 1
+            }
+            PeerEventKind::Gone(_) => self.ended += 1,
             _ => {}
         }
     }
 
     /// This is durable now.
-    pub fn reads(&mut self, line: &Line) {
+    pub fn reads(&mut self, line: &JournalEntry) {
         self.counted +=
-            u64::from(matches!(line, Line::Answered(answer) if answer.outcome == Outcome::Counted));
+            u64::from(matches!(line, JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted));
     }
 
     /// Holds what the host says against it, when nothing waits for the disk.
     ///
     /// # Errors
     /// Where they differ.
-    pub fn check(&self, host: &Host) -> Result<(), Violation> {
+    pub fn check(&self, host: &ServerCore) -> Result<(), Violation> {
         let status = host.status();
         let c = status.connections;
         let ended =

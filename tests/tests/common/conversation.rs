@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::store::{NoStore, Store};
 use fedspan_protocol::message::{Ack, AckOutcome, ToDevice};
 
@@ -28,11 +28,11 @@ pub fn converse<P: Store>(
 }
 
 /// A device and its server, connected and welcome.
-pub fn joined<P: Store>(gate: &Arc<Gate>, store: P, seed: u64) -> (Board<P>, Host) {
+pub fn joined<P: Store>(gate: &Arc<Acceptor>, store: P, seed: u64) -> (Board<P>, Host) {
     let (mut board, mut host) = (Board::new(DEVICE, protected(), store, seed), Host::new(gate));
     let hello = board.link_up();
     converse(&mut board, &mut host, hello);
-    assert!(matches!(host.said[..], [Inbound::Hello(_)]), "{:?}", host.said);
+    assert!(matches!(host.said[..], [PeerMessage::Hello(_)]), "{:?}", host.said);
     host.said.clear();
     (board, host)
 }
@@ -41,7 +41,7 @@ pub fn joined<P: Store>(gate: &Arc<Gate>, store: P, seed: u64) -> (Board<P>, Hos
 pub fn round<P: Store>(board: &mut Board<P>, host: &mut Host, number: u32) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     host.connection.open(&opening(number));
     let (mut up, mut down) = converse(board, host, Vec::new());
-    let [Inbound::Update(update)] = &host.said[..] else { panic!("{:?}", host.said) };
+    let [PeerMessage::Update(update)] = &host.said[..] else { panic!("{:?}", host.said) };
     let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
     host.said.clear();
     host.connection.send(ToDevice::Ack(ack));
@@ -52,7 +52,7 @@ pub fn round<P: Store>(board: &mut Board<P>, host: &mut Host, number: u32) -> (V
 }
 
 /// A whole conversation, recorded: hello, answer, confirmation, three rounds.
-pub fn recording(gate: &Arc<Gate>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+pub fn recording(gate: &Arc<Acceptor>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut board, mut host) = (Board::new(DEVICE, protected(), NoStore, seed), Host::new(gate));
     let hello = board.link_up();
     let (mut up, mut down) = converse(&mut board, &mut host, hello);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Connection, Gate, Inbound};
-use fedspan_aggregator::keys::Keys;
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
+use fedspan_aggregator::keys::ActiveKeys;
 use fedspan_engine::admission::Requirements;
 use fedspan_protocol::message::{Ack, AckOutcome, Model, ToDevice, Welcome};
 use rand_chacha::ChaCha20Rng;
@@ -18,24 +18,24 @@ pub fn requirements() -> Requirements {
 }
 
 /// A server that knows these devices' keys; `seed` is its randomness.
-pub fn gate(keys: &Keys, seed: u64) -> Arc<Gate> {
+pub fn gate(keys: &ActiveKeys, seed: u64) -> Arc<Acceptor> {
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(seed));
-    Arc::new(Gate::encrypted(requirements(), WELCOME, keys.clone(), entropy))
+    Arc::new(Acceptor::encrypted(requirements(), WELCOME, keys.clone(), entropy))
 }
 
 /// A server's end of one link.
 pub struct Host {
     pub connection: Connection,
-    pub said: Vec<Inbound>,
+    pub said: Vec<PeerMessage>,
 }
 
 impl Host {
-    pub fn new(gate: &Arc<Gate>) -> Self {
+    pub fn new(gate: &Arc<Acceptor>) -> Self {
         Self { connection: Connection::new(Arc::clone(gate)), said: Vec::new() }
     }
 
-    pub fn lasting(gate: &Arc<Gate>) -> Self {
-        Self { connection: Connection::lasting(Arc::clone(gate)), said: Vec::new() }
+    pub fn lasting(gate: &Arc<Acceptor>) -> Self {
+        Self { connection: Connection::persistent(Arc::clone(gate)), said: Vec::new() }
     }
 
     /// Frames from the wire; the frames that go back.
@@ -61,11 +61,11 @@ impl Host {
     }
 
     pub fn joined(&self) -> usize {
-        self.said.iter().filter(|said| matches!(said, Inbound::Hello(_))).count()
+        self.said.iter().filter(|said| matches!(said, PeerMessage::Hello(_))).count()
     }
 
     pub fn updates(&self) -> usize {
-        self.said.iter().filter(|said| matches!(said, Inbound::Update(_))).count()
+        self.said.iter().filter(|said| matches!(said, PeerMessage::Update(_))).count()
     }
 }
 
@@ -73,13 +73,13 @@ impl Host {
 pub fn react(host: &mut Host, round: u32, done: &mut u32) {
     for said in std::mem::take(&mut host.said) {
         match said {
-            Inbound::Hello(_) => host.connection.open(&opening(round)),
-            Inbound::Update(update) => {
+            PeerMessage::Hello(_) => host.connection.open(&opening(round)),
+            PeerMessage::Update(update) => {
                 let outcome = if *done == 0 { AckOutcome::Counted } else { AckOutcome::Duplicate };
                 *done += 1;
                 host.connection.send(ToDevice::Ack(Ack { id: update.id, outcome }));
             }
-            Inbound::Alive => {}
+            PeerMessage::Alive => {}
             other => panic!("{other:?}"),
         }
     }

@@ -6,7 +6,7 @@ pub(crate) mod checks;
 #[path = "../../../aggregator/src/core/command_queue.rs"]
 pub mod command_queue;
 
-use command_queue::{Receiver, Sender, mailbox};
+use command_queue::{Receiver, Sender, command_queue};
 
 /// Nobody takes anything any more: what the host asks.
 fn is_closed<T>(sender: &Sender<T>) -> bool {
@@ -15,5 +15,5 @@ fn is_closed<T>(sender: &Sender<T>) -> bool {
 
 /// A mailbox for those outside the host.
 pub(crate) fn commands<T>(most: usize) -> (Sender<T>, Receiver<T>) {
-    mailbox(most)
+    command_queue(most)
 }

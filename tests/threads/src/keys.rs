@@ -36,12 +36,12 @@ mod unlock;
 
 use entropy::Entropy;
 use error::KeyError;
-use active_keys::{AcceptedKey, Keys};
-use store::{KeyDesk, KeyStore};
-use table::{KeyTable, Refusal, State};
-use unlock::{Cost, Unlock};
+use active_keys::{AcceptedKey, ActiveKeys};
+use store::{SharedKeyStore, KeyStore};
+use table::{KeyTable, LookupError, KeyState};
+use unlock::{Argon2Cost, Unlock};
 
-/// [`Keys::revoke`], as the key store does it.
-fn revoke(keys: &Keys, device: u64) {
+/// [`ActiveKeys::revoke`], as the key store does it.
+fn revoke(keys: &ActiveKeys, device: u64) {
     keys.revoke(&[device], 2).expect("it has a key");
 }

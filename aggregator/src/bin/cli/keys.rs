@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand, ValueEnum};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::keys::{
-    Answer, Cost, KeyStore, KeyStoreError, Listed, Range, Request, State, Which, parse_keys, ranges,
+    Answer, Argon2Cost, DeviceRange, DeviceSelector, KeyState, KeyStatus, KeyStore, KeyStoreError, Request,
+    parse_keys, ranges,
 };
 use fedspan_aggregator::server::query;
 use fedspan_files::{FileError, create_private};
@@ -46,7 +47,7 @@ enum Command {
     Add {
         /// Numbers or ranges: 7, 1..64 (64 included).
         #[arg(required = true, value_name = "DEVICE")]
-        devices: Vec<Range>,
+        devices: Vec<DeviceRange>,
         /// Also give new keys to devices that were revoked.
         #[arg(long)]
         again: bool,
@@ -61,7 +62,7 @@ enum Command {
     Revoke {
         /// Numbers or ranges: 7, 1..64 (64 included).
         #[arg(required = true, value_name = "DEVICE")]
-        devices: Vec<Range>,
+        devices: Vec<DeviceRange>,
     },
     /// Give devices new keys; the old ones are accepted until a round closes.
     Rotate(Selection),
@@ -91,15 +92,15 @@ enum Command {
 struct Selection {
     /// Numbers or ranges: 7, 1..64 (64 included).
     #[arg(value_name = "DEVICE", required_unless_present = "all")]
-    devices: Vec<Range>,
+    devices: Vec<DeviceRange>,
     /// Every device that is not revoked.
     #[arg(long, conflicts_with = "devices")]
     all: bool,
 }
 
 impl Selection {
-    fn which(&self) -> Which {
-        if self.all { Which::All } else { Which::These(self.devices.clone()) }
+    fn which(&self) -> DeviceSelector {
+        if self.all { DeviceSelector::All } else { DeviceSelector::These(self.devices.clone()) }
     }
 }
 
@@ -205,7 +206,7 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
         };
         let opened = match derivation {
             Some(_) => KeyStore::open(&path, unlock, SysRng),
-            None => KeyStore::create(&path, unlock, Cost::RECOMMENDED, SysRng),
+            None => KeyStore::create(&path, unlock, Argon2Cost::RECOMMENDED, SysRng),
         };
         match opened {
             Ok(mut store) => {
@@ -253,11 +254,11 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn changed(command: &Command, rows: &[Listed]) -> String {
+fn changed(command: &Command, rows: &[KeyStatus]) -> String {
     let (done, then) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
         Command::Revoke { .. } => ("revoked", "no frame of theirs is taken any more"),
-        Command::Rotate(_) if rows.iter().all(|row| row.state == State::Active) => (
+        Command::Rotate(_) if rows.iter().all(|row| row.state == KeyState::Active) => (
             "rotated",
             "no round is left to wait for: the old keys count no more; export writes the new ones",
         ),
@@ -268,19 +269,19 @@ fn changed(command: &Command, rows: &[Listed]) -> String {
     format!("{done} {} {plural}: {which} ({then})\n", rows.len())
 }
 
-fn table(rows: &[Listed]) -> String {
+fn table(rows: &[KeyStatus]) -> String {
     let mut text = format!(
         "{:>20} {:>6} {:<9} {:<20} {:<20} {}\n",
         "device", "epoch", "state", "created", "rotated", "revoked"
     );
     for row in rows {
         let state = match row.state {
-            State::Active => "active",
-            State::Rotating => "rotating",
-            State::Revoked => "revoked",
+            KeyState::Active => "active",
+            KeyState::Rotating => "rotating",
+            KeyState::Revoked => "revoked",
         };
         let at = |time: Option<u64>| time.map_or("-".to_owned(), utc);
-        let Listed { device, epoch, created, rotated, revoked, .. } = *row;
+        let KeyStatus { device, epoch, created, rotated, revoked, .. } = *row;
         let (created, rotated, revoked) = (utc(created), at(rotated), at(revoked));
         text += &format!("{device:>20} {epoch:>6} {state:<9} {created:<20} {rotated:<20} {revoked}\n",);
     }

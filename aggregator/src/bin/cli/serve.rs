@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_aggregator::check::located;
+use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_aggregator::keys::{KeyStore, KeyStoreError};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
-use fedspan_aggregator::store::{Snapshot, StoreError};
+use fedspan_aggregator::store::{OfflineStore, StoreError};
 use fedspan_engine::{Checkpoint, Phase};
 use fedspan_files::FileError;
 use getrandom::SysRng;
@@ -34,7 +34,7 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
         Err(ServeError::Resume(error)) => return complain(FAILED, &located(&error, &state)),
         Err(error) => return complain(FAILED, &error.to_string()),
     };
-    let then = match server.resumes() {
+    let then = match server.resume_checkpoint() {
         Some(checkpoint) => goes_on(&checkpoint, server.status().rounds),
         None => format!("waiting for {expected} devices"),
     };
@@ -90,7 +90,7 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
         // A server has it as long as it runs, a command for a moment. A server has the state, too, a moment after the keys.
         let is_late = began.elapsed() > PATIENCE;
         if (is_first || is_late)
-            && let Err(error @ StoreError::Locked { .. }) = Snapshot::of(&fleet.state)
+            && let Err(error @ StoreError::Locked { .. }) = OfflineStore::open(&fleet.state)
         {
             return Err((FAILED, error.to_string()));
         }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use fedspan_aggregator::server::{is_left_behind, query};
-use fedspan_aggregator::store::{Snapshot, StoreError, Stored};
+use fedspan_aggregator::server::{query, socket_is_stale};
+use fedspan_aggregator::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::Phase;
 
 use crate::{FAILED, complain, print, printed};
@@ -59,14 +59,14 @@ fn from_files(state: &Path) -> ExitCode {
 }
 
 /// The campaign, and how many answers its open round has: for that no key is needed.
-fn glance(state: &Path) -> Result<Option<(Stored, u64)>, StoreError> {
-    let Some(snapshot) = Snapshot::of(state)? else { return Ok(None) };
+fn glance(state: &Path) -> Result<Option<(CampaignState, u64)>, StoreError> {
+    let Some(snapshot) = OfflineStore::open(state)? else { return Ok(None) };
     let Some(stored) = snapshot.campaign()? else { return Ok(None) };
     Ok(Some((stored, snapshot.count_updates()?)))
 }
 
 /// What the files know, in the words of a running server's status.
-fn offline(stored: &Stored, answers: u64) -> String {
+fn offline(stored: &CampaignState, answers: u64) -> String {
     let Some(checkpoint) = &stored.checkpoint else {
         return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
     };
@@ -81,7 +81,7 @@ fn offline(stored: &Stored, answers: u64) -> String {
         "round": round,
         "start_rounds": start,
         "training_ended": checkpoint.ends_training(),
-        "exchange": stored.last().map_or(0, |id| id.round),
+        "exchange": stored.last_round().map_or(0, |id| id.round),
         "is_open": checkpoint.open.is_some(),
         "answers": answers,
     })
@@ -100,7 +100,7 @@ pub async fn watch(state: &Path) -> ExitCode {
     }
     let asked = query(state, "watch", |line| print(&said(line.to_owned()).map_err(std::io::Error::other)?));
     let code = asked.await.map(|answered| match answered {
-        Some(()) if is_left_behind(state) => {
+        Some(()) if socket_is_stale(state) => {
             complain(FAILED, &format!("{name}: the server is gone, and has not said why"))
         }
         Some(()) => ExitCode::SUCCESS,

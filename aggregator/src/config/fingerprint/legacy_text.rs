@@ -5,8 +5,8 @@
 
 use std::cell::RefCell;
 
-use super::value::Setting;
 use super::text::Settings;
+use super::value::Setting;
 
 /// A line that every text then had, and none has had since.
 const MARK: &str = "algorithm.final_head";

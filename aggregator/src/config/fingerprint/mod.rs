@@ -14,8 +14,8 @@
 
 mod legacy_text;
 mod read;
-mod value;
 mod text;
+mod value;
 mod write;
 
 use text::{Change, Settings};

@@ -7,8 +7,8 @@ use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
 use super::super::limits::Limits;
-use super::value::Setting;
 use super::text::Settings;
+use super::value::Setting;
 use fedspan_engine::aggregate::{Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::algorithm::network::Method;

@@ -10,12 +10,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::Fleet;
-use crate::connection::Gate;
+use crate::connection::Acceptor;
 use fedspan_engine::admission::Requirements;
 
 const MODEL: Model = Model::linear(6, 2, 1);
 
-const PATIENCE: Patience = Patience { hello: 5_000, idle: 120_000, frame: 10_000, repeat: 7_000 };
+const PATIENCE: Timeouts = Timeouts { hello: 5_000, idle: 120_000, frame: 10_000, repeat: 7_000 };
 
 fn fleet() -> Fleet {
     let text = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\n\
@@ -23,11 +23,11 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
-fn begin(lasting: bool, now: Millis) -> (Conversation, Receiver<Command>) {
+fn begin(lasting: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
-    let gate = Arc::new(Gate::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
-    let connection = if lasting { Connection::lasting(gate) } else { Connection::new(gate) };
-    Conversation::new(7, Origin::Line("bench".into()), connection, PATIENCE, now)
+    let gate = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
+    let connection = if lasting { Connection::persistent(gate) } else { Connection::new(gate) };
+    PeerSession::new(7, Origin::Link("bench".into()), connection, PATIENCE, now)
 }
 
 fn frame(message: &ToServer) -> Vec<u8> {
@@ -67,34 +67,34 @@ fn decline(round: u32) -> Vec<u8> {
 struct Became {
     told: Vec<String>,
     frames: Vec<u8>,
-    over: Option<Gone>,
+    over: Option<DisconnectReason>,
 }
 
 /// Sees to everything; whoever says hello is admitted.
-fn attend(conversation: &mut Conversation, now: Millis, became: &mut Became) {
+fn attend(conversation: &mut PeerSession, now: Millis, became: &mut Became) {
     let mut frame = Vec::new();
     loop {
         match conversation.next(now, &mut frame) {
-            Next::Send => became.frames.extend_from_slice(&frame),
-            Next::Admit => conversation.admit(),
-            Next::Tell(what) => {
-                let message = conversation.message(what);
-                let name = match message.what {
-                    What::Hello(device, ..) => format!("hello {device}"),
+            PeerAction::Send => became.frames.extend_from_slice(&frame),
+            PeerAction::Admit => conversation.admit(),
+            PeerAction::Report(what) => {
+                let message = conversation.event(what);
+                let name = match message.kind {
+                    PeerEventKind::Hello(device, ..) => format!("hello {device}"),
                     other => format!("{other:?}"),
                 };
                 became.told.push(name);
             }
-            Next::Over(gone) => {
+            PeerAction::Close(gone) => {
                 became.over = Some(gone);
                 return;
             }
-            Next::Wait => return,
+            PeerAction::Wait => return,
         }
     }
 }
 
-fn hear(conversation: &mut Conversation, now: Millis, bytes: &[u8]) -> Became {
+fn hear(conversation: &mut PeerSession, now: Millis, bytes: &[u8]) -> Became {
     let mut became = Became::default();
     conversation.receive(bytes);
     attend(conversation, now, &mut became);
@@ -102,18 +102,18 @@ fn hear(conversation: &mut Conversation, now: Millis, bytes: &[u8]) -> Became {
 }
 
 /// Lets time pass until something is due, and says when that was.
-fn wait(conversation: &mut Conversation, now: Millis) -> (Millis, Became) {
+fn wait(conversation: &mut PeerSession, now: Millis) -> (Millis, Became) {
     let at = conversation.due(now).unwrap();
     let mut became = Became::default();
-    conversation.elapse(at.saturating_sub(1));
+    conversation.on_timer(at.saturating_sub(1));
     attend(conversation, at.saturating_sub(1), &mut became);
     assert_eq!(became, Became::default(), "nothing is due before");
-    conversation.elapse(at);
+    conversation.on_timer(at);
     attend(conversation, at, &mut became);
     (at, became)
 }
 
-fn over(gone: Gone) -> Became {
+fn over(gone: DisconnectReason) -> Became {
     Became { over: Some(gone), ..Became::default() }
 }
 
@@ -122,7 +122,7 @@ fn who_says_no_hello_is_given_up_however_much_it_talks() {
     let (mut conversation, _commands) = begin(false, 100);
     let became = hear(&mut conversation, 3_000, &alive());
     assert_eq!(became, Became::default());
-    assert_eq!(wait(&mut conversation, 3_000), (5_100, over(Gone::NoHello)));
+    assert_eq!(wait(&mut conversation, 3_000), (5_100, over(DisconnectReason::NoHello)));
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn on_a_line_nobody_has_to_say_hello_in_time() {
     attend(&mut conversation, 100, &mut became);
     assert!(!became.frames.is_empty(), "whoever is there is asked for a hello");
     assert_eq!(conversation.due(100), None);
-    conversation.elapse(Millis::MAX);
+    conversation.on_timer(Millis::MAX);
     assert_eq!(hear(&mut conversation, 1 << 40, &hello(3)).told, ["hello 3"]);
-    assert_eq!(wait(&mut conversation, 1 << 40), ((1 << 40) + PATIENCE.idle, over(Gone::Idle)));
+    assert_eq!(wait(&mut conversation, 1 << 40), ((1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle)));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn silence_counts_from_what_last_made_sense() {
     assert_eq!(hear(&mut conversation, 10, &hello(3)).told, ["hello 3"]);
     assert_eq!(hear(&mut conversation, 50_000, &alive()), Became::default());
     assert_eq!(hear(&mut conversation, 90_000, &[1, 2, 3, 0]), Became::default());
-    assert_eq!(wait(&mut conversation, 90_000), (50_000 + PATIENCE.idle, over(Gone::Idle)));
+    assert_eq!(wait(&mut conversation, 90_000), (50_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_frame_that_does_not_end_ends_the_conversation() {
     for (second, byte) in (1..).zip(&bytes[..2]) {
         assert_eq!(hear(&mut conversation, second * 1_000, &[*byte]), Became::default());
     }
-    assert_eq!(wait(&mut conversation, 2_000), (1_000 + PATIENCE.frame, over(Gone::Slow)));
+    assert_eq!(wait(&mut conversation, 2_000), (1_000 + PATIENCE.frame, over(DisconnectReason::Slow)));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_round_that_is_not_answered_is_sent_again() {
     let Some(fedspan_engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
     let _ = hear(&mut conversation, 0, &hello(3));
-    conversation.obey(Command::Open(opening));
+    conversation.execute(Command::Open(opening));
     let mut first = Became::default();
     attend(&mut conversation, 1_000, &mut first);
     assert!(!first.frames.is_empty());
@@ -176,7 +176,7 @@ fn a_round_that_is_not_answered_is_sent_again() {
     }
     let declined = hear(&mut conversation, 30_000, &decline(id.round));
     assert_eq!(declined.told.len(), 1);
-    assert_eq!(wait(&mut conversation, 30_000), (30_000 + PATIENCE.idle, over(Gone::Idle)));
+    assert_eq!(wait(&mut conversation, 30_000), (30_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
     assert!(commands.try_recv().is_none() && commands.is_closed(), "nobody listens to the host any more");
 }
 
@@ -190,7 +190,7 @@ fn hellos_without_end_are_a_flood_on_a_socket_and_restarts_on_a_line() {
             told += became.told.len();
             became.over
         });
-        let (gone, most) = if lasting { (None, 100) } else { (Some(Gone::Flood), 17) };
+        let (gone, most) = if lasting { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
         assert_eq!((over, told), (gone, most));
     }
 }
@@ -210,30 +210,33 @@ fn noise_is_told_and_then_a_flood() {
     }
     assert_eq!(
         (all.told.as_slice(), all.over),
-        (["Noise"; 4].map(String::from).as_slice(), Some(Gone::Flood))
+        (["Noise"; 4].map(String::from).as_slice(), Some(DisconnectReason::Flood))
     );
 }
 
 #[test]
-fn who_is_turned_away_is_told_when_to_come_back_before_it_is_over() {
+fn who_is_turned_away_is_told_when_to_retry_delay_before_it_is_over() {
     let (mut conversation, mut commands) = begin(false, 0);
     let mut frame = Vec::new();
     conversation.receive(&hello(3));
-    assert!(matches!(conversation.next(0, &mut frame), Next::Admit));
-    assert!(matches!(conversation.next(0, &mut frame), Next::Admit), "until it is answered");
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit));
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit), "until it is answered");
     conversation.turn_away();
-    assert!(matches!(conversation.next(0, &mut frame), Next::Send));
-    assert!(matches!(conversation.next(0, &mut frame), Next::Tell(What::TurnedAway)));
-    assert!(matches!(conversation.next(0, &mut frame), Next::Over(Gone::Ended)));
-    assert!(matches!(conversation.next(0, &mut frame), Next::Over(Gone::Ended)), "for good");
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Send));
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Report(PeerEventKind::TurnedAway)));
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)));
+    assert!(
+        matches!(conversation.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)),
+        "for good"
+    );
     assert!(commands.try_recv().is_none());
 }
 
 /// Those who were turned away one after the other come back one by one, evenly, and always at the same time.
 #[test]
-fn who_is_turned_away_does_not_come_back_with_all_the_others() {
+fn who_is_turned_away_does_not_retry_delay_with_all_the_others() {
     for first in [0, 17, 4_000_000_000, u64::MAX - 3_000] {
-        let mut times: Vec<u32> = (first..first + 3_000).map(come_back).collect();
+        let mut times: Vec<u32> = (first..first + 3_000).map(retry_delay).collect();
         times.sort_unstable();
         assert!(times[0] >= 15_000 && times[2_999] < 30_000, "{first}");
         let widest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
@@ -246,11 +249,11 @@ fn who_is_turned_away_does_not_come_back_with_all_the_others() {
     let (mut conversation, _commands) = begin(false, 0);
     let mut frame = Vec::new();
     conversation.receive(&hello(3));
-    assert!(matches!(conversation.next(0, &mut frame), Next::Admit));
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit));
     conversation.turn_away();
-    assert!(matches!(conversation.next(0, &mut frame), Next::Send));
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Send));
     let mut told = vec![0; 200];
-    let retry = ToDevice::RetryAfter { milliseconds: come_back(7) };
+    let retry = ToDevice::RetryAfter { milliseconds: retry_delay(7) };
     let sent = encode(&retry, 0, |_| {}, &mut told).unwrap();
     assert_eq!(frame, told[..sent]);
 }
@@ -260,9 +263,11 @@ fn who_is_let_go_hears_what_was_said_before() {
     let (mut conversation, mut commands) = begin(false, 0);
     let mut frame = Vec::new();
     conversation.receive(&hello(3));
-    assert!(matches!(conversation.next(0, &mut frame), Next::Admit));
+    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit));
     conversation.admit();
-    let Next::Tell(What::Hello(3, _, sender)) = conversation.next(0, &mut frame) else { panic!("a hello") };
+    let PeerAction::Report(PeerEventKind::Hello(3, _, sender)) = conversation.next(0, &mut frame) else {
+        panic!("a hello")
+    };
     let mut became = Became::default();
     attend(&mut conversation, 0, &mut became);
     let ack = Ack { id: RoundId { round: 1, stage: 0 }, outcome: AckOutcome::Late };
@@ -271,13 +276,13 @@ fn who_is_let_go_hears_what_was_said_before() {
     assert!(commands.is_closed());
     let said = became.frames.len();
     while let Some(command) = commands.try_recv() {
-        conversation.obey(command);
+        conversation.execute(command);
     }
     attend(&mut conversation, 0, &mut became);
     assert!(became.frames.len() > said && became.over.is_none());
-    conversation.dismiss();
+    conversation.close();
     attend(&mut conversation, 0, &mut became);
-    assert_eq!(became.over, Some(Gone::Ended));
+    assert_eq!(became.over, Some(DisconnectReason::Ended));
 }
 
 /// What a device may say.

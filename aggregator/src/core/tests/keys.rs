@@ -9,9 +9,9 @@ fn after_training_a_rotation_has_no_grace() {
     let path = state.path().join("keys");
     let entropy = || ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::KeyFile(zeroize::Zeroizing::new([7; 32]));
-    let mut store = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
+    let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     store.add(&[0, 1], false, 1).unwrap();
-    let desk = KeyDesk::new(store);
+    let desk = SharedKeyStore::new(store);
     let mut host = host_with(state.path(), Some((desk.clone(), Box::new(entropy()))));
     let rotate = || desk.answer(r#"{"rotate":"all"}"#, 2).to_string();
     assert!(rotate().contains("rotating"));
@@ -22,7 +22,7 @@ fn after_training_a_rotation_has_no_grace() {
     assert!(keys.lookup(0, 1).is_none() && keys.lookup(0, 2).is_some());
     // Nor has it after a restart, when nobody has come yet.
     drop((host, desk));
-    let desk = KeyDesk::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
+    let desk = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
     let _host = host_with(state.path(), Some((desk.clone(), Box::new(entropy()))));
     assert!(!desk.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
@@ -31,23 +31,24 @@ fn after_training_a_rotation_has_no_grace() {
 #[test]
 fn keys_that_were_replaced_wait_for_the_disk_too() {
     let state = tempfile::tempdir().unwrap();
-    let (path, disk, place) = (state.path().join("keys"), Disk::default(), Place::default());
+    let (path, disk, place) = (state.path().join("keys"), Disk::default(), Slot::default());
     let entropy = || ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
     let text = text(state.path()).replace("rounds = 3", "rounds = 1").replace("absence = 0", "absence = 30");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let begin = |keys: KeyStore| {
-        let (own, desk) = (disk.clone(), KeyDesk::new(keys));
+        let (own, desk) = (disk.clone(), SharedKeyStore::new(keys));
         let store = Store::over(move || own.clone(), place.clone(), SysRng).unwrap();
         let nonces: Box<dyn Entropy> = Box::new(entropy());
-        (Host::new(&fleet, store, 1, Some((desk.clone(), nonces)), None).unwrap(), desk)
+        (ServerCore::new(&fleet, store, 1, Some((desk.clone(), nonces)), None).unwrap(), desk)
     };
-    let mut keys = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
+    let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     keys.add(&[0, 1], false, 1).unwrap();
     let (mut host, desk) = begin(keys);
-    let [(first, mut heard), (second, _unread), (again, mut back)] = [mailbox(16), mailbox(16), mailbox(16)];
-    take(&mut host, 0, What::Hello(0, Privacy::None, first));
-    take(&mut host, 1, What::Hello(1, Privacy::None, second));
+    let [(first, mut heard), (second, _unread), (again, mut back)] =
+        [command_queue(16), command_queue(16), command_queue(16)];
+    take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, second));
     let round = opened(&mut heard).pop().expect("a round");
     take(&mut host, 0, update(&round));
     assert!(desk.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
@@ -61,7 +62,7 @@ fn keys_that_were_replaced_wait_for_the_disk_too() {
     let (mut host, desk) = begin(KeyStore::open(&path, &unlock, entropy()).unwrap());
     assert_eq!(host.engine().open_round().map(|round| round.participants.clone()), Some(vec![0]));
     let old = desk.keys().lookup(1, 0).expect("the key that it may still have");
-    take_under(&mut host, 2, Some(&old), What::Hello(1, Privacy::None, again));
+    take_under(&mut host, 2, Some(&old), PeerEventKind::Hello(1, Privacy::None, again));
     let round = opened(&mut back).pop().expect("the same round");
     take_under(&mut host, 2, Some(&old), update(&round));
     assert_eq!(host.done, 1);
@@ -78,22 +79,22 @@ fn graces_end_with_the_last_round_though_everybody_has_left() {
     let path = state.path().join("keys");
     let entropy = || ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
-    let mut keys = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
+    let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     keys.add(&[0, 1], false, 1).unwrap();
-    let desk = KeyDesk::new(keys);
+    let desk = SharedKeyStore::new(keys);
     let text = text(state.path()).replace("rounds = 3", "rounds = 1");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let store = Store::open(state.path(), SysRng).unwrap();
     let nonces: Box<dyn Entropy> = Box::new(entropy());
-    let mut host = Host::new(&fleet, store, 1, Some((desk.clone(), nonces)), None).unwrap();
-    let [(first, mut heard), (second, _unread)] = [mailbox(16), mailbox(16)];
-    take(&mut host, 0, What::Hello(0, Privacy::None, first));
-    take(&mut host, 1, What::Hello(1, Privacy::None, second));
+    let mut host = ServerCore::new(&fleet, store, 1, Some((desk.clone(), nonces)), None).unwrap();
+    let [(first, mut heard), (second, _unread)] = [command_queue(16), command_queue(16)];
+    take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, second));
     let round = opened(&mut heard).pop().expect("a round");
     take(&mut host, 0, update(&round));
-    take(&mut host, 0, What::Gone(Gone::Closed));
+    take(&mut host, 0, PeerEventKind::Gone(DisconnectReason::Closed));
     // It is the last that is waited for: that it has gone closes the round.
-    take(&mut host, 1, What::Gone(Gone::Closed));
+    take(&mut host, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     assert_eq!((host.done, host.engine().open_round().is_none()), (1, true));
     assert!(!desk.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
 }

@@ -10,12 +10,12 @@ fn a_campaign_that_is_begun_anew_goes_on_with_the_journal_of_those_before() {
     std::fs::write(state.path().join(journal::FILE), "").unwrap();
     let fleet = Fleet::parse("fleet.toml", &text(state.path()).replace("rounds = 3", "rounds = 4")).unwrap();
     let (store, file) = (Store::open(state.path(), SysRng).unwrap(), Journal::open(state.path()).unwrap());
-    drop(Host::new(&fleet, store, 1, None, Some(file)).unwrap());
+    drop(ServerCore::new(&fleet, store, 1, None, Some(file)).unwrap());
     is_sound(&fleet, 4);
 }
 
 fn is_sound(fleet: &Fleet, lines: usize) {
-    let found = crate::check::inspect(fleet).unwrap().expect("a campaign");
+    let found = crate::check::check(fleet).unwrap().expect("a campaign");
     let says = format!("{}: {lines} lines, all of them", fleet.state.join(journal::FILE).display());
     assert!(found.faults.is_empty() && found.seen.contains(&says), "{found:?}");
 }

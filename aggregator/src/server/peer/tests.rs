@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::config::Fleet;
-use crate::core::{COMMANDS, Sender, mailbox_memory};
-use crate::server::connection_slots::Places;
+use crate::core::{COMMAND_CAPACITY, Sender, command_queue_memory};
+use crate::server::connection_slots::ConnectionSlots;
 use fedspan_engine::admission::Requirements;
 
 /// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
@@ -37,10 +37,10 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
-fn surroundings(fleet: &Fleet, inbox: mpsc::Sender<Message>) -> Surroundings {
+fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
-    let gate = Arc::new(Gate::plaintext(requirements(fleet), welcome));
-    Surroundings { gate, patience: Patience::from(&fleet.limits), clock: Clock::new(), inbox }
+    let acceptor = Arc::new(Acceptor::plaintext(requirements(fleet), welcome));
+    PeerContext { acceptor, timeouts: Timeouts::from(&fleet.limits), clock: Clock::new(), inbox }
 }
 
 #[tokio::test]
@@ -48,15 +48,15 @@ async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
     let fleet = fleet();
     let longest = requirements(&fleet).longest_upload();
     let (inbox, _messages) = mpsc::channel(1);
-    let around = surroundings(&fleet, inbox);
-    let connection = Connection::new(Arc::clone(&around.gate));
+    let context = context(&fleet, inbox);
+    let connection = Connection::new(Arc::clone(&context.acceptor));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let socket = TcpStream::connect(address).await.unwrap();
-    let place = Places::new(&fleet.limits).enter(address).unwrap();
-    let task = size_of_val(&run(0, socket, address, around, place));
+    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
+    let task = size_of_val(&run(0, socket, address, context, slot));
     let on_heap = connection.memory_max() - size_of::<Connection>();
-    let commands = mailbox_memory::<Command>(COMMANDS);
+    let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
     // A round that is being written, an update that waits for the host, the rest of a read.
     let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
     let most = task + RUNTIME + TABLES + on_heap + commands + moving;
@@ -92,22 +92,22 @@ fn hello() -> Vec<u8> {
 struct Begun {
     device: tokio::io::DuplexStream,
     commands: Sender<Command>,
-    messages: mpsc::Receiver<Message>,
-    conversation: tokio::task::JoinHandle<Gone>,
+    messages: mpsc::Receiver<PeerEvent>,
+    conversation: tokio::task::JoinHandle<DisconnectReason>,
 }
 
 /// On a link that takes no more than 64 bytes at once.
 async fn begin() -> Begun {
     let fleet = fleet();
     let (inbox, mut messages) = mpsc::channel(16);
-    let around = surroundings(&fleet, inbox);
+    let context = context(&fleet, inbox);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
-    let place = Places::new(&fleet.limits).enter(address).unwrap();
+    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
-    let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
+    let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
     let conversation = tokio::spawn(async move { peer.converse().await });
     device.write_all(&hello()).await.unwrap();
-    let What::Hello(_, _, commands) = messages.recv().await.unwrap().what else { panic!("a hello") };
+    let PeerEventKind::Hello(_, _, commands) = messages.recv().await.unwrap().kind else { panic!("a hello") };
     Begun { device, commands, messages, conversation }
 }
 
@@ -130,7 +130,7 @@ async fn what_came_while_the_host_was_writing_came_in_time() {
             .is_ok_and(|n| n.unwrap() > 0)
         {}
         drop(commands);
-        assert_eq!(conversation.await.unwrap(), Gone::Ended);
+        assert_eq!(conversation.await.unwrap(), DisconnectReason::Ended);
     }
 }
 
@@ -179,11 +179,11 @@ impl AsyncWrite for Endless {
 async fn who_always_has_more_of_a_frame_is_cut_off_all_the_same() {
     let fleet = fleet();
     let (inbox, _messages) = mpsc::channel(16);
-    let mut around = surroundings(&fleet, inbox);
-    around.patience.idle = 20;
+    let mut context = context(&fleet, inbox);
+    context.timeouts.idle = 20;
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
-    let place = Places::new(&fleet.limits).enter(address).unwrap();
+    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let link = Endless { hello: hello(), reads: 0 };
-    let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
-    assert_eq!(peer.converse().await, Gone::Idle);
+    let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
+    assert_eq!(peer.converse().await, DisconnectReason::Idle);
 }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedspan_aggregator::connection::{Inbound, Traffic};
-use fedspan_aggregator::keys::{Entropy, KeyTable, Keys};
+use fedspan_aggregator::connection::{PeerMessage, Traffic};
+use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyTable};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{
@@ -78,8 +78,8 @@ fn key(device: u64) -> Key {
 }
 
 impl Peer {
-    pub fn keys(&self) -> Keys {
-        Keys::new(self.table.clone())
+    pub fn keys(&self) -> ActiveKeys {
+        ActiveKeys::new(self.table.clone())
     }
 
     /// The server's.
@@ -186,7 +186,7 @@ impl Peer {
     }
 
     /// What was opened in one read, against what the device has sealed: nothing else is believed, and nothing twice.
-    pub fn judge(&mut self, read: &[u8], before: &Traffic, after: &Traffic, said: &[Inbound]) {
+    pub fn judge(&mut self, read: &[u8], before: &Traffic, after: &Traffic, said: &[PeerMessage]) {
         let opened = (after.frames.accepted - before.frames.accepted) as usize;
         self.unfinished.extend_from_slice(read);
         if !read.contains(&0) {
@@ -203,18 +203,18 @@ impl Peer {
             .filter(|plain| self.sealed.contains_key(*plain) && !self.believed.contains(*plain))
             .collect();
         assert!(opened <= fresh.len(), "{opened} frames believed, {} were sealed", fresh.len());
-        let believed = said
-            .iter()
-            .filter(|said| !matches!(said, Inbound::Fault(_) | Inbound::Refused(_) | Inbound::Revoked));
+        let believed = said.iter().filter(|said| {
+            !matches!(said, PeerMessage::Fault(_) | PeerMessage::Refused(_) | PeerMessage::Revoked)
+        });
         assert!(believed.count() <= opened, "{said:?} from {opened} frames");
         for inbound in said {
-            if let Inbound::Hello(hello) = inbound {
+            if let PeerMessage::Hello(hello) = inbound {
                 assert!(self.handshakes.iter().any(|handshake| handshake.hello == *hello), "{hello:?}");
             }
         }
-        let ended = said.iter().any(|said| matches!(said, Inbound::Refused(_) | Inbound::Revoked));
+        let ended = said.iter().any(|said| matches!(said, PeerMessage::Refused(_) | PeerMessage::Revoked));
         let oversize = after.frames.oversize > before.frames.oversize;
-        let greeted = said.iter().any(|said| matches!(said, Inbound::Hello(_)));
+        let greeted = said.iter().any(|said| matches!(said, PeerMessage::Hello(_)));
         // One frame at a time it is known which was believed, and one that must be is.
         let single = fresh.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
         if let Some((handshake, counter)) = single {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use zeroize::Zeroizing;
 
 use super::checks::{Zeros, held};
-use super::{Cost, Entropy, KeyDesk, KeyError, KeyStore, KeyTable, Keys, State, Unlock};
+use super::{Argon2Cost, Entropy, SharedKeyStore, KeyError, KeyStore, KeyTable, ActiveKeys, KeyState, Unlock};
 use crate::Check;
 
 pub(crate) const ALL: &[Check] = &[
@@ -61,24 +61,24 @@ fn unlock() -> Unlock {
 }
 
 /// A store of devices 7 and 8, whose first keys are in their grace if they are `rotating`.
-fn desk(rotating: bool, nonces: Nonces) -> (TempDir, KeyDesk) {
+fn desk(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
     let directory = tempfile::tempdir().expect("a place for files");
     let path = directory.path().join("keys");
-    let mut store = KeyStore::create(&path, &unlock(), Cost::RECOMMENDED, nonces).expect("there is room");
+    let mut store = KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, nonces).expect("there is room");
     store.add(&[7, 8], false, 1).expect("they have none");
     if rotating {
         store.rotate(&[7, 8], 1).expect("they have one each");
     }
-    (directory, KeyDesk::new(store))
+    (directory, SharedKeyStore::new(store))
 }
 
-fn ask(desk: &KeyDesk, request: &str) {
+fn ask(desk: &SharedKeyStore, request: &str) {
     let answer = desk.answer(request, 2);
     assert!(answer.contains("changed"), "{request}: {}", *answer);
 }
 
 /// Devices 7 and 8: which epochs are accepted, and where the device stands.
-fn stand(keys: &Keys) -> [([bool; 2], Option<State>); 2] {
+fn stand(keys: &ActiveKeys) -> [([bool; 2], Option<KeyState>); 2] {
     let of = |table: &KeyTable, device| {
         let accepted = |epoch| table.lookup(device, epoch).is_ok_and(|key| key.is_accepted());
         ([0, 1].map(accepted), table.get(device).map(|listed| listed.state))
@@ -87,7 +87,7 @@ fn stand(keys: &Keys) -> [([bool; 2], Option<State>); 2] {
 }
 
 /// What a server would know that is started now.
-fn written(path: &Path) -> [([bool; 2], Option<State>); 2] {
+fn written(path: &Path) -> [([bool; 2], Option<KeyState>); 2] {
     stand(&KeyStore::open(path, &unlock(), Zeros).expect("it is whole").keys())
 }
 
@@ -101,7 +101,7 @@ fn both_requests() {
     });
     ask(&desk, "{\"rotate\":{\"these\":[[8,8]]}}");
     operator.join().expect("the operator ends");
-    let expected = [([false; 2], Some(State::Revoked)), ([true; 2], Some(State::Rotating))];
+    let expected = [([false; 2], Some(KeyState::Revoked)), ([true; 2], Some(KeyState::Rotating))];
     assert!(!key.is_accepted());
     assert_eq!(stand(&keys), expected, "in memory");
     drop(desk);
@@ -118,7 +118,7 @@ fn round_closed_beside_request() {
     let withdrawn = desk.round_closed().expect("there is room");
     operator.join().expect("the operator ends");
     assert_eq!(withdrawn, 2);
-    let expected = [([false, true], Some(State::Active)); 2];
+    let expected = [([false, true], Some(KeyState::Active)); 2];
     assert_eq!(stand(&keys), expected, "in memory");
     drop(desk);
     assert_eq!(written(&directory.path().join("keys")), expected, "in the file");
