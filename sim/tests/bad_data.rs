@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::common::{
     REST, code, damage, damaged, directory, errors, has, idx_files, message, numbers, program, write_npz,
 };
-use fedspan_sim::data::file::Files;
-use fedspan_sim::data::table::Columns;
-use fedspan_sim::data::{idx, npz, table};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::file::Files;
+use fedspan_sim_core::data::table::Columns;
+use fedspan_sim_core::data::{idx, npz, table};
+use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{code, directory, errors, program};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::scenario::Scenario;
 
 const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10\nd = 8\nk = 2\nsamples = 6\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";

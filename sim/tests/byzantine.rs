@@ -2,10 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use fedspan_sim::byzantine::{Choice, GRIDS, Grid, Row, Settings, markdown, measure};
-use fedspan_sim::demo::Progress;
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_experiments::byzantine::{Choice, GRIDS, Grid, Row, Settings, markdown, measure};
+use fedspan_sim_core::progress::Progress;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 

@@ -8,11 +8,11 @@ use fedspan_engine::admission::Requirements;
 use fedspan_engine::config::AlgorithmName;
 use fedspan_protocol::message::{Capabilities, Descriptors, Hello, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::TensorDescriptor;
-use fedspan_sim::fleet::{Build, foreseeable};
-use fedspan_sim::network::Joins;
-use fedspan_sim::noise::Seeds;
-use fedspan_sim::run::engine;
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::fleet::{Build, foreseeable};
+use fedspan_sim_core::network::Joins;
+use fedspan_sim_core::noise::Seeds;
+use fedspan_sim_core::run::engine;
+use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 /// Sizes: features, width (or hidden width), outputs.

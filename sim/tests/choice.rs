@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
-use fedspan_sim::data::watch::{self, Validation, WatchSettings};
-use fedspan_sim::data::{Client, Dataset, Set};
-use fedspan_sim::demo::choose::{Candidate, Choice, Features, FedRepChoice, RidgeChoice, Tried, choose};
-use fedspan_sim::demo::{PARTS, Progress};
+use fedspan_experiments::demo::PARTS;
+use fedspan_experiments::demo::choose::{
+    Candidate, Choice, Features, FedRepChoice, RidgeChoice, Tried, choose,
+};
+use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
+use fedspan_sim_core::data::{Client, Dataset, Set};
+use fedspan_sim_core::progress::Progress;
 
 const SETTINGS: WatchSettings = WatchSettings {
     test: 0.5,

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use crate::common::{code, directory, errors, program, text};
-use fedspan_sim::scenario::{BUILT_IN, Scenario};
+use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 
 #[test]
 fn every_scenario_is_listed_shown_and_valid() {
@@ -131,14 +131,15 @@ fn the_program_carries_the_notices_of_its_data() {
 
 struct Silent;
 
-impl fedspan_sim::demo::Progress for Silent {
+impl fedspan_sim_core::progress::Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
 #[test]
 fn a_demo_that_ends_before_its_first_table_says_so() {
     let here = directory("early");
-    let shown = fedspan_sim::demo::run(&here, &std::sync::atomic::AtomicBool::new(true), &Silent).unwrap();
+    let shown =
+        fedspan_experiments::demo::run(&here, &std::sync::atomic::AtomicBool::new(true), &Silent).unwrap();
     assert_eq!(shown.text, "");
     assert_eq!(shown.interruption(), Some("interrupted; nothing was finished"));
 }

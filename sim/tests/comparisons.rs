@@ -1,8 +1,8 @@
 //! What `compare` shows of networks: times to accuracies, spread over folds, clients that come after training.
 
 use crate::common::{self, code, directory, errors, has, numbers, program, text};
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
 
 const SMALL: [&str; 4] = ["--set", "algorithm.rounds=6", "--set", "model.hidden=[8]"];

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::common::{REST, damage, damaged, directory, has, idx_files, message, numbers, write_npz};
-use fedspan_sim::data::{Client, Dataset, Labels, Set, cifar, leaf};
-use fedspan_sim::run::{Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::{Client, Dataset, Labels, Set, cifar, leaf};
+use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 #[test]

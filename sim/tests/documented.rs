@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_engine::config::Said;
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::scenario::Scenario;
 
 const PAGE: &str = include_str!("../SCENARIOS.md");
 

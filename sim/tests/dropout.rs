@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::{code, directory, errors, has, program, text};
+use fedspan_experiments::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};
 use fedspan_protocol::message::Task;
-use fedspan_sim::demo::Progress;
-use fedspan_sim::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};
-use fedspan_sim::run::{Job, Outcome, RoundRow, Times, Unwatched};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::progress::Progress;
+use fedspan_sim_core::run::{Job, Outcome, RoundRow, Times, Unwatched};
+use fedspan_sim_core::scenario::Scenario;
 
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
                       [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 60\nstep_size = 0.2\n";

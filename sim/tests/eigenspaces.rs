@@ -3,10 +3,10 @@
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_protocol::message::{HeadSolve, Numeric, RoundId};
-use fedspan_sim::data::Dataset;
-use fedspan_sim::data::eigenspace::{Gram, pooled_truth};
-use fedspan_sim::evaluate::{self, Scores};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::data::eigenspace::{Gram, pooled_truth};
+use fedspan_sim_core::evaluate::{self, Scores};
+use fedspan_sim_core::scenario::Scenario;
 
 const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedpower\"\n";
 const SPIKED: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 3\nd = 8\nk = 2\nsamples = 30\n";

@@ -1,8 +1,8 @@
 //! What a simulation must show: FedRep's laws on small cases, and how runs end.
 
-use fedspan_sim::evaluate::Scores;
-use fedspan_sim::run::{Job, Outcome, Unwatched, Watcher, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::evaluate::Scores;
+use fedspan_sim_core::run::{Job, Outcome, Unwatched, Watcher, run};
+use fedspan_sim_core::scenario::Scenario;
 
 fn scenario(changes: &[&str]) -> Scenario {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
@@ -69,8 +69,8 @@ fn an_interrupted_run_keeps_what_was_finished_whenever_it_comes() {
             let ended = job.run(&mut Until(stop)).unwrap();
             assert_eq!(ended.rounds.len(), stop as usize + 1, "{start}, stopped after {stop}");
             assert_eq!(ended.interrupted, stop < 6, "after the last round there is nothing to interrupt");
-            let same = |(a, b): (&fedspan_sim::run::RoundRow, _)| {
-                let b: &fedspan_sim::run::RoundRow = b;
+            let same = |(a, b): (&fedspan_sim_core::run::RoundRow, _)| {
+                let b: &fedspan_sim_core::run::RoundRow = b;
                 (a.time, a.bytes_up, &a.participants) == (b.time, b.bytes_up, &b.participants)
             };
             assert!(ended.rounds.iter().zip(&whole.rounds).all(same), "the same rounds as without a stop");

@@ -1,8 +1,8 @@
 //! FedPower as devices and server do it, against the same on Gram matrices in f64.
 
-use fedspan_sim::power::{Case, Grams, Promise};
-use fedspan_sim::run::{Job, Outcome, Unwatched};
-use fedspan_sim::scenario::Scenario;
+use fedspan_experiments::power::{Case, Grams, Promise};
+use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::scenario::Scenario;
 
 fn scenario(name: &str, changes: &[&str]) -> Scenario {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();

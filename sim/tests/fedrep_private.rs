@@ -1,8 +1,8 @@
 //! FedRep with noise: what is refused, what is charged, and what is learnt in spite of it.
 
 use fedspan_engine::config::Init;
-use fedspan_sim::run::{Job, Outcome, Unwatched};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::scenario::Scenario;
 
 fn parse(changes: &[&str]) -> Result<Scenario, String> {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();

@@ -13,13 +13,13 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-use fedspan_sim::device::{Identity, client_session};
-use fedspan_sim::evaluate::shape_of;
-use fedspan_sim::fleet::{Build, HeapWorkspace, foreseeable};
-use fedspan_sim::network::Joins;
-use fedspan_sim::noise::Seeds;
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::device::{Identity, client_session};
+use fedspan_sim_core::evaluate::shape_of;
+use fedspan_sim_core::fleet::{Build, HeapWorkspace, foreseeable};
+use fedspan_sim_core::network::Joins;
+use fedspan_sim_core::noise::Seeds;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 fn scenario(name: &str, changes: &[&str]) -> Scenario {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();

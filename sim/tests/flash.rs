@@ -6,10 +6,10 @@ use fedspan_client::recorded::table::{Part, Rows, Table};
 use fedspan_client::recorded::{Recording, Wearer};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_protocol::message::RoundId;
-use fedspan_sim::data::flash::{ImageError, image, table};
-use fedspan_sim::data::watch::{self, Validation, WatchSettings};
-use fedspan_sim::data::{Client, Dataset, Labels, Set};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::flash::{ImageError, image, table};
+use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
+use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
+use fedspan_sim_core::scenario::Scenario;
 
 const SETTINGS: WatchSettings = WatchSettings {
     test: 0.5,

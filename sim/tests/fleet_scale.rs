@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use fedspan_sim::run::{Job, Outcome, Unwatched};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::scenario::Scenario;
 
 fn outcome(text: &str, changes: &[&str]) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();

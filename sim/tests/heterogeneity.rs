@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::common::{code, directory, errors, program};
 use fedspan_protocol::message::Task;
-use fedspan_sim::data::{Dataset, Labels};
-use fedspan_sim::run::{Job, Outcome, RoundRow, RunError, Times, Unwatched};
-use fedspan_sim::scenario::{BUILT_IN, Scenario};
+use fedspan_sim_core::data::{Dataset, Labels};
+use fedspan_sim_core::run::{Job, Outcome, RoundRow, RunError, Times, Unwatched};
+use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use proptest::prelude::*;
 
 /// A task of one computation.

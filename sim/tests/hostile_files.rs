@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 use crate::common::table::{Packing, Writing};
 use crate::common::{REST, code, directory, errors, has, message, program};
-use fedspan_sim::data::table::{self, Columns};
+use fedspan_sim_core::data::table::{self, Columns};
 
 fn columns(features: &[&str]) -> Columns {
     Columns {

@@ -2,7 +2,7 @@
 
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
-use fedspan_sim::least_squares::{EXACT, Fit, Problem, ROUNDED, predict, solve};
+use fedspan_sim_core::least_squares::{EXACT, Fit, Problem, ROUNDED, predict, solve};
 
 /// A number as the sum of two f64 (Dekker 1971): 106 bits.
 #[derive(Clone, Copy, Debug, Default)]

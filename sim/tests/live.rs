@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{code, directory, errors, program, text};
-use fedspan_sim::live::{self, Plan};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::live::{self, Plan};
+use fedspan_sim_core::scenario::Scenario;
 
 const SMALL: [&str; 8] = [
     "--set",

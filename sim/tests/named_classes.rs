@@ -1,8 +1,8 @@
 //! Classes by their names: those that occur, and no others; held out by the name that the file has.
 
 use crate::common::{code, directory, errors, has, numbers, program, write_npz};
-use fedspan_sim::data::{Dataset, Labels};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::{Dataset, Labels};
+use fedspan_sim_core::scenario::Scenario;
 use serde_json::{Value, json};
 
 const LABELS: [u8; 3] = [3, 7, 10];

@@ -3,9 +3,9 @@
 use crate::common::{code, directory, errors, program, text};
 use fedspan_engine::config::AlgorithmName;
 use fedspan_protocol::tensor::Role;
-use fedspan_sim::data::Labels;
-use fedspan_sim::run::{Outcome, RunError, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::Labels;
+use fedspan_sim_core::run::{Outcome, RunError, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 /// Digits of two classes a client, a few rounds.
 fn scenario(changes: &[&str]) -> Result<Scenario, String> {
@@ -77,7 +77,7 @@ fn clients_that_are_never_asked_are_scored_with_everyones_body_and_a_head_of_zer
 fn what_is_scored_is_said() {
     let plain = outcome(&[&named("fedavg")]);
     let tuned = outcome(&[&named("fedavg+ft")]);
-    let accuracy = |clients: &[fedspan_sim::evaluate::ClientScore]| {
+    let accuracy = |clients: &[fedspan_sim_core::evaluate::ClientScore]| {
         clients.iter().filter_map(|client| client.accuracy).sum::<f64>() / clients.len() as f64
     };
     assert_eq!(plain.scores.accuracy, Some(accuracy(&plain.clients)));
@@ -94,7 +94,7 @@ fn newcomers_without_a_body_train_one_of_their_own() {
     let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
     for name in ["lg-fedavg", "local-only"] {
         let outcome = outcome(&[&[&*named(name)], &later[..]].concat());
-        let accuracy = fedspan_sim::evaluate::average(&outcome.newcomers).accuracy.unwrap();
+        let accuracy = fedspan_sim_core::evaluate::average(&outcome.newcomers).accuracy.unwrap();
         let before = outcome.scores.accuracy.unwrap();
         assert!((accuracy - before).abs() < 0.05 && accuracy > 0.85, "{name}: {accuracy} {before}");
     }
@@ -188,12 +188,13 @@ fn adapters_send_what_they_train() {
     let everyone = "participation={ policy = \"full\" }";
     let whole = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
     let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
-    let sum = |outcome: &Outcome, of: &dyn Fn(&fedspan_sim::run::RoundRow) -> u64| -> f64 {
+    let sum = |outcome: &Outcome, of: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
         outcome.rounds[3..].iter().map(of).sum::<u64>() as f64
     };
     for of in
-        [&|row: &fedspan_sim::run::RoundRow| row.bytes_up, &|row: &fedspan_sim::run::RoundRow| row.bytes_down]
-            as [&dyn Fn(&fedspan_sim::run::RoundRow) -> u64; 2]
+        [&|row: &fedspan_sim_core::run::RoundRow| row.bytes_up, &|row: &fedspan_sim_core::run::RoundRow| {
+            row.bytes_down
+        }] as [&dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64; 2]
     {
         let part = sum(&half, of) / sum(&whole, of);
         assert!((0.4..0.6).contains(&part), "{part}");

@@ -1,8 +1,8 @@
 //! npz files that say whose each row is.
 
 use crate::common::{REST, damage, damaged, directory, has, message, npy, numbers, write_archive, write_npz};
-use fedspan_sim::data::{Client, DataError, Dataset, Labels, Set, npz};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::{Client, DataError, Dataset, Labels, Set, npz};
+use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 const DATA: &str = "kind = \"npz\"\npath = \"data.npz\"\n";

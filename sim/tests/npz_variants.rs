@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::common::arrays::{Zipped, archive, numbers_as, raw, texts_as, turned};
 use crate::common::table::{Cell, Grid, Writing};
 use crate::common::{code, directory, errors, has, message, numbers, program};
-use fedspan_sim::data::{Client, Dataset, Labels};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::{Client, Dataset, Labels};
+use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
 
 const ROWS: usize = 60;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use fedspan_sim::data::{Client, Dataset, Labels, Set};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
+use fedspan_sim_core::scenario::Scenario;
 
 const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 

@@ -2,7 +2,7 @@
 
 use crate::common::{code, directory, errors, numbers, program, write_npz};
 use fedspan_engine::linalg::Matrix;
-use fedspan_sim::data::npz;
+use fedspan_sim_core::data::npz;
 
 const CLIENTS: usize = 12;
 const SAMPLES: usize = 15;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::common::{code, directory, errors, program, text};
-use fedspan_sim::data::npz;
+use fedspan_sim_core::data::npz;
 use serde_json::Value;
 
 fn read(path: &Path) -> Value {

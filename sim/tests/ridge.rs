@@ -8,10 +8,10 @@ use fedspan_engine::linalg::{Matrix, to_f32};
 use fedspan_engine::{GRID, RidgeScores};
 use fedspan_protocol::message::{Descriptors, HeadSolve, Numeric, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role};
-use fedspan_sim::evaluate::{self, ridge};
-use fedspan_sim::fleet::HeapWorkspace;
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::evaluate::{self, ridge};
+use fedspan_sim_core::fleet::HeapWorkspace;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 const DIGITS: &str = "seed = 5\nevaluate_every = 100\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 3\n\
                       [split]\ntest = 0.25\nholdout_clients = 5\n[model]\nk = 8\n\

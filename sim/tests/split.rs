@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fedspan_client::features::WINDOW;
-use fedspan_sim::data::watch::{self, HOP, Series, Validation, WatchSettings};
-use fedspan_sim::data::{Client, Dataset, Labels, Set};
-use fedspan_sim::scenario::{DataSection, Scenario};
+use fedspan_sim_core::data::watch::{self, HOP, Series, Validation, WatchSettings};
+use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
+use fedspan_sim_core::scenario::{DataSection, Scenario};
 
 /// Every recorded window by the bits of its features: which series, which raw samples. No two are alike.
 struct Windows {

@@ -1,8 +1,8 @@
 //! Doubling participation in simulated time: rounds take as long as the last answer they wait for, and the adaptive
 //! schedule is never much slower than waiting for all.
 
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();

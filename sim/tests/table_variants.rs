@@ -3,7 +3,7 @@
 
 use crate::common::table::{Cell, Encoding, Grid, Packing, Writing};
 use crate::common::{code, directory, errors, has, numbers, program};
-use fedspan_sim::data::table::{self, Columns, Table, Target};
+use fedspan_sim_core::data::table::{self, Columns, Table, Target};
 use proptest::prelude::*;
 use serde_json::Value;
 

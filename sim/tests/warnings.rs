@@ -1,8 +1,8 @@
 //! What is said of data and fits: where something was lost, with the names of columns; nothing where nothing is wrong.
 
 use crate::common::{code, directory, errors, has, numbers, program, text};
-use fedspan_sim::run::{Job, Unwatched};
-use fedspan_sim::scenario::{BUILT_IN, Scenario};
+use fedspan_sim_core::run::{Job, Unwatched};
+use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use serde_json::Value;
 
 /// No built-in scenario is warned of, and no baseline on its data.

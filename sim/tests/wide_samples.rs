@@ -1,8 +1,8 @@
 //! Samples wider than a network's first layer can be are refused before a round, whatever the network begins with.
 
 use crate::common::{directory, numbers, write_npz};
-use fedspan_sim::run::{Outcome, RunError, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Outcome, RunError, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 const MODELS: [&str; 4] = [
     "kind = \"mlp\"\nhidden = [2]",

@@ -13,8 +13,8 @@ use fedspan_protocol::message::{
     Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-use fedspan_sim::run::{Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 use nalgebra::{DMatrix, DVector};
 
 fn main() {

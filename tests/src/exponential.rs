@@ -2,8 +2,8 @@
 //! the feature `micromath` an approximation.
 
 use fedspan_client::kernel::dense::{cross_entropy, softmax_errors};
-use fedspan_sim::run::{Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 

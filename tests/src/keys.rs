@@ -6,7 +6,7 @@ use std::path::Path;
 use fedspan_aggregator::keys::{Argon2Cost, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
 use fedspan_protocol::secure::Key;
-use fedspan_sim::device::Identity;
+use fedspan_sim_core::device::Identity;
 use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rand_core::SeedableRng;
 

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fedspan_sim::device::{Identity, client_session, converse_over};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::device::{Identity, client_session, converse_over};
+use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use tokio::net::TcpStream;

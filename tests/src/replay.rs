@@ -8,12 +8,12 @@ use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::linalg::to_f32;
 use fedspan_engine::{Action, Event};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
-use fedspan_sim::data::Dataset;
-use fedspan_sim::device::{Identity, client_session};
-use fedspan_sim::fleet::{Build, SimDevice};
-use fedspan_sim::noise::Seeds;
-use fedspan_sim::run::{engine, gate};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::device::{Identity, client_session};
+use fedspan_sim_core::fleet::{Build, SimDevice};
+use fedspan_sim_core::noise::Seeds;
+use fedspan_sim_core::run::{engine, gate};
+use fedspan_sim_core::scenario::Scenario;
 
 /// The representation (row-major, d x k) that a campaign ends with in whose `n`th round, from 0, only the
 /// clients of `rounds[n]` counted, by their index; in later rounds all of them.

@@ -11,8 +11,8 @@ use fedspan_aggregator::store;
 use fedspan_protocol::frame::{Decoder, Fed, crc32c};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{AckOutcome, ToDevice, decode};
-use fedspan_sim::live::again;
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::live::again;
+use fedspan_sim_core::scenario::Scenario;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// (device, round): that it counts, as the device was told.

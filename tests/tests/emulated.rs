@@ -10,12 +10,12 @@ use fedspan_aggregator::store;
 use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;
-use fedspan_sim::data::Dataset;
-use fedspan_sim::emulate::{
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::emulate::{
     BoardReport, CORES, Core, EmulateError, Emulated, Fate, Firmware, Link, Plan, Watch, expected,
     run as emulate,
 };
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::replay::replay;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fedspan_aggregator::server::Status;
 use fedspan_aggregator::store;
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::keys::{identity, keys};
 use fedspan_tests::{device, fleet_of, start_with};
 

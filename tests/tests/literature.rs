@@ -1,8 +1,8 @@
 //! What the FedRep paper says about linear regression, through the whole simulator: the client's session, the
 //! encoded protocol, the engine. Medians over seeds; no seed is special.
 
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 fn simulate(changes: &[&str], seed: u64) -> Outcome {
     let text = Scenario::built_in("linear").expect("built in");
@@ -104,7 +104,7 @@ fn new_clients_need_k_samples_not_d() {
         let scenario = Scenario::parse("new-clients", text, &changes).expect("scenario");
         let each = |seed| {
             let outcome = run(&scenario, seed, &mut Unwatched).expect("runs");
-            fedspan_sim::evaluate::average(&outcome.newcomers).test_mse.expect("tested")
+            fedspan_sim_core::evaluate::average(&outcome.newcomers).test_mse.expect("tested")
         };
         median((1..6).map(each).collect())
     };

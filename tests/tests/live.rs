@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use fedspan_aggregator::journal::{self, JournalEntry, JournalError, JournalPhase, Outcome};
 use fedspan_aggregator::server::{Protection, Server, Status, query};
-use fedspan_sim::data::Dataset;
-use fedspan_sim::device::Identity;
-use fedspan_sim::live::{self, Again, AgainError, Plan, again, campaign};
-use fedspan_sim::run::recorded::ReplayError;
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::device::Identity;
+use fedspan_sim_core::live::{self, Again, AgainError, Plan, again, campaign};
+use fedspan_sim_core::run::recorded::ReplayError;
+use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::device;
 use getrandom::SysRng;
 use tokio::sync::oneshot;
@@ -150,8 +150,8 @@ async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("model");
     fedspan_aggregator::export::export(&fleet, &to).expect("exported");
-    let simulated = fedspan_sim::run::Job::prepare(&scenario, scenario.seed).expect("a job");
-    let outcome = simulated.run(&mut fedspan_sim::run::Unwatched).expect("a run");
+    let simulated = fedspan_sim_core::run::Job::prepare(&scenario, scenario.seed).expect("a job");
+    let outcome = simulated.run(&mut fedspan_sim_core::run::Unwatched).expect("a run");
     let scale = outcome.scale.expect("found");
     let read = |name: &str| -> Vec<f64> {
         let npy = std::fs::read(to.join(name)).expect("an array");

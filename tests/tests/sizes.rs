@@ -2,8 +2,8 @@
 
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
-use fedspan_sim::run::{Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 fn check<const D: usize, const K: usize, const C: usize>() {
     let least = Workspace::<D, K, C>::new().parts_ref().shape.arithmetic_minimum();

@@ -1,5 +1,5 @@
 //! The simulator's seeded draws, without its vectors: which windows a wearer labels, and which of them a
-//! round's head is fitted on. `aggregator/engine/src/random.rs` and `sim/src/data/watch.rs` (`draw_per_class`) hold
+//! round's head is fitted on. `aggregator/engine/src/random.rs` and `sim/core/src/data/watch.rs` (`draw_per_class`) hold
 //! the originals; same seed, same windows.
 
 use rand_chacha::ChaCha8Rng;

@@ -1,5 +1,5 @@
 //! A recording as the samples of a device: the same windows in the same order as the simulator's client of
-//! the same wearer has them (`sim/src/data`), and nothing of length m but the features that a board with the
+//! the same wearer has them (`sim/core/src/data`), and nothing of length m but the features that a board with the
 //! room may keep.
 
 use fedspan_protocol::message::RoundId;

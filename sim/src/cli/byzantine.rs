@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Stop;
 use super::figures::{Figures, FiguresOptions, chosen, number};
-use crate::byzantine::{self, ByzantineError, Choice, GRIDS, Settings};
+use fedspan_experiments::byzantine::{self, ByzantineError, Choice, GRIDS, Settings};
 
 /// Options of `byzantine`.
 #[derive(Debug, Args)]

@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show};
 use super::reach::{ReachOptions, Reached};
 use super::{Format, RunOptions, Stop, load, methods, output};
-use crate::report::files::{json, write_json, write_text};
-use crate::report::html::Page;
-use crate::report::plot::Series;
-use crate::report::summary::{Spread, Summary, short_name};
-use crate::report::table::Table;
+use fedspan_sim_core::report::files::{json, write_json, write_text};
+use fedspan_sim_core::report::html::Page;
+use fedspan_sim_core::report::plot::Series;
+use fedspan_sim_core::report::summary::{Spread, Summary, short_name};
+use fedspan_sim_core::report::table::Table;
 
 /// Where the report goes if `--out` does not say.
 const DEFAULT_OUT: &str = "fedspan-compare";

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::Stop;
 use super::figures::{Figures, FiguresOptions, chosen, number};
-use crate::demo::DemoError;
-use crate::dropout::{self, FOLDS, PATTERNS, POLICIES, Settings};
+use fedspan_experiments::demo::DemoError;
+use fedspan_experiments::dropout::{self, FOLDS, PATTERNS, POLICIES, Settings};
 
 /// Options of `dropout`.
 #[derive(Debug, Args)]

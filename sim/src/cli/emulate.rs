@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::{Format, Stop, load, output};
-use crate::emulate::{
+use fedspan_sim_core::emulate::{
     self, BoardReport, CORES, Core, EmulateError, Emulated, Expected, Fate, Firmware, Plan,
 };
-use crate::report::table::Table;
-use crate::scenario::Scenario;
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `emulate`.
 #[derive(Debug, Args)]

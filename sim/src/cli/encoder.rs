@@ -8,12 +8,12 @@ use clap::{Args, ValueEnum};
 
 use super::figures::number;
 use super::{Format, Stop, check_out, interrupt, make_out, output, use_threads};
-use crate::encoder::{
+use fedspan_experiments::encoder::{
     About, Campaign, Clients, Corpus, EncoderError, Held, Local, Method, Model, Reading, Report, Row,
     Tokenizer, measure,
 };
-use crate::report::files::json;
-use crate::report::table::Table;
+use fedspan_sim_core::report::files::json;
+use fedspan_sim_core::report::table::Table;
 
 /// Options of `encoder`.
 #[derive(Debug, Args)]

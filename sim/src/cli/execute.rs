@@ -10,13 +10,13 @@ use serde::Serialize;
 
 use super::progress::Progress;
 use super::{Format, RunOptions, Stop, check_out, interrupt, load, make_out, output, use_threads};
-use crate::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
-use crate::report::html::Page;
-use crate::report::plot::{Point, Series, curve};
-use crate::report::summary::{SeedsSummary, Summary, short_name};
-use crate::report::table::{Table, bytes, figure};
-use crate::run::{Diverged, Job, RunError};
-use crate::scenario::Scenario;
+use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
+use fedspan_sim_core::report::html::Page;
+use fedspan_sim_core::report::plot::{Point, Series, curve};
+use fedspan_sim_core::report::summary::{SeedsSummary, Summary, short_name};
+use fedspan_sim_core::report::table::{Table, bytes, figure};
+use fedspan_sim_core::run::{Diverged, Job, RunError};
+use fedspan_sim_core::scenario::Scenario;
 
 /// Clients that a report shows: what a page can be scrolled through.
 const CLIENTS_SHOWN: usize = 1000;

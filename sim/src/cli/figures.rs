@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Format, Stop, check_out, interrupt, make_out, output, progress, use_threads};
-use crate::report::files::{json, write_json, write_text};
+use fedspan_sim_core::report::files::{json, write_json, write_text};
 
 /// Options of all of them.
 #[derive(Debug, Args)]

@@ -10,12 +10,12 @@ use fedspan_engine::config::StopSection;
 use serde::Serialize;
 
 use super::{Format, Stop, check_out, compare, emulate, load, make_out, output};
-use crate::live::{self, Again, LiveError, Plan, Timed, again, campaign};
-use crate::report::files::{json, make_directory, write_json};
-use crate::report::summary::Figures;
-use crate::report::table::{Table, figure};
-use crate::run::{Job, RunError};
-use crate::scenario::Scenario;
+use fedspan_sim_core::live::{self, Again, LiveError, Plan, Timed, again, campaign};
+use fedspan_sim_core::report::files::{json, make_directory, write_json};
+use fedspan_sim_core::report::summary::Figures;
+use fedspan_sim_core::report::table::{Table, figure};
+use fedspan_sim_core::run::{Job, RunError};
+use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `live`.
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use fedspan_engine::config::{nearest, read_file, shortened};
 
 use super::Stop;
-use crate::scenario::{BUILT_IN, Scenario};
+use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 
 /// Reads a built-in scenario or a file.
 pub fn scenario(name: &str, changes: &[String]) -> Result<Scenario, Stop> {

@@ -4,9 +4,9 @@ use fedspan_engine::config::AlgorithmName;
 
 use super::execute::{Entry, Executed};
 use super::{Stop, load};
-use crate::report::summary::Summary;
-use crate::report::table::Table;
-use crate::scenario::{Scenario, Targeted};
+use fedspan_sim_core::report::summary::Summary;
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::scenario::{Scenario, Targeted};
 
 /// The network that methods which need one get beside a linear model, where the scenario names none.
 const NETWORK: &str = "model.network.hidden=[32]";

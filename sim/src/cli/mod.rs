@@ -3,6 +3,7 @@
 
 mod byzantine;
 mod compare;
+mod device;
 mod dropout;
 mod emulate;
 #[cfg(feature = "encoder")]
@@ -27,8 +28,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fedspan_engine::config::ALGORITHMS;
 
-use crate::report::table::Table;
-use crate::scenario::{BUILT_IN, Scenario};
+use fedspan_sim_core::data::LICENCES;
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,9 +41,6 @@ Examples:
   fedspan-sim compare linear linear,algorithm.name=gd-gd
 
 Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command line or a file is wrong.";
-
-/// The notices that the licences of the bundled data ask for in whatever holds these data.
-const LICENCES: &str = include_str!("../../data/LICENSES.md");
 
 /// Simulates whole fleets of devices that learn one representation together.
 ///
@@ -126,10 +125,12 @@ With --algorithms every scenario is run with each of them, and the table has a r
         options: RunOptions,
     },
     /// Choose the demo's settings anew, in each fold without what tests it; takes some minutes
-    #[command(after_help = "Prints what sim/src/demo/chosen.json holds, from which the demo runs.
+    #[command(
+        after_help = "Prints what sim/experiments/src/demo/chosen.json holds, from which the demo runs.
 
 Example:
-  fedspan-sim choose > chosen.json")]
+  fedspan-sim choose > chosen.json"
+    )]
     Choose {
         /// Threads; results do not depend on it [default: all cores]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -207,7 +208,7 @@ Exit code 0 if every decision is equal, 1 at the first that is not. aggregator/J
     #[command(after_help = "Examples:
   fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --keys devices.keys
   fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --plaintext    (a server on a bench)")]
-    Device(crate::device::Arguments),
+    Device(device::DeviceOptions),
 }
 
 /// Options of `run` and `compare`.
@@ -256,8 +257,8 @@ enum Stop {
     Failed(String),
 }
 
-impl From<crate::report::files::WriteError> for Stop {
-    fn from(error: crate::report::files::WriteError) -> Self {
+impl From<fedspan_sim_core::report::files::WriteError> for Stop {
+    fn from(error: fedspan_sim_core::report::files::WriteError) -> Self {
         Self::Failed(error.to_string())
     }
 }
@@ -287,7 +288,7 @@ pub fn main() -> ExitCode {
         Some(Command::Speedup(options)) => speedup::command(&options),
         Some(Command::Live(options)) => live::command(&options),
         Some(Command::Replay(options)) => replay::command(&options),
-        Some(Command::Device(arguments)) => return crate::device::command(&arguments),
+        Some(Command::Device(arguments)) => return device::command(&arguments),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -338,11 +339,13 @@ fn choose(threads: Option<u16>) -> Result<(), Stop> {
     use_threads(threads)?;
     let stop = interrupt::watch();
     let progress = progress::Whole::new("choose");
-    let chosen = crate::demo::choose::all(&stop, &progress);
+    let chosen = fedspan_experiments::demo::choose::all(&stop, &progress);
     progress.finish();
     let chosen = chosen.map_err(|error| Stop::Failed(error.to_string()))?;
     let Some(chosen) = chosen else { return Err(Stop::Failed("interrupted; nothing was chosen".to_owned())) };
-    output::print(&crate::report::files::json(&chosen).map_err(|error| Stop::Failed(error.to_string()))?)
+    output::print(
+        &fedspan_sim_core::report::files::json(&chosen).map_err(|error| Stop::Failed(error.to_string()))?,
+    )
 }
 
 fn demo(options: &DemoOptions) -> Result<(), Stop> {
@@ -351,7 +354,7 @@ fn demo(options: &DemoOptions) -> Result<(), Stop> {
     make_out(&options.out)?;
     let stop = interrupt::watch();
     let progress = progress::Whole::new("demo");
-    let finished = crate::demo::run(&options.out, &stop, &progress);
+    let finished = fedspan_experiments::demo::run(&options.out, &stop, &progress);
     progress.finish();
     match finished {
         Ok(shown) => {
@@ -364,7 +367,7 @@ fn demo(options: &DemoOptions) -> Result<(), Stop> {
                 None => Ok(()),
             }
         }
-        Err(crate::demo::DemoError::Write(error)) => Err(error.into()),
+        Err(fedspan_experiments::demo::DemoError::Write(error)) => Err(error.into()),
         Err(error) => Err(Stop::Failed(error.to_string())),
     }
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::Stop;
 use super::figures::{Figures, FiguresOptions, chosen, number};
-use crate::power::{self, Case, Grams, Promise, Settings};
-use crate::scenario::Scenario;
+use fedspan_experiments::power::{self, Case, Grams, Promise, Settings};
+use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `power`.
 #[derive(Debug, Args)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output::say;
-use crate::evaluate::Scores;
-use crate::report::summary::Figures;
-use crate::report::table::figure;
-use crate::run::Watcher;
+use fedspan_sim_core::evaluate::Scores;
+use fedspan_sim_core::report::summary::Figures;
+use fedspan_sim_core::report::table::figure;
+use fedspan_sim_core::run::Watcher;
 
 /// Plain lines per run where there is no terminal.
 const LINES: u32 = 10;
@@ -99,7 +99,7 @@ impl Whole {
     }
 }
 
-impl crate::demo::Progress for Whole {
+impl fedspan_sim_core::progress::Progress for Whole {
     fn advance(&self, parts: u64, of: u64, what: &str) {
         let before = self.done.fetch_add(parts, Ordering::Relaxed);
         match &self.bar {

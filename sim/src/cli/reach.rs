@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::execute::{Entry, Executed};
 use super::{Stop, figures};
-use crate::report::plot::{Point, Series};
-use crate::report::table::Table;
-use crate::run::RECENT;
-use crate::scenario::Scenario;
+use fedspan_sim_core::report::plot::{Point, Series};
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::run::RECENT;
+use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `compare` that ask for times.
 #[derive(Debug, Default, Args)]
@@ -241,8 +241,8 @@ fn hit(curves: &[Vec<Point>], target: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::{final_accuracy, hit};
-    use crate::evaluate::Scores;
-    use crate::report::plot::Point;
+    use fedspan_sim_core::evaluate::Scores;
+    use fedspan_sim_core::report::plot::Point;
 
     fn curve(points: &[(f64, f64)]) -> Vec<Point> {
         let mut round = 0.0;

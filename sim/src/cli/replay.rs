@@ -6,7 +6,7 @@ use clap::Args;
 use fedspan_aggregator::journal;
 
 use super::{Stop, load, output};
-use crate::live::{Again, AgainError, again};
+use fedspan_sim_core::live::{Again, AgainError, again};
 
 /// Options of `replay`.
 #[derive(Debug, Args)]

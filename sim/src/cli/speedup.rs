@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Stop;
 use super::figures::{Figures, FiguresOptions, chosen, number};
-use crate::speedup::{
+use fedspan_experiments::speedup::{
     self, Measured, Policy, RESAMPLES, SPEEDS, STATIONARY, Settings, SpeedModel, SpeedupError,
 };
 

@@ -8,8 +8,8 @@ use fedspan_engine::algorithm::network::{Front, Method, NetworkParameters, Netwo
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
-use fedspan_sim::data::{Labels, Set};
-use fedspan_sim::network::{Joins, NetworkBuild, SimNetwork};
+use fedspan_sim_core::data::{Labels, Set};
+use fedspan_sim_core::network::{Joins, NetworkBuild, SimNetwork};
 
 use crate::common::numbers;
 

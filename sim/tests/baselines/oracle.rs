@@ -2,7 +2,7 @@
 
 use fedspan_engine::algorithm::network::Method;
 use fedspan_protocol::message::Descent;
-use fedspan_sim::data::{Labels, Set};
+use fedspan_sim_core::data::{Labels, Set};
 
 use crate::baselines::fleet::{C, D, H};
 

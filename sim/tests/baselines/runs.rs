@@ -1,7 +1,7 @@
 //! Whole simulations: the same figures, to the bit, where methods are the same.
 
-use fedspan_sim::run::{Outcome, Unwatched, run};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
 
 const TEXT: &str = "evaluate_every = 1\n[data]\nkind = \"digits\"\n[data.partition]\nkind = \"shards\"\n\
                     clients = 6\nclasses = 2\n[split]\ntest = 0.2\n[model]\nkind = \"mlp\"\nhidden = [12]\n\

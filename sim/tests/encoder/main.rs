@@ -7,7 +7,7 @@ mod federated;
 
 use std::path::{Path, PathBuf};
 
-use fedspan_sim::encoder::{Adam, Adapter, Batch, Model, Shape, Tensors, Tokenizer};
+use fedspan_experiments::encoder::{Adam, Adapter, Batch, Model, Shape, Tensors, Tokenizer};
 use serde_json::Value;
 
 fn tiny() -> PathBuf {

@@ -6,10 +6,10 @@ mod oracle;
 use crate::common::{code, directory, errors, program, text};
 use fedspan_engine::linalg::{Matrix, random_basis};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_sim::data::low_rank::LowRankRegression;
-use fedspan_sim::run::{Job, Outcome, Unwatched};
-use fedspan_sim::scenario::{DataSection, Scenario};
-use fedspan_sim::theory::rolora;
+use fedspan_experiments::theory::rolora;
+use fedspan_sim_core::data::low_rank::LowRankRegression;
+use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::scenario::{DataSection, Scenario};
 use oracle::{Client, down, mean, sine, up};
 
 const DATA: LowRankRegression = LowRankRegression {
@@ -99,7 +99,7 @@ fn devices_and_server_follow_algorithm_2() {
             let outcome = outcome(&scenario, seed);
             let found = sines(&outcome);
             // Where the run starts is the file's business.
-            let start = fedspan_sim::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
+            let start = fedspan_sim_core::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
             let (mut a, mut worst) = (start, 0.0f64);
             for (round, &found) in found.iter().enumerate().skip(1) {
                 if round % 2 == 0 {

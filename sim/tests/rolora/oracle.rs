@@ -2,7 +2,7 @@
 //! has a factor of 2.
 
 use fedspan_engine::linalg::Matrix;
-use fedspan_sim::data::{Labels, Set};
+use fedspan_sim_core::data::{Labels, Set};
 
 /// One client's samples, m x d and m x C.
 pub struct Client {

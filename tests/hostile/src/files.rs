@@ -1,12 +1,12 @@
 //! Files of samples: whatever they are, reading them ends in samples that hold together or in a message, and takes
 //! no more memory than they account for.
 
-use fedspan_sim::data::cifar::{self, Kind};
-use fedspan_sim::data::idx::Idx;
-use fedspan_sim::data::leaf::{self, json, words::Vectors};
-use fedspan_sim::data::npz::{self, Arrays};
-use fedspan_sim::data::table::{self, Coded, Columns, Table, Target};
-use fedspan_sim::data::{DataError, Labels, Set};
+use fedspan_sim_core::data::cifar::{self, Kind};
+use fedspan_sim_core::data::idx::Idx;
+use fedspan_sim_core::data::leaf::{self, json, words::Vectors};
+use fedspan_sim_core::data::npz::{self, Arrays};
+use fedspan_sim_core::data::table::{self, Coded, Columns, Table, Target};
+use fedspan_sim_core::data::{DataError, Labels, Set};
 
 use crate::{Random, Work};
 

@@ -4,9 +4,9 @@ use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
 use fedspan_client::{Event, Session};
 use fedspan_protocol::frame::{Decoder, Fed};
-use fedspan_sim::data::ClientSource;
-use fedspan_sim::fleet::SimTask;
-use fedspan_sim::network::Joins;
+use fedspan_sim_core::data::ClientSource;
+use fedspan_sim_core::fleet::SimTask;
+use fedspan_sim_core::network::Joins;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 

@@ -3,11 +3,11 @@
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
 use fedspan_client::privacy::{NoiseMultiplier, Settings};
 use fedspan_client::store::record_len;
-use fedspan_sim::data::Dataset;
-use fedspan_sim::fleet::Build;
-use fedspan_sim::live::campaign;
-use fedspan_sim::noise::{Hiding, SLOT, Seeds};
-use fedspan_sim::scenario::Scenario;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::fleet::Build;
+use fedspan_sim_core::live::campaign;
+use fedspan_sim_core::noise::{Hiding, SLOT, Seeds};
+use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 use std::time::Duration;

@@ -12,8 +12,8 @@ use fedspan_engine::config::ParticipationSection;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
-use fedspan_sim::fleet::{SimDevice, foreseeable};
-use fedspan_sim::network::Joins;
+use fedspan_sim_core::fleet::{SimDevice, foreseeable};
+use fedspan_sim_core::network::Joins;
 use sha2::{Digest, Sha256};
 
 use super::history::Violation;

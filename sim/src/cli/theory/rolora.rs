@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::super::figures::number;
 use super::super::{Format, Stop, interrupt, load, output};
 use super::srpfl::simulated;
-use crate::report::files::json;
-use crate::report::summary::Spread;
-use crate::report::table::Table;
-use crate::scenario::{DataSection, Scenario};
-use crate::speedup::Trajectory;
-use crate::theory::rolora::{after, alike, unlike};
+use fedspan_experiments::speedup::Trajectory;
+use fedspan_experiments::theory::rolora::{after, alike, unlike};
+use fedspan_sim_core::report::files::json;
+use fedspan_sim_core::report::summary::Spread;
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::scenario::{DataSection, Scenario};
 
 /// Options of `theory rolora`.
 #[derive(Debug, Args)]

@@ -11,15 +11,16 @@ use serde::Serialize;
 use super::super::figures::number;
 use super::super::speedup::communication;
 use super::super::{Format, Stop, check_out, interrupt, load, make_out, output};
-use crate::report::files::{json, write_text};
-use crate::report::html::Page;
-use crate::report::plot::{Axis, Series};
-use crate::report::summary::Spread;
-use crate::report::table::{Table, figure};
-use crate::run::RunError;
-use crate::scenario::Scenario;
-use crate::speedup::{Policy, Trajectory, parallel};
-use crate::theory::srpfl::{Course, Part, Settings, by_contraction, course, one, part, point};
+use fedspan_experiments::speedup::{Policy, Trajectory};
+use fedspan_experiments::theory::srpfl::{Course, Part, Settings, by_contraction, course, one, part, point};
+use fedspan_sim_core::parallel;
+use fedspan_sim_core::report::files::{json, write_text};
+use fedspan_sim_core::report::html::Page;
+use fedspan_sim_core::report::plot::{Axis, Series};
+use fedspan_sim_core::report::summary::Spread;
+use fedspan_sim_core::report::table::{Table, figure};
+use fedspan_sim_core::run::RunError;
+use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `theory srpfl`.
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! Distances at which full participation hovers, as they are recorded.
 
-use fedspan_sim::speedup::STATIONARY;
+use fedspan_experiments::speedup::STATIONARY;
 
 /// The distance for each size of the fleet.
 pub fn table() -> String {

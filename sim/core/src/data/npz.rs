@@ -1,0 +1,113 @@
+//! NumPy files: `npz` data sets, `npy` matrices in and out.
+
+mod archive;
+mod tables;
+mod values;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use npyz::WriterBuilder;
+
+pub use archive::Archive;
+pub use tables::{Arrays, table};
+
+use super::{DataError, file};
+
+/// Largest array that is read, in elements.
+const LARGEST: u64 = 1 << 28;
+/// Largest file that is read.
+pub const LARGEST_FILE: u64 = 1 << 31;
+
+/// An array of numbers with its shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// Row-major.
+    pub values: Vec<f64>,
+}
+
+impl Array {
+    /// The first value of a kind, with its index in every dimension.
+    fn first(&self, is: impl Fn(f64) -> bool) -> Option<(Vec<usize>, f64)> {
+        let place = self.values.iter().position(|&value| is(value))?;
+        self.values.get(place).map(|&value| (index(&self.shape, place), value))
+    }
+}
+
+/// The index in every dimension of a place among row-major values.
+fn index(shape: &[usize], place: usize) -> Vec<usize> {
+    let mut rest = place;
+    let mut at: Vec<usize> = shape
+        .iter()
+        .rev()
+        .map(|&n| {
+            let index = rest % n.max(1);
+            rest /= n.max(1);
+            index
+        })
+        .collect();
+    at.reverse();
+    at
+}
+
+/// Reads a matrix of `rows` rows from an npy file.
+///
+/// # Errors
+/// [`DataError`] naming the file.
+pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
+    let key = "the array";
+    let bytes = file::read(path, LARGEST_FILE)?;
+    let room = file::most_unpacked(bytes.len() as u64);
+    let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, room);
+    let array =
+        values.and_then(|values| values.numbers()).map_err(|message| DataError::new(path, message))?;
+    matrix(&array, path, key, rows)
+}
+
+/// Writes f64 values as an npy file, to a temporary file first.
+///
+/// # Errors
+/// [`DataError`] naming the file.
+pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError> {
+    let name = path.display().to_string();
+    let failed = |error: std::io::Error| DataError::new(&name, error.to_string());
+    let partial = path.with_extension("npy.partial");
+    let mut out = BufWriter::new(File::create(&partial).map_err(failed)?);
+    let options = npyz::WriteOptions::<f64>::new().default_dtype().shape(shape).writer(&mut out);
+    let mut writer = options.begin_nd().map_err(failed)?;
+    for value in values {
+        writer.push(value).map_err(failed)?;
+    }
+    writer.finish().map_err(failed)?;
+    out.flush().map_err(failed)?;
+    std::fs::rename(&partial, path).map_err(failed)
+}
+
+fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, DataError> {
+    let wrong = |message: String| DataError::new(name, format!("{key} {message}"));
+    let [r, c] = *array.shape.as_slice() else {
+        return Err(wrong(format!("has shape {:?}, expected ({rows}, k)", array.shape)));
+    };
+    if r != rows || c == 0 || c > r {
+        return Err(wrong(format!("has shape ({r}, {c}), expected ({rows}, k) with k from 1 to {rows}")));
+    }
+    if let Some((at, value)) = array.first(|value| !value.is_finite()) {
+        return Err(wrong(format!("at {at:?}: found {value:?}, expected a finite number")));
+    }
+    Ok(Matrix::from_row_slice(r, c, &array.values))
+}
+
+/// An orthonormal basis of the span of the columns.
+pub fn basis(b: &Matrix, name: &str, key: &str) -> Result<Matrix, DataError> {
+    // The size of the numbers says nothing about the span, and their squares may not be f64 any more.
+    let largest = b.amax();
+    let scaled = if largest > 0.0 { b / largest } else { b.clone() };
+    orthonormal(&scaled).map_err(|error| {
+        let (rows, columns) = b.shape();
+        DataError::new(name, format!("{key} ({rows}, {columns}): {error}"))
+    })
+}

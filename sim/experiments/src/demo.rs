@@ -1,0 +1,112 @@
+//! The run without arguments: the bundled smartwatch recordings, FedRep beside its baselines, all folds and
+//! several seeds, two tables and a report.
+
+pub mod choose;
+mod measure;
+mod memory;
+mod scaled;
+mod tables;
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+pub use measure::{PARTS, Part};
+
+use fedspan_sim_core::progress::Progress;
+use fedspan_sim_core::report::files::{WriteError, make_directory, remove_run, write_json, write_text};
+use fedspan_sim_core::report::html::Page;
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::run::RunError;
+use fedspan_sim_core::scenario::Scenario;
+
+/// Why the demo failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// A built-in scenario is broken.
+    #[error(transparent)]
+    Scenario(#[from] fedspan_engine::config::Problem),
+    /// A run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The recorded settings, or the choice of new ones.
+    #[error("the demo's settings: {0}")]
+    Choice(String),
+    /// The report could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// What the demo has to say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shown {
+    /// Tables, memory, and where the report is.
+    pub text: String,
+    /// The tables, in Markdown.
+    pub markdown: String,
+    /// Ended by the user; the tables hold what was finished.
+    pub interrupted: bool,
+}
+
+impl Shown {
+    /// What to say where the user ended it.
+    #[must_use]
+    pub fn interruption(&self) -> Option<&'static str> {
+        match (self.interrupted, self.text.is_empty()) {
+            (false, _) => None,
+            (true, false) => Some("interrupted; the tables hold what was finished"),
+            (true, true) => Some("interrupted; nothing was finished"),
+        }
+    }
+}
+
+/// Runs the demo and writes `summary.json` and `report.html` into `out`. `stop` ends it early.
+///
+/// # Errors
+/// [`DemoError`].
+pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Shown, DemoError> {
+    let began = Instant::now();
+    let measured = measure::all(stop, progress)?;
+    let interrupted = measured.iter().any(|part| part.interrupted);
+    let tables: Vec<_> = measured.iter().filter(|part| !part.cases.is_empty()).map(tables::table).collect();
+    let mut text = String::new();
+    let markdown: Vec<String> = tables.iter().map(Table::markdown).collect();
+    let markdown = markdown.join("\n");
+    for table in &tables {
+        text.push_str(&table.text());
+        text.push('\n');
+    }
+    if tables.is_empty() {
+        return Ok(Shown { text, markdown, interrupted });
+    }
+    let memory = memory::story();
+    let notes = [tables::method_note(), memory];
+    for note in &notes {
+        text.push_str(&fedspan_sim_core::report::table::wrap(note, 0, 110));
+    }
+    make_directory(out)?;
+    remove_run(out)?;
+    let wall_s = began.elapsed().as_secs_f64();
+    write_json(&out.join("summary.json"), &tables::summary(&measured, wall_s))?;
+    let page = Page {
+        title: "A fleet of smartwatches learns one representation".to_owned(),
+        intro: "People who come after training label one window per exercise; what the others have learned \
+                together does the rest. Measured in this run, on recordings of ten people."
+            .to_owned(),
+        tables,
+        curves: measured.iter().map(tables::curves).collect(),
+        notes: notes.to_vec(),
+        texts: PARTS
+            .iter()
+            .map(|part| {
+                let text = Scenario::built_in(part.name).unwrap_or_default();
+                (format!("Scenario: {}", part.name), text.to_owned())
+            })
+            .collect(),
+        ..Page::default()
+    };
+    let report = out.join("report.html");
+    write_text(&report, &page.html())?;
+    text.push_str(&format!("\n{wall_s:.1} s. Report: {}\n", report.display()));
+    Ok(Shown { text, markdown, interrupted })
+}

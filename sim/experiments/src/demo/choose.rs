@@ -1,0 +1,372 @@
+//! Choosing the demo's settings, anew in every fold and without the people or the windows that test them:
+//! the two who are held out of the fold do not exist, and of the others' training halves the last part is
+//! scored. Two of the eight are held out in turn; they label one window per exercise, like the real ones.
+//!
+//! The choice is recorded in `chosen.json`, from which the demo runs; `fedspan-sim choose` makes it again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fedspan_protocol::message::{HeadSolve, Numeric};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::measure::{FOLDS, PARTS, Part, WEIGHTS, mean, pooled_newcomers, prepare, ridge};
+use super::{DemoError, Progress, scaled};
+use fedspan_sim_core::data::{Client, Dataset, watch};
+use fedspan_sim_core::evaluate::{self, average};
+use fedspan_sim_core::run::{RunError, Unwatched};
+use fedspan_sim_core::scenario::{DataSection, Scenario};
+
+/// Fraction of each training half that is scored.
+const VALIDATION: f64 = 0.4;
+/// Groups of two among the eight who are left.
+const INNER_FOLDS: usize = 4;
+/// Draws of the windows that a held-out person labels, and of their programme.
+const DRAWS: u64 = 10;
+
+/// What is tried. The order decides between equals: smaller and simpler first.
+const WIDTHS: [usize; 3] = [8, 16, 24];
+const STEPS: [f64; 2] = [0.5, 1.0];
+const HEAD_SAMPLES: [usize; 2] = [1, 2];
+const RIDGES: [f32; 7] = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0];
+
+static RECORDED: &str = include_str!("chosen.json");
+
+/// Which features of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Features {
+    /// Those that the client computes on a device.
+    Device,
+    /// Logarithms of the spreads, and other weights: they suit people better who learn alone.
+    Logarithmic,
+}
+
+/// A setting of FedRep and what it scored.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FedRepChoice {
+    /// Width of the representation.
+    pub k: usize,
+    /// Step size of the representation.
+    pub step_size: f64,
+    /// Windows per class that a training round's head is fitted on.
+    pub head_samples_per_class: usize,
+    /// Ridge of the final heads.
+    pub final_ridge: f32,
+    /// Mean accuracy of held-out people on validation windows.
+    pub validation: f64,
+}
+
+/// A ridge and what it scored.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RidgeChoice {
+    /// How often a newcomer's label counts; 1 where that is not a choice.
+    pub weight: usize,
+    /// The ridge.
+    pub ridge: f32,
+    /// Mean accuracy on validation windows.
+    pub validation: f64,
+}
+
+/// Everything that is chosen for one fold of one part.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Which people are held out.
+    pub fold: usize,
+    /// FedRep on the features that a device computes,
+    pub fedrep: FedRepChoice,
+    /// and on the others.
+    pub fedrep_logarithmic: FedRepChoice,
+    /// A new wearer's own model on the device's features,
+    pub local: RidgeChoice,
+    /// and on the others.
+    pub local_logarithmic: RidgeChoice,
+    /// A training wearer's own model.
+    pub local_trained: RidgeChoice,
+    /// The pooled model, new labels counting once,
+    pub pooled: RidgeChoice,
+    /// new labels counting more,
+    pub pooled_weighted: RidgeChoice,
+    /// and for those who trained.
+    pub pooled_trained: RidgeChoice,
+}
+
+/// The choices of one part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choices {
+    /// The scenario's name.
+    pub scenario: String,
+    /// One a fold.
+    pub folds: Vec<Choice>,
+}
+
+impl Choice {
+    /// FedRep on one of the sets of features.
+    #[must_use]
+    pub fn fedrep(&self, features: Features) -> FedRepChoice {
+        match features {
+            Features::Device => self.fedrep,
+            Features::Logarithmic => self.fedrep_logarithmic,
+        }
+    }
+
+    /// The recorded choice.
+    ///
+    /// # Errors
+    /// [`DemoError::Choice`]; never, short of a broken build.
+    pub fn recorded(part: &Part, fold: usize) -> Result<Self, DemoError> {
+        let all: Vec<Choices> =
+            serde_json::from_str(RECORDED).map_err(|error| DemoError::Choice(error.to_string()))?;
+        let of_part = all.iter().find(|choices| choices.scenario == part.name);
+        let found = of_part.and_then(|choices| choices.folds.iter().find(|choice| choice.fold == fold));
+        found.copied().ok_or_else(|| DemoError::Choice(format!("{} has no fold {fold}", part.name)))
+    }
+}
+
+impl FedRepChoice {
+    /// As changes of the scenario.
+    #[must_use]
+    pub fn changes(&self) -> Vec<String> {
+        vec![
+            format!("model.k={}", self.k),
+            format!("algorithm.step_size={:?}", self.step_size),
+            format!("data.head_samples_per_class={}", self.head_samples_per_class),
+            format!("algorithm.final_ridge={:?}", self.final_ridge),
+        ]
+    }
+}
+
+/// Chooses for all parts and folds. `None` where the user ended it.
+///
+/// # Errors
+/// [`DemoError::Run`].
+pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choices>>, DemoError> {
+    let tried = Tried::all();
+    let mut chosen = Vec::new();
+    for part in &PARTS {
+        let mut folds = Vec::new();
+        for fold in 0..FOLDS {
+            let Some(choice) = choose(&tried, part, fold, PARTS.len() * FOLDS, stop, progress)? else {
+                return Ok(None);
+            };
+            folds.push(choice);
+        }
+        chosen.push(Choices { scenario: part.name.to_owned(), folds });
+    }
+    Ok(Some(chosen))
+}
+
+/// One trained representation's settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// What it is trained on.
+    pub features: Features,
+    /// Width.
+    pub k: usize,
+    /// Step size.
+    pub step_size: f64,
+    /// Windows per class that a training round's head is fitted on.
+    pub head_samples_per_class: usize,
+}
+
+impl Candidate {
+    fn all() -> Vec<Self> {
+        let mut candidates = Vec::new();
+        for features in [Features::Device, Features::Logarithmic] {
+            for k in WIDTHS {
+                for step_size in STEPS {
+                    let of = |head_samples_per_class| Self { features, k, step_size, head_samples_per_class };
+                    candidates.extend(HEAD_SAMPLES.map(of));
+                }
+            }
+        }
+        candidates
+    }
+}
+
+/// What is tried, in the order that decides between equals.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tried {
+    /// FedRep, each with every ridge of the final heads.
+    pub fedrep: Vec<Candidate>,
+    /// Baselines: how often a newcomer's label counts (1 where that is not a choice), and the ridge.
+    pub baselines: Vec<(usize, f32)>,
+}
+
+impl Tried {
+    /// Everything.
+    #[must_use]
+    pub fn all() -> Self {
+        let weights = [1].into_iter().chain(WEIGHTS);
+        Self {
+            fedrep: Candidate::all(),
+            baselines: weights.flat_map(|weight| RIDGES.map(|ridge| (weight, ridge))).collect(),
+        }
+    }
+}
+
+/// Chooses for one fold of one part; `whole` folds are chosen for altogether. `None` where the user ended it.
+///
+/// # Errors
+/// [`DemoError::Run`].
+pub fn choose(
+    tried: &Tried,
+    part: &Part,
+    fold: usize,
+    whole: usize,
+    stop: &AtomicBool,
+    progress: &dyn Progress,
+) -> Result<Option<Choice>, DemoError> {
+    let candidates = &tried.fedrep;
+    let inner: Vec<Inner> = (0..INNER_FOLDS).map(|i| Inner::new(part, fold, i)).collect::<Result<_, _>>()?;
+    let of = (whole * candidates.len() * INNER_FOLDS) as u64;
+    let what = format!("{}: fold {}", part.name, fold + 1);
+    let jobs: Vec<(Candidate, &Inner)> =
+        candidates.iter().flat_map(|candidate| inner.iter().map(move |inner| (*candidate, inner))).collect();
+    // For each candidate and inner fold: one accuracy a ridge.
+    let scored: Result<Vec<Option<Vec<f64>>>, DemoError> = jobs
+        .par_iter()
+        .map(|(candidate, inner)| {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let accuracies = inner.fedrep(*candidate)?;
+            progress.advance(1, of, &what);
+            Ok(Some(accuracies))
+        })
+        .collect();
+    let Some(scored) = scored?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let fedrep = |features: Features| {
+        let all = candidates.iter().zip(scored.chunks(INNER_FOLDS));
+        let own =
+            all.filter(|(candidate, _)| candidate.features == features).flat_map(|(candidate, folds)| {
+                RIDGES.iter().enumerate().map(move |(r, final_ridge)| {
+                    let each: Vec<f64> = folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
+                    let Candidate { k, step_size, head_samples_per_class, .. } = *candidate;
+                    let validation = mean(&each).unwrap_or(0.0);
+                    FedRepChoice {
+                        k,
+                        step_size,
+                        head_samples_per_class,
+                        final_ridge: *final_ridge,
+                        validation,
+                    }
+                })
+            });
+        first_best(own, |choice| choice.validation)
+    };
+    // The baselines train nothing in rounds; each scores one weight and ridge on one inner fold.
+    let baseline = |weighted: bool, score: &(dyn Fn(&Inner, usize, HeadSolve) -> Option<f64> + Sync)| {
+        let own = tried.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
+        let pairs: Vec<(usize, f32)> = own.copied().collect();
+        let scored: Vec<RidgeChoice> = pairs
+            .par_iter()
+            .map(|&(weight, r)| {
+                let each: Vec<f64> =
+                    inner.iter().filter_map(|inner| score(inner, weight, ridge(r))).collect();
+                RidgeChoice { weight, ridge: r, validation: mean(&each).unwrap_or(0.0) }
+            })
+            .collect();
+        first_best(scored.into_iter(), |choice| choice.validation)
+    };
+    let local = |data: fn(&Draw) -> &Dataset| {
+        baseline(false, &move |inner, _, solve| {
+            inner.over_draws(|draw| local_accuracy(data(draw), &data(draw).newcomers, solve))
+        })
+    };
+    let pooled = |weighted: bool| {
+        baseline(weighted, &|inner, weight, solve| {
+            inner.over_draws(|draw| pooled_newcomers(&draw.device, weight, solve))
+        })
+    };
+    let of_first = |inner: &Inner, score: &dyn Fn(&Dataset) -> Option<f64>| {
+        inner.draws.first().and_then(|draw| score(&draw.device))
+    };
+    let chosen = (|| {
+        Some(Choice {
+            fold,
+            fedrep: fedrep(Features::Device)?,
+            fedrep_logarithmic: fedrep(Features::Logarithmic)?,
+            local: local(|draw| &draw.device)?,
+            local_logarithmic: local(|draw| &draw.logarithmic)?,
+            local_trained: baseline(false, &|inner, _, solve| {
+                of_first(inner, &|data| local_accuracy(data, &data.clients, solve))
+            })?,
+            pooled: pooled(false)?,
+            pooled_weighted: pooled(true)?,
+            pooled_trained: baseline(false, &|inner, _, solve| {
+                of_first(inner, &|data| evaluate::pooled(data, &[], 0, &data.clients, solve).accuracy)
+            })?,
+        })
+    })();
+    chosen.map(Some).ok_or_else(|| DemoError::Choice("nothing was tried".to_owned()))
+}
+
+fn first_best<T>(all: impl Iterator<Item = T>, score: fn(&T) -> f64) -> Option<T> {
+    all.reduce(|best, next| if score(&next) > score(&best) { next } else { best })
+}
+
+fn local_accuracy(data: &Dataset, clients: &[Client], solve: HeadSolve) -> Option<f64> {
+    average(&evaluate::local_only(data, clients, solve)).accuracy
+}
+
+/// The same people with one draw of labels and programmes, in both sets of features.
+struct Draw {
+    device: Dataset,
+    logarithmic: Dataset,
+}
+
+/// One inner fold.
+struct Inner {
+    part: Part,
+    fold: usize,
+    inner: usize,
+    draws: Vec<Draw>,
+}
+
+impl Inner {
+    fn new(part: &Part, fold: usize, inner: usize) -> Result<Self, DemoError> {
+        let scenario = Self::scenario(part, fold, inner, &[])?;
+        let DataSection::Watch(settings) = &scenario.data else {
+            return Err(DemoError::Choice(format!("{} is not about the recordings", part.name)));
+        };
+        let draw = |index: u64| {
+            let seed = scenario.seed + index;
+            Ok(Draw {
+                device: watch::dataset(settings, seed).map_err(RunError::from)?,
+                logarithmic: scaled::dataset(settings, seed).map_err(RunError::from)?,
+            })
+        };
+        let draws = (0..DRAWS).map(draw).collect::<Result<_, DemoError>>()?;
+        Ok(Self { part: *part, fold, inner, draws })
+    }
+
+    fn scenario(part: &Part, fold: usize, inner: usize, more: &[String]) -> Result<Scenario, DemoError> {
+        let mut changes = more.to_vec();
+        changes.push(format!("split.validation={VALIDATION:?}"));
+        changes.push(format!("split.validation_fold={inner}"));
+        part.scenario(fold, &changes)
+    }
+
+    fn over_draws(&self, score: impl Fn(&Draw) -> Option<f64>) -> Option<f64> {
+        mean(&self.draws.iter().filter_map(score).collect::<Vec<_>>())
+    }
+
+    /// Trains a representation and scores newcomers' heads on it, with every ridge.
+    fn fedrep(&self, candidate: Candidate) -> Result<Vec<f64>, DemoError> {
+        let Candidate { features, k, step_size, head_samples_per_class } = candidate;
+        let settings =
+            FedRepChoice { k, step_size, head_samples_per_class, final_ridge: 0.0, validation: 0.0 };
+        let scenario = Self::scenario(&self.part, self.fold, self.inner, &settings.changes())?;
+        let job = prepare(&scenario, scenario.seed, features)?;
+        let outcome = job.run(&mut Unwatched)?;
+        let basis = outcome.representation.map(|b| fedspan_engine::linalg::to_f32(&b)).unwrap_or_default();
+        let shape = evaluate::shape_of(&job.dataset, k);
+        let accuracy = |r: f32| {
+            self.over_draws(|draw| {
+                let data = if features == Features::Device { &draw.device } else { &draw.logarithmic };
+                average(&evaluate::personal(&data.newcomers, &basis, shape, ridge(r), Numeric::F32)).accuracy
+            })
+        };
+        Ok(RIDGES.iter().map(|r| accuracy(*r).unwrap_or(0.0)).collect())
+    }
+}

@@ -1,0 +1,56 @@
+//! The RAM that the client of the demo takes.
+
+use fedspan_client::features::{FEATURES, WindowFeatures};
+use fedspan_client::session::Config;
+use fedspan_client::store::NoStore;
+use fedspan_client::{Linear, Recording, Session, Workspace};
+use rand_chacha::ChaCha8Rng;
+
+use fedspan_sim_core::data::watch::{EXERCISES, PROGRAMME_MAX};
+
+/// The widest representation that a fold chooses.
+const WIDTH: usize = 24;
+/// Bytes that the driver of a link reads at once.
+const READ: usize = 64;
+
+/// Bytes of the model, of the session around it, of the link's buffers, and of what makes features of samples.
+fn sizes<const C: usize>() -> [usize; 4] {
+    type Whole<const C: usize> =
+        Session<Linear<Workspace<FEATURES, WIDTH, C>>, Recording<'static>, NoStore, ChaCha8Rng>;
+    let config = Config::new(0);
+    let model = size_of::<Workspace<FEATURES, WIDTH, C>>();
+    let link = usize::from(config.frame_limit) + config.transmit_capacity() + READ;
+    [model, size_of::<Whole<C>>() - model, link, size_of::<WindowFeatures>()]
+}
+
+/// In words.
+#[must_use]
+pub fn story() -> String {
+    let [model, session, link, extractor] = sizes::<EXERCISES>();
+    let total = model + session + link + extractor;
+    let programmes: usize = sizes::<PROGRAMME_MAX>().iter().sum();
+    format!(
+        "RAM of the same client on a device at the widest choice: {total} bytes = model {model} ({FEATURES} features, width \
+         {WIDTH}, {EXERCISES} outputs: all that training needs) + session {session} (with its random \
+         generator; as compiled for this machine) + link buffers {link} (frames of 256 bytes) + window features \
+         {extractor} (one window as it comes in); with the {PROGRAMME_MAX} outputs of a programme {programmes}. \
+         The stack is not included, nor are samples: they may stay in flash."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_story_names_every_part_of_its_sum() {
+        let story = story();
+        let parts = sizes::<EXERCISES>();
+        let names = ["model", "session", "link buffers", "window features"];
+        for (name, bytes) in names.into_iter().zip(parts) {
+            assert!(story.contains(&format!("{name} {bytes} (")), "{name} {bytes}: {story}");
+        }
+        assert!(story.contains(&format!("{} bytes = ", parts.iter().sum::<usize>())), "{story}");
+        assert!(story.contains("stack is not included"), "{story}");
+    }
+}

@@ -1,0 +1,285 @@
+//! The demo's tables. Every sentence about who is ahead comes from the numbers.
+
+use serde::Serialize;
+
+use super::measure::{Case, FOLDS, Finished, Measured, Method, SEEDS, mean};
+use fedspan_sim_core::report::plot::Series;
+use fedspan_sim_core::report::table::{Table, bytes};
+
+/// How all of it was measured.
+pub fn method_note() -> String {
+    "trained, new: accuracy of each wearer's model on own test windows, of those who trained and of \
+         those who came later with one labelled window per exercise (the same windows for all methods). \
+         Features are the 57 that the client computes on a device; the logarithmic ones, of the same windows, \
+         suit people better who learn alone. \
+         Bytes per wearer, over all rounds; of pooled models: the windows' features up, the model down. \
+         Windows of 2 s overlap by half. The first half of every series trains, the second tests; the \
+         three windows between them are dropped, which leaves 2 s that are in neither. Each fold holds out \
+         two of ten people with both wrists; they label one window per exercise from their training half. \
+         k, step size, weights and every ridge, the baselines' too, are chosen anew in each fold, without \
+         the people and windows that test it: `fedspan-sim choose` does it again. FedAvg's step size is \
+         the best of several for the training wearers' loss; it runs with one seed."
+        .to_owned()
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Self::FedRep => "FedRep",
+            Self::FedRepLogarithmic => "FedRep, logarithmic features",
+            Self::FedAvg => "FedAvg, one model, no labels",
+            Self::Local => "local-only, same features",
+            Self::LocalLogarithmic => "local-only, logarithmic features",
+            Self::Pooled => "pooled",
+            Self::PooledWeighted => "pooled, new labels weigh more",
+        }
+    }
+
+    fn leaves(self) -> &'static str {
+        match self {
+            Self::FedRep | Self::FedRepLogarithmic => "gradients",
+            Self::FedAvg => "the model",
+            Self::Local | Self::LocalLogarithmic => "nothing",
+            Self::Pooled | Self::PooledWeighted => "all windows",
+        }
+    }
+
+    fn key(self) -> &'static str {
+        match self {
+            Self::FedRep => "fedrep",
+            Self::FedAvg => "fedavg",
+            Self::Local => "local_only",
+            Self::LocalLogarithmic => "local_only_logarithmic",
+            Self::FedRepLogarithmic => "fedrep_logarithmic",
+            Self::Pooled => "pooled",
+            Self::PooledWeighted => "pooled_weighted",
+        }
+    }
+}
+
+/// A mean with its spread.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Accuracy {
+    mean: f64,
+    /// Standard deviation of the folds' means.
+    sd_folds: f64,
+    /// Least and largest fold.
+    range_folds: [f64; 2],
+    /// Standard deviation of the seeds' means, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sd_seeds: Option<f64>,
+    #[serde(skip)]
+    folds: Vec<f64>,
+}
+
+impl Accuracy {
+    fn of(cases: &[Case], method: Method, value: fn(&Measured) -> Option<f64>) -> Option<Self> {
+        let find = |case: &Case| case.measured.iter().find(|m| m.method == method).and_then(value);
+        let group = |group: fn(&Case) -> usize, index: usize| {
+            mean(&cases.iter().filter(|case| group(case) == index).filter_map(find).collect::<Vec<_>>())
+        };
+        let folds: Vec<f64> = (0..FOLDS).filter_map(|fold| group(|case| case.fold, fold)).collect();
+        let seeds: Vec<f64> = (0..SEEDS).filter_map(|seed| group(|case| case.seed, seed)).collect();
+        let least = folds.iter().copied().fold(f64::INFINITY, f64::min);
+        let largest = folds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Some(Self {
+            mean: mean(&folds)?,
+            sd_folds: deviation(&folds),
+            range_folds: [least, largest],
+            sd_seeds: (seeds.len() > 1).then(|| deviation(&seeds)),
+            folds,
+        })
+    }
+}
+
+/// Standard deviation with n - 1; 0 for fewer than two.
+#[allow(clippy::cast_precision_loss, reason = "a count")]
+fn deviation(values: &[f64]) -> f64 {
+    let Some(mean) = mean(values) else { return 0.0 };
+    let squares: f64 = values.iter().map(|v| (v - mean) * (v - mean)).sum();
+    (squares / (values.len().max(2) - 1) as f64).sqrt()
+}
+
+/// One method of one table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Row {
+    #[serde(skip)]
+    method: Method,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accuracy: Option<Accuracy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accuracy_new_clients: Option<Accuracy>,
+    /// Up and down, per wearer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_wearer: Option<[f64; 2]>,
+    /// Up and down, per new wearer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_new_wearer: Option<[f64; 2]>,
+}
+
+/// In the order of the tables.
+const METHODS: [Method; 7] = [
+    Method::FedRep,
+    Method::FedRepLogarithmic,
+    Method::FedAvg,
+    Method::Local,
+    Method::LocalLogarithmic,
+    Method::Pooled,
+    Method::PooledWeighted,
+];
+
+fn rows(part: &Finished) -> Vec<Row> {
+    let present = |method: &Method| {
+        part.cases.first().is_some_and(|case| case.measured.iter().any(|m| m.method == *method))
+    };
+    let row = |method: Method| {
+        let bytes = |value: fn(&Measured) -> Option<(f64, f64)>| {
+            let all: Vec<(f64, f64)> = part
+                .cases
+                .iter()
+                .flat_map(|case| &case.measured)
+                .filter(|m| m.method == method)
+                .filter_map(value)
+                .collect();
+            let up = mean(&all.iter().map(|b| b.0).collect::<Vec<_>>())?;
+            let down = mean(&all.iter().map(|b| b.1).collect::<Vec<_>>())?;
+            Some([up, down])
+        };
+        Row {
+            method,
+            accuracy: Accuracy::of(&part.cases, method, |m| m.trained),
+            accuracy_new_clients: Accuracy::of(&part.cases, method, |m| m.new),
+            bytes_per_wearer: bytes(|m| m.bytes),
+            bytes_per_new_wearer: bytes(|m| m.new_bytes),
+        }
+    };
+    METHODS.into_iter().filter(present).map(row).collect()
+}
+
+/// The table of one part.
+pub fn table(part: &Finished) -> Table {
+    let rows = rows(part);
+    let dash = || "-".to_owned();
+    let both = |value: Option<[f64; 2]>| {
+        value.map_or_else(dash, |[up, down]| {
+            let (up, down) = (bytes(up), bytes(down));
+            // One unit is enough where both have it.
+            match (up.split_once(' '), down.split_once(' ')) {
+                (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} / {down}"),
+                _ => format!("{up} / {down}"),
+            }
+        })
+    };
+    let cells = |row: &Row| {
+        let new = row.accuracy_new_clients.as_ref();
+        vec![
+            row.method.name().to_owned(),
+            row.accuracy.as_ref().map_or_else(dash, |a| format!("{:.3}", a.mean)),
+            new.map_or_else(dash, |a| format!("{:.3}", a.mean)),
+            new.map_or_else(dash, |a| {
+                format!("{:.3} [{:.3}, {:.3}]", a.sd_folds, a.range_folds[0], a.range_folds[1])
+            }),
+            new.and_then(|a| a.sd_seeds).map_or_else(dash, |sd| format!("{sd:.3}")),
+            both(row.bytes_per_wearer),
+            both(row.bytes_per_new_wearer),
+            row.method.leaves().to_owned(),
+        ]
+    };
+    let what = if part.part.shared_labels {
+        "Shared labels: everyone does the same seven exercises"
+    } else {
+        "Programmes: everyone has three to five exercises, numbered in an order of their own"
+    };
+    let kept = if part.interrupted {
+        format!("; interrupted, {} of {} runs", part.cases.len(), FOLDS * SEEDS)
+    } else {
+        String::new()
+    };
+    let columns = [
+        "method",
+        "trained",
+        "new",
+        "sd [range] of folds",
+        "sd seeds",
+        "bytes up / down",
+        "new: up / down",
+        "leaves the device",
+    ];
+    let mut notes = Vec::new();
+    notes.extend(verdict("New wearers", &rows, |row| row.accuracy_new_clients.as_ref()));
+    notes.extend(verdict("Wearers who trained", &rows, |row| row.accuracy.as_ref()));
+    Table {
+        title: format!("{what} ({FOLDS} folds x {SEEDS} seeds{kept})"),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(cells).collect(),
+        notes,
+    }
+}
+
+/// Who is ahead, and where FedRep stands against everyone else.
+fn verdict(who: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) -> Option<String> {
+    let scored: Vec<(&Row, &Accuracy)> = rows.iter().filter_map(|row| pick(row).map(|a| (row, a))).collect();
+    let (best, top) = scored.iter().max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))?;
+    let (_, own) = scored.iter().find(|(row, _)| row.method == Method::FedRep)?;
+    let against = |(row, other): &&(&Row, &Accuracy)| {
+        let ahead = own.folds.iter().zip(&other.folds).filter(|(a, b)| a > b).count();
+        let (difference, folds) = (own.mean - other.mean, own.folds.len());
+        format!("{difference:+.3} against {} (ahead in {ahead} of {folds} folds)", row.method.name())
+    };
+    let others: Vec<String> =
+        scored.iter().filter(|(row, _)| row.method != Method::FedRep).map(|pair| against(&pair)).collect();
+    let lead = format!("{who}: the highest accuracy is that of {} ({:.3}", best.method.name(), top.mean);
+    let lead = match best.method.leaves() {
+        "all windows" => format!("{lead}; it needs everyone's windows and labels in one place)."),
+        _ => format!("{lead})."),
+    };
+    Some(format!("{lead} FedRep: {}.", others.join("; ")))
+}
+
+/// The accuracy of those who train, round by round.
+pub fn curves(part: &Finished) -> (String, Vec<Series>) {
+    let runs = part.cases.iter().map(|case| case.curve.clone()).collect();
+    let heading =
+        format!("FedRep, {}: wearers who train, every fold and seed, and their median", part.part.name);
+    (heading, vec![Series { label: part.part.name.to_owned(), runs }])
+}
+
+/// `summary.json` of the demo.
+#[derive(Serialize)]
+pub struct Summary {
+    version: &'static str,
+    scenarios: Vec<PartSummary>,
+    timing: Timing,
+}
+
+#[derive(Serialize)]
+struct PartSummary {
+    scenario: &'static str,
+    runs: usize,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    interrupted: bool,
+    methods: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct Timing {
+    wall_s: f64,
+}
+
+/// The tables' figures, unrounded.
+pub fn summary(parts: &[Finished], wall_s: f64) -> Summary {
+    let part = |part: &Finished| PartSummary {
+        scenario: part.part.name,
+        runs: part.cases.len(),
+        interrupted: part.interrupted,
+        methods: rows(part)
+            .iter()
+            .filter_map(|row| Some((row.method.key().to_owned(), serde_json::to_value(row).ok()?)))
+            .collect(),
+    };
+    Summary {
+        version: env!("CARGO_PKG_VERSION"),
+        scenarios: parts.iter().map(part).collect(),
+        timing: Timing { wall_s },
+    }
+}

@@ -1,0 +1,171 @@
+//! What is trained: low-rank factors beside query and value of every layer, and a linear head (Hu et al. 2021).
+//!
+//! Tensors have the names, shapes and files of Hugging Face's PEFT, so that what averages files averages these, and PEFT loads
+//! the result.
+
+use std::ops::Range;
+use std::path::Path;
+
+use fedspan_adapters::files::Role;
+use fedspan_engine::random::{Purpose, stream};
+use serde_json::json;
+
+use super::tensors::{self, Tensors};
+use super::{EncoderError, Shape};
+use fedspan_sim_core::report::files::write_json;
+
+/// Negative and positive.
+pub const CLASSES: usize = 2;
+
+/// What `lora_alpha` is in terms of the rank.
+const ALPHA_PER_RANK: usize = 2;
+
+/// The module that an adapter stands beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The query of attention.
+    Query,
+    /// The value of attention.
+    Value,
+}
+
+/// One tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// As files have it.
+    pub name: String,
+    /// Of its rows.
+    pub shape: Vec<usize>,
+    /// Where it lies among the values.
+    pub range: Range<usize>,
+    /// What it is.
+    pub role: Role,
+}
+
+/// Factors and head, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// r, rank of the factors.
+    pub rank: usize,
+    /// d, width of the encoder.
+    pub hidden: usize,
+    /// All tensors: of each layer query's down (r x d) and up (d x r) and value's, then the head (2 x d) and its bias.
+    pub values: Vec<f32>,
+    /// Where each lies.
+    pub parts: Vec<Part>,
+}
+
+impl Adapter {
+    /// All zeros.
+    #[must_use]
+    pub fn zeros(shape: &Shape, rank: usize) -> Self {
+        let d = shape.hidden;
+        let mut parts: Vec<Part> = Vec::new();
+        let mut add = |name: String, shape: Vec<usize>, role| {
+            let begin = parts.last().map_or(0, |part| part.range.end);
+            let length: usize = shape.iter().product();
+            parts.push(Part { name, shape, range: begin..begin + length, role });
+        };
+        for layer in 0..shape.layers {
+            for target in ["query", "value"] {
+                let module = format!("base_model.model.bert.encoder.layer.{layer}.attention.self.{target}");
+                add(format!("{module}.lora_A.weight"), vec![rank, d], Role::Down);
+                add(format!("{module}.lora_B.weight"), vec![d, rank], Role::Up);
+            }
+        }
+        add("base_model.model.classifier.weight".to_owned(), vec![CLASSES, d], Role::Saved);
+        add("base_model.model.classifier.bias".to_owned(), vec![CLASSES], Role::Saved);
+        let length = parts.last().map_or(0, |part| part.range.end);
+        Self { rank, hidden: d, values: vec![0.0; length], parts }
+    }
+
+    /// As PEFT and torch begin: down factors and head uniform within 1 / sqrt(d), up factors zero.
+    #[must_use]
+    pub fn start(shape: &Shape, rank: usize, seed: u64) -> Self {
+        let mut adapter = Self::zeros(shape, rank);
+        let mut random = stream(seed, Purpose::Network, 0);
+        let within = 1.0 / (shape.hidden as f64).sqrt();
+        for part in adapter.parts.iter().filter(|part| part.role != Role::Up) {
+            for value in &mut adapter.values[part.range.clone()] {
+                #[allow(clippy::cast_possible_truncation, reason = "rounded")]
+                let drawn = ((2.0 * random.uniform() - 1.0) * within) as f32;
+                *value = drawn;
+            }
+        }
+        adapter
+    }
+
+    /// What `B A` is multiplied with: alpha / r.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        ALPHA_PER_RANK as f32
+    }
+
+    /// Where down (r x d) and up (d x r) factor of a target lie.
+    #[must_use]
+    pub fn factors(&self, layer: usize, target: Target) -> [Range<usize>; 2] {
+        let size = self.rank * self.hidden;
+        let begin = (4 * layer + if target == Target::Query { 0 } else { 2 }) * size;
+        [begin..begin + size, begin + size..begin + 2 * size]
+    }
+
+    /// Where the head lies: 2 x d, and its bias.
+    #[must_use]
+    pub fn head(&self) -> [Range<usize>; 2] {
+        let end = self.values.len();
+        let middle = end - CLASSES;
+        [middle - CLASSES * self.hidden..middle, middle..end]
+    }
+
+    /// Writes a safetensors file.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), EncoderError> {
+        let tensors: Vec<_> = self
+            .parts
+            .iter()
+            .map(|part| (part.name.clone(), part.shape.clone(), &self.values[part.range.clone()]))
+            .collect();
+        tensors::write(path, &tensors)
+    }
+
+    /// Writes a directory in PEFT's layout.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn write_directory(&self, directory: &Path) -> Result<(), EncoderError> {
+        fedspan_sim_core::report::files::make_directory(directory)?;
+        write_json(&directory.join("adapter_config.json"), &self.config())?;
+        self.write(&directory.join("adapter_model.safetensors"))
+    }
+
+    fn config(&self) -> serde_json::Value {
+        json!({
+            "peft_type": "LORA",
+            "task_type": null,
+            "base_model_name_or_path": null,
+            "r": self.rank,
+            "lora_alpha": ALPHA_PER_RANK * self.rank,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": false,
+            "inference_mode": true,
+            "target_modules": ["query", "value"],
+            "modules_to_save": ["classifier"],
+        })
+    }
+
+    /// Reads a safetensors file into an adapter of these sizes.
+    ///
+    /// # Errors
+    /// What is not there or of another shape.
+    pub fn read(path: &Path, shape: &Shape, rank: usize) -> Result<Self, EncoderError> {
+        let file = Tensors::read(path)?;
+        let mut adapter = Self::zeros(shape, rank);
+        for part in &adapter.parts {
+            adapter.values[part.range.clone()].copy_from_slice(&file.get(&part.name, &part.shape)?);
+        }
+        Ok(adapter)
+    }
+}

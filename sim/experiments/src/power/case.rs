@@ -1,0 +1,215 @@
+//! One setting of FedPower and what comes of it: the distance after each exchange.
+
+use fedspan_client::privacy::{NoiseMultiplier, Seed, Settings, Variance, noise};
+use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, random_start};
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
+use fedspan_engine::participation::{Cohort, WithReplacement};
+use fedspan_engine::privacy::fedpower::{Calibration, Products};
+use fedspan_engine::privacy::{Delta, Epsilon, ParameterError, Releases};
+use fedspan_engine::{DeviceId, Participation};
+use fedspan_engine::{Tensor, Weighting};
+use fedspan_protocol::message::{PowerRows, PowerUpload, Task};
+use fedspan_protocol::tensor::{Encoding, Role};
+use serde::Serialize;
+
+use super::grams::Grams;
+use fedspan_sim_core::noise::{SLOT, secret};
+
+/// Grid points of one record's product per unit, where a device's are the finest.
+const GRID: f64 = 32_768.0;
+
+/// One setting.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Case {
+    /// r, columns of the iteration.
+    pub rank: usize,
+    /// T.
+    pub iterations: u16,
+    /// p.
+    pub local_steps: u16,
+    /// One iteration less from exchange to exchange.
+    pub decay: bool,
+    /// Whether devices are aligned.
+    pub procrustes: bool,
+    /// K / m, draws with replacement over devices; all devices once at 1.
+    pub participation: f64,
+    /// What is promised to each record; no noise without.
+    pub privacy: Option<Promise>,
+    /// Every device its own eigenspace and the mean of the projectors, instead.
+    pub one_shot: bool,
+}
+
+/// What is promised to each record.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Promise {
+    /// Epsilon.
+    pub epsilon: f64,
+    /// Delta.
+    pub delta: f64,
+    /// How the noise is found.
+    #[serde(serialize_with = "word")]
+    pub calibration: Calibration,
+}
+
+fn word<S: serde::Serializer>(calibration: &Calibration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(calibration.word())
+}
+
+/// A case that cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    /// There is no noise for what is promised.
+    #[error(transparent)]
+    Promise(#[from] ParameterError),
+    /// There is, and devices cannot add it.
+    #[error(transparent)]
+    Settings(#[from] fedspan_client::privacy::SettingsError),
+    /// There is, and it cannot be sampled.
+    #[error(transparent)]
+    Variance(#[from] fedspan_client::privacy::VarianceError),
+    /// No directions are left.
+    #[error(transparent)]
+    Rank(#[from] fedspan_engine::linalg::RankDeficient),
+}
+
+impl Case {
+    /// The standard deviation of the noise in the product of one record, whatever the number of records.
+    ///
+    /// # Errors
+    /// [`ParameterError`].
+    pub fn noise(&self) -> Result<Option<f64>, ParameterError> {
+        let Some(Promise { epsilon, delta, calibration }) = self.privacy else { return Ok(None) };
+        let products = Products::new(u32::try_from(self.rank).unwrap_or(u32::MAX), 1.0)?;
+        let releases = Releases::new(self.iterations.into())?;
+        products.noise(calibration, Epsilon::new(epsilon)?, Delta::new(delta)?, releases).map(Some)
+    }
+
+    /// Iterations that are done after each exchange.
+    #[must_use]
+    pub fn at(&self) -> Vec<u16> {
+        let sum = |sum: &mut u16, (steps, _): &(u16, PowerUpload)| {
+            *sum += steps;
+            Some(*sum)
+        };
+        self.parameters().exchanges().iter().scan(0, sum).collect()
+    }
+
+    /// The variance of a device's noise in squared units of its grid, and how many of these there are in 1: as the devices'
+    /// own mechanism has it, which bounds what rounding adds to the sensitivity. Where that is for more noise, without.
+    fn variance(&self, fleet: &Grams) -> Result<Option<(Variance, f64)>, CaseError> {
+        let Some(nu) = self.noise()? else { return Ok(None) };
+        let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let rows = fleet.samples.iter().max().map_or(1, |rows| u32::try_from(*rows).unwrap_or(u32::MAX));
+        let sensitivity = if self.rank == 1 { 1.0 } else { 2.0 };
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates, and is refused"
+        )]
+        let up = |square: f64| square.ceil() as u64;
+        let multiplier = NoiseMultiplier::from_square(up(nu * nu / sensitivity * 65_536.0));
+        let settings = multiplier.ok().and_then(|multiplier| Settings::new(multiplier, 0, rows, SLOT).ok());
+        Ok(Some(match settings {
+            Some(settings) => {
+                let grid = f64::from(1u32 << settings.grid());
+                (settings.variance(side(fleet.truth.nrows()), side(self.rank))?, grid)
+            }
+            None => (Variance::new(up(nu * nu * GRID * GRID), 1)?, GRID),
+        }))
+    }
+
+    fn parameters(&self) -> FedPowerParameters {
+        FedPowerParameters {
+            iterations: self.iterations,
+            local_steps: if self.one_shot { self.iterations } else { self.local_steps },
+            decay: self.decay,
+            procrustes: self.procrustes,
+            reference: None,
+            rows: PowerRows::Features,
+            download_encoding: Encoding::F32,
+            upload_encoding: Encoding::F32,
+            weighting: Weighting::Samples,
+            rule: if self.one_shot { Rule::ProjectorMean } else { Rule::Mean },
+        }
+    }
+
+    /// The distance (sine of the largest angle between the directions that are looked for and the span of the basis) at the
+    /// start and after each exchange. The seed is that of the noise, of the draws, and of the start.
+    ///
+    /// # Errors
+    /// [`CaseError`].
+    pub fn run(&self, fleet: &Grams, seed: u64) -> Result<Vec<f64>, CaseError> {
+        let variance = self.variance(fleet)?;
+        let start = random_start(fleet.truth.nrows(), self.rank, seed);
+        let mut server = FedPower::new(start, self.parameters());
+        let devices: Vec<DeviceId> = (0..fleet.grams.len() as u64).collect();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the fleet")]
+        let draws = (self.participation * devices.len() as f64).round().max(1.0) as usize;
+        let mut policy = WithReplacement { draws, seed };
+        let mut distances = vec![principal_angle_distance(server.representation(), &fleet.truth)];
+        for round in 1..=server.rounds_needed() {
+            let mut cohort = Cohort::of(devices.clone());
+            if self.participation < 1.0 {
+                cohort = policy.cohort(round, &devices);
+                if let Some(reference) = server.reference(&devices) {
+                    cohort.add_reference(reference);
+                }
+            }
+            let request = server.request();
+            for device in cohort.devices {
+                let private =
+                    variance.map(|(variance, grid)| (variance, 1.0 / grid, secret(seed, round, device)));
+                let tensors = answer(fleet, device, &request, private)?;
+                let draws = cohort.draws.get(&device).copied().unwrap_or(1);
+                server.absorb(device, Share { samples: fleet.declared(device), draws }, &tensors);
+            }
+            server.finish()?;
+            distances.push(principal_angle_distance(server.representation(), &fleet.truth));
+        }
+        Ok(distances)
+    }
+}
+
+/// What a device answers: the iterations that are asked for, with noise in every product.
+fn answer(
+    fleet: &Grams,
+    device: DeviceId,
+    request: &fedspan_engine::Request,
+    private: Option<(Variance, f64, Seed)>,
+) -> Result<Vec<Tensor>, CaseError> {
+    let (Task::FedPower { iterations, upload, .. }, [sent]) = (request.task, request.tensors.as_slice())
+    else {
+        return Ok(Vec::new());
+    };
+    let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
+    let index = usize::try_from(device).unwrap_or(usize::MAX);
+    let samples = fleet.samples.get(index).copied().unwrap_or(1);
+    let product = |z: &Matrix, iteration: u64| {
+        let mut y = fleet.product(index, z).unwrap_or_else(|| z.clone());
+        if let Some((variance, unit, seed)) = &private {
+            let (d, r) = y.shape();
+            for (row, column) in (0..d).flat_map(|row| (0..r).map(move |column| (row, column))) {
+                let coordinate = iteration * (d * r) as u64 + (row * r + column) as u64;
+                y[(row, column)] += noise(seed, coordinate, variance) as f64 * unit / samples as f64;
+            }
+        }
+        y
+    };
+    let mut y = product(&z, 0);
+    for iteration in 1..iterations.into() {
+        z = orthonormal(&y)?;
+        y = product(&z, iteration);
+    }
+    let tensor = |matrix: &Matrix| Tensor {
+        role: Role::Subspace,
+        rows: sent.rows,
+        cols: sent.cols,
+        values: to_f32(matrix),
+    };
+    Ok(match upload {
+        PowerUpload::Product => vec![tensor(&y)],
+        PowerUpload::ProductAndBasis => vec![tensor(&y), tensor(&z)],
+        _ => vec![tensor(&orthonormal(&y)?)],
+    })
+}

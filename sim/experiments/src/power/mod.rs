@@ -1,0 +1,169 @@
+//! FedPower's figures: the distance after each exchange, in settings that differ from a base in one thing at a time, with
+//! many seeds of the noise. `PRIVATE.md` says what is measured.
+
+mod case;
+mod grams;
+mod table;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use case::{Case, CaseError, Promise};
+use fedspan_engine::privacy::fedpower::Calibration;
+pub use grams::Grams;
+use serde::Serialize;
+pub use table::markdown;
+
+use fedspan_sim_core::parallel;
+use fedspan_sim_core::progress::Progress;
+
+/// The scenario that is measured unless another is named.
+pub const SCENARIO: &str = "fedpower";
+
+/// Nothing to measure, or nothing that can be.
+#[derive(Debug, thiserror::Error)]
+pub enum PowerError {
+    /// Of the data.
+    #[error(transparent)]
+    Data(#[from] fedspan_sim_core::data::DataError),
+    /// Of a setting.
+    #[error(transparent)]
+    Case(#[from] CaseError),
+}
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Where one thing at a time is changed.
+    pub base: Case,
+    /// p.
+    pub local_steps: Vec<u16>,
+    /// Epsilon, at the base's delta.
+    pub epsilons: Vec<f64>,
+    /// K / m.
+    pub participation: Vec<f64>,
+    /// How noise is found, and none.
+    pub calibrations: Vec<Option<Calibration>>,
+    /// The first seed.
+    pub seed: u64,
+    /// How many.
+    pub seeds: u32,
+    /// Runs at once.
+    pub threads: usize,
+}
+
+/// One setting, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What is different.
+    pub name: String,
+    /// The setting.
+    pub case: Case,
+    /// Standard deviation of the noise in the product of one record.
+    pub noise: Option<f64>,
+    /// Exchanges, and the iterations that are done by then.
+    pub at: Vec<u16>,
+    /// Distances at the start and after each exchange, of each seed.
+    pub distances: Vec<Vec<f64>>,
+}
+
+/// Median and quartiles.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quartiles {
+    /// A quarter is below.
+    pub q25: f64,
+    /// Half is.
+    pub median: f64,
+    /// Three quarters are.
+    pub q75: f64,
+}
+
+impl Row {
+    /// Over the seeds, after so many exchanges.
+    #[must_use]
+    pub fn after(&self, exchanges: usize) -> Quartiles {
+        let mut sorted: Vec<f64> =
+            self.distances.iter().map(|run| run.get(exchanges).copied().unwrap_or(f64::NAN)).collect();
+        sorted.sort_by(f64::total_cmp);
+        Quartiles { q25: at(&sorted, 0.25), median: at(&sorted, 0.5), q75: at(&sorted, 0.75) }
+    }
+
+    /// Over the seeds, at the end.
+    #[must_use]
+    pub fn last(&self) -> Quartiles {
+        self.after(self.at.len())
+    }
+}
+
+/// A quantile by linear interpolation between the two that are nearest.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+fn at(sorted: &[f64], part: f64) -> f64 {
+    let place = part * sorted.len().saturating_sub(1) as f64;
+    let value = |index: f64| sorted.get(index as usize).copied().unwrap_or(f64::NAN);
+    let low = value(place.floor());
+    low + (value(place.ceil()) - low) * (place - place.floor())
+}
+
+/// The settings by name: the base, and what differs from it in one thing.
+fn cases(settings: &Settings) -> Vec<(String, Case)> {
+    let base = settings.base;
+    let mut cases: Vec<(String, Case)> = Vec::new();
+    let mut add = |name: String, case: Case| {
+        if cases.iter().all(|(_, known)| *known != case) {
+            cases.push((name, case));
+        }
+    };
+    for &calibration in &settings.calibrations {
+        let promise = |epsilon| Some(Promise { epsilon, calibration: calibration?, ..base.privacy? });
+        let of = calibration.map_or("no noise", Calibration::word);
+        let base = Case { privacy: base.privacy.and_then(|known| promise(known.epsilon)), ..base };
+        for &local_steps in &settings.local_steps {
+            add(format!("{of}, p = {local_steps}"), Case { local_steps, ..base });
+        }
+        for &epsilon in settings.epsilons.iter().filter(|_| calibration.is_some()) {
+            add(format!("{of}, epsilon = {epsilon}"), Case { privacy: promise(epsilon), ..base });
+        }
+        for &participation in &settings.participation {
+            add(format!("{of}, K/m = {participation}"), Case { participation, ..base });
+        }
+        let turned = Case { procrustes: !base.procrustes, ..base };
+        let word = if turned.procrustes { "with" } else { "without" };
+        add(format!("{of}, {word} Procrustes"), turned);
+        add(format!("{of}, one shot"), Case { one_shot: true, ..base });
+    }
+    cases
+}
+
+/// Measures; `None` if it was stopped.
+///
+/// # Errors
+/// [`PowerError`].
+pub fn measure(
+    fleet: &Grams,
+    settings: &Settings,
+    stop: &AtomicBool,
+    progress: &dyn Progress,
+) -> Result<Option<Vec<Row>>, PowerError> {
+    let cases = cases(settings);
+    let tasks: Vec<(usize, u64)> = (0..cases.len())
+        .flat_map(|case| (0..u64::from(settings.seeds)).map(move |more| (case, settings.seed + more)))
+        .collect();
+    let of = tasks.len() as u64;
+    let done = parallel::each(settings.threads, &tasks, |(index, seed)| {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some((name, case)) = cases.get(*index) else { return Ok(None) };
+        let distances = case.run(fleet, *seed)?;
+        progress.advance(1, of, name);
+        Ok::<_, CaseError>(Some(distances))
+    })?;
+    let Some(done) = done else { return Ok(None) };
+    let mut done = done.into_iter();
+    let mut rows = Vec::new();
+    for (name, case) in cases {
+        let distances: Vec<Vec<f64>> = done.by_ref().take(settings.seeds as usize).collect();
+        let noise = case.noise().map_err(CaseError::from)?;
+        rows.push(Row { name, case, noise, at: case.at(), distances });
+    }
+    Ok(Some(rows))
+}

@@ -1,0 +1,206 @@
+//! `device`: one virtual device that takes part in a real server's campaign.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use fedspan_aggregator::keys::read_keys;
+use fedspan_client::session::Event;
+use fedspan_engine::config::read_file;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::device::{Identity, client_session, connect, converse_over};
+use fedspan_sim_core::evaluate;
+use fedspan_sim_core::fleet::SimSession;
+use fedspan_sim_core::scenario::Scenario;
+use getrandom::SysRng;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{SeedableRng, TryRng};
+use tokio::time::Instant;
+
+/// `fedspan-sim device`.
+#[derive(Args, Clone, Debug)]
+pub struct DeviceOptions {
+    /// Where the aggregator listens, HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT")]
+    connect: String,
+    /// Which client of the scenario this device is, from 1; held-out clients come after the others. It is
+    /// also the device's identity.
+    #[arg(long, value_name = "N", visible_alias = "client")]
+    wearer: usize,
+    /// The scenario whose data, model and seed the device has (a built-in's name or a file).
+    #[arg(long, value_name = "NAME|FILE", default_value = "demo")]
+    scenario: String,
+    /// Change a key of the scenario.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// A file with the device's key, as `fedspan-aggregator keys export` writes it.
+    #[arg(long, value_name = "FILE", required_unless_present = "plaintext", conflicts_with = "plaintext")]
+    keys: Option<PathBuf>,
+    /// No key, for a bench: the server has to be asked for it, too (`plaintext = true` in its configuration).
+    #[arg(long)]
+    plaintext: bool,
+    /// Stay connected after the final head is fitted.
+    #[arg(long)]
+    stay: bool,
+}
+
+/// The `device` command: connects, takes part, reconnects when the link is lost.
+#[must_use]
+pub fn command(arguments: &DeviceOptions) -> ExitCode {
+    match prepare(arguments) {
+        Ok((scenario, dataset, session)) => {
+            if let Some(warning) = fedspan_client::WARNING {
+                eprintln!("device {}: {warning}", arguments.wearer);
+            }
+            if session.is_plaintext() {
+                eprintln!(
+                    "device {}: PLAINTEXT: frames are not encrypted, and every server is believed; for the bench only",
+                    arguments.wearer
+                );
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(take_part(arguments, &scenario, &dataset, session)),
+                Err(error) => complain(1, &error.to_string()),
+            }
+        }
+        Err(message) => complain(2, &message),
+    }
+}
+
+fn complain(code: u8, message: &str) -> ExitCode {
+    eprintln!("fedspan-sim device: {message}");
+    ExitCode::from(code)
+}
+
+fn prepare(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimSession), String> {
+    let address = &arguments.connect;
+    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+    if port.and_then(|port| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {
+        return Err(format!("--connect {address}: allowed: HOST:PORT, with a port from 1 to 65535"));
+    }
+    let name = &arguments.scenario;
+    let text = match Scenario::built_in(name) {
+        Some(text) => text.to_owned(),
+        None => read_file(Path::new(name)).map_err(|problem| problem.to_string())?,
+    };
+    let scenario = Scenario::parse(name, &text, &arguments.set).map_err(|problem| problem.to_string())?;
+    scenario.check_honest().map_err(|error| error.to_string())?;
+    let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
+    let count = dataset.clients.len() + dataset.newcomers.len();
+    let identity = identity(arguments)?;
+    let session = arguments
+        .wearer
+        .checked_sub(1)
+        .and_then(|index| client_session(&scenario, &dataset, index, identity, !arguments.stay))
+        .ok_or_else(|| format!("--wearer {}: this scenario has clients 1 to {count}", arguments.wearer))?;
+    Ok((scenario, dataset, session))
+}
+
+fn identity(arguments: &DeviceOptions) -> Result<Identity, String> {
+    let device = arguments.wearer as u64;
+    let Some(file) = &arguments.keys else { return Ok(Identity::plaintext(device)) };
+    let mut keys = read_keys(file).map_err(|error| error.to_string())?;
+    let key =
+        keys.remove(&device).ok_or_else(|| format!("{}: no key of device {device} in it", file.display()))?;
+    let mut seed = [0; 32];
+    SysRng.try_fill_bytes(&mut seed).map_err(|error| format!("no randomness: {error}"))?;
+    Ok(Identity::with_key(device, key, ChaCha8Rng::from_seed(seed)))
+}
+
+async fn take_part(
+    arguments: &DeviceOptions,
+    scenario: &Scenario,
+    dataset: &Dataset,
+    mut session: SimSession,
+) -> ExitCode {
+    let began = Instant::now();
+    // One for all: a signal that comes between two waits must not be lost.
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    // Nobody asks why a first attempt succeeds.
+    let mut was_away = false;
+    loop {
+        let conversation = async {
+            let socket = connect(&arguments.connect).await?;
+            if was_away {
+                eprintln!("device {}: connected again", arguments.wearer);
+            }
+            Ok::<_, std::io::Error>(converse_over(&mut session, socket, began).await)
+        };
+        let ended = tokio::select! {
+            ended = conversation => Some(ended),
+            _ = &mut interrupted => None,
+        };
+        was_away = true;
+        let retry_at = match ended {
+            None => break,
+            Some(Ok(closed)) => {
+                if let Some(refusal) = session.refusal() {
+                    return complain(1, &format!("the server refused this device: {refusal}"));
+                }
+                if session.is_fitted() && !arguments.stay {
+                    break;
+                }
+                eprintln!("device {}: connection lost, reconnecting{}", arguments.wearer, hint(&session));
+                closed.retry_at
+            }
+            Some(Err(error)) => {
+                eprintln!("device {}: {}: {error}, trying again", arguments.wearer, arguments.connect);
+                try_again_at(&mut session, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(began + Duration::from_millis(retry_at)) => {}
+            _ = &mut interrupted => break,
+        }
+    }
+    report(arguments, scenario, dataset, &mut session)
+}
+
+/// Who proves nothing can only be told about.
+fn hint(session: &SimSession) -> &'static str {
+    let counters = session.counters();
+    match (counters.unopened, counters.unsealed) {
+        _ if session.is_plaintext() || counters.counted > 0 => "",
+        (1.., _) => " (the server has another key than this device)",
+        (0, 1..) => {
+            " (the server turned it away without proof: it may not know the key, or be a bench without keys)"
+        }
+        _ => "",
+    }
+}
+
+fn report(
+    arguments: &DeviceOptions,
+    scenario: &Scenario,
+    dataset: &Dataset,
+    session: &mut SimSession,
+) -> ExitCode {
+    let counters = session.counters();
+    let name = arguments.wearer;
+    let mut text = format!(
+        "device {name}: {} rounds counted, {} late, {} rejected, {} declined\n",
+        counters.counted, counters.late, counters.rejected, counters.declined
+    );
+    let shape = evaluate::shape_of(dataset, scenario.model.k);
+    if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(name - 1) {
+        let score = evaluate::on_device(session.task_mut(), client, shape);
+        let own = "on its own test samples";
+        match (score.accuracy, score.test_mse) {
+            (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {own}\n"),
+            (None, Some(mse)) => text += &format!("device {name}: mean squared error {mse:.6} {own}\n"),
+            _ => {}
+        }
+    }
+    // A reader that has gone away is no error.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+/// When a session that could not connect tries again: it waits longer and longer, as after a link that was lost.
+fn try_again_at(session: &mut SimSession, now: u64) -> u64 {
+    let mut nothing = vec![0; session.config().transmit_capacity()];
+    session.handle(now, Event::Tick, &mut nothing).wake
+}

@@ -1,0 +1,9 @@
+//! The simulator's program; see `fedspan-sim --help`.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}
