@@ -1,13 +1,13 @@
-//! The engine and what must not be forgotten of it. What the engine wants done waits until everything is durable on which it
-//! rests: acknowledgements, openings, everything, in its order.
+//! Durable engine: the round engine behind a write-ahead log. The actions of the engine are held back until the
+//! records that they depend on are on disk, and are then released in order.
 //!
-//! No clock, no sockets, no threads: the server drives it with real time and a database in a file, simulated disasters with
-//! virtual time and a database that loses what was not synced.
+//! This module has no clock, sockets or threads: the server drives it with real time and a database file,
+//! simulated disasters with virtual time and a database that loses what was not synced.
 //!
 //! ```text
-//!  event -> Engine -> actions ---------------------- wait ----------------> caller
-//!             |                                        ^
-//!             +--> records: checkpoint, counted, out --+-- Store::apply
+//!  event -> Engine -> actions --------------------------- held ---------> caller
+//!             |                                             ^
+//!             +--> records: checkpoint, counted, excluded --+-- Store::apply
 //! ```
 
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
@@ -18,22 +18,23 @@ use crate::store::{CampaignState, CountedUpdate, Record, Store, StoreError};
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
 
-/// A campaign cannot be taken up.
+/// Reason why a campaign cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// The store cannot be used.
+    /// The store cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The state belongs to another configuration.
+    /// The campaign was begun under other settings.
     #[error(
         "the campaign was begun under another configuration:\n{difference}put the lines back to go on with it (- was, + is), \
          or begin a new one in another directory (`state`)"
     )]
     Changed {
-        /// Lines that differ.
+        /// Settings that differ, one line each: `-` stored, `+` given.
         difference: String,
     },
-    /// The journal's file tells of more than the database, which it follows.
+    /// The journal file has more lines than the database, although the file is written after it: the database
+    /// is an older copy.
     #[error(
         "arrivals.jsonl has {file} lines, and the database {table}, which is older than the one that was here: put the newer one \
          back, or move arrivals.jsonl away to go on from this one"
@@ -44,18 +45,19 @@ pub enum ResumeError {
         /// Lines in the database.
         table: u64,
     },
-    /// What is stored contradicts itself, or was made by an engine that decides otherwise.
+    /// The stored campaign is inconsistent, or was written by an engine that decides differently.
     #[error("the stored campaign cannot be taken up: {what}")]
     Contradiction {
-        /// What does not fit.
+        /// Description of the inconsistency.
         what: String,
     },
 }
 
-/// A configuration under the settings of a stored campaign.
+/// Returns the configuration under the settings of a stored campaign.
 ///
 /// # Errors
-/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`].
+/// [`ResumeError::Changed`] if the file sets another value; [`ResumeError::Contradiction`] if the stored
+/// settings cannot be read.
 pub(crate) fn with_stored_settings(fleet: &Fleet, stored: &str) -> Result<Resumed, ResumeError> {
     fleet.resumed(stored).map_err(|mismatch| match mismatch {
         Mismatch::Differs(difference) => ResumeError::Changed { difference },
@@ -63,23 +65,23 @@ pub(crate) fn with_stored_settings(fleet: &Fleet, stored: &str) -> Result<Resume
     })
 }
 
-/// What a campaign is called, and how it is watched.
+/// Parameters with which a campaign is begun or resumed.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// Its settings, a line each: another campaign's state is refused.
+    /// Settings of the campaign, one line each. A stored campaign with other settings is refused.
     pub configuration: String,
-    /// The campaign's number, if it is a new one.
+    /// Number of the campaign, if a new one is begun.
     pub number: u64,
-    /// How many devices the first round waits for.
+    /// Number of devices that the first round waits for.
     pub expected: usize,
-    /// Lines that the journal's file has already: never more than the store, which it follows; none: no journal is kept.
+    /// Number of lines in the journal file, at most as many as in the store. `None`: no journal is kept.
     pub journal: Option<u64>,
 }
 
-/// Puts an engine where a stored campaign is, in the middle of its round.
+/// Replays a stored campaign into a new engine, including the updates of its open round.
 ///
 /// # Errors
-/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine is of no use then.
+/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine must not be used then.
 pub(crate) fn restore(
     engine: &mut Engine,
     stored: &CampaignState,
@@ -99,7 +101,7 @@ pub(crate) fn restore(
     }
     let contradiction = |what| Err(ResumeError::Contradiction { what });
     if checkpoint.open.is_some() && engine.open_round().is_none() {
-        // What was counted in it counts no longer.
+        // The engine has dropped the open round, so its updates no longer count.
         return match stored.last_round() {
             Some(last) if !engine.drop_as(last) => {
                 contradiction(format!("round {round} cannot have become round {}", last.round))
@@ -111,7 +113,7 @@ pub(crate) fn restore(
     for (device, counted) in &stored.updates {
         let is_called =
             |engine: &Engine| engine.open_round().is_some_and(|open| open.is_called(counted.update.id));
-        // It was counted under the number that the round had then, or an earlier one.
+        // The update was counted under the round id of that time: renumber the round until it has that id.
         while !is_called(engine) && names.next().is_some_and(|name| engine.go_on_as(name)) {}
         if !engine.recount(counted.at, *device, &counted.update) {
             return contradiction(format!("the update of device {device} in round {round}"));
@@ -133,41 +135,42 @@ pub(crate) fn restore(
     Ok(())
 }
 
-/// The number under which the open round was opened, and the one that it has now.
+/// Returns the first and the current id of the open round.
 fn open_round_ids(engine: &Engine) -> Option<(RoundId, RoundId)> {
     engine.open_round().map(|round| (round.first(), round.opening.id))
 }
 
-/// What may be done now.
+/// Actions and journal entries that are durable and may be released.
 #[derive(Debug, Default)]
 pub struct Flushed {
-    /// What the engine wants done, in its order.
+    /// Actions of the engine, in order.
     pub actions: Vec<Action>,
-    /// What has happened, in the journal's words.
+    /// Journal entries, in order.
     pub lines: Vec<JournalEntry>,
 }
 
-/// An engine whose decisions are durable before they are anybody's.
+/// Engine whose actions are released only after the records behind them are on disk.
 pub struct DurableEngine {
     engine: Engine,
     store: Store,
     recorder: JournalRecorder,
     campaign: u64,
-    /// The number of the journal's next line, if one is kept.
+    /// Number of the next journal line; `None` if no journal is kept.
     next_entry: Option<u64>,
-    /// The open round, as far as records tell: the number under which it was opened, and the one that it has now.
+    /// First and current id of the open round as of the records written so far.
     recorded_ids: Option<(RoundId, RoundId)>,
     records: Vec<Record>,
     pending: Flushed,
-    /// When the last event was.
+    /// Time of the last event.
     now: Millis,
 }
 
 impl DurableEngine {
-    /// Begins a campaign, or goes on with the one in the store; and the time at which its clock is to go on.
+    /// Begins a campaign, or resumes the one in the store. Also returns the time at which the campaign clock
+    /// continues.
     ///
     /// # Errors
-    /// [`ResumeError`].
+    /// [`ResumeError`] if the store cannot be used or its campaign does not fit.
     pub fn new(
         mut engine: Engine,
         mut store: Store,
@@ -175,12 +178,12 @@ impl DurableEngine {
     ) -> Result<(Self, Millis), ResumeError> {
         let Campaign { configuration, number, expected, journal } = campaign;
         let stored = store.load()?;
-        // The journal goes on where it was, whatever becomes of the campaign.
+        // The journal continues whether the campaign is resumed or replaced.
         let lines = stored.as_ref().map_or(0, |stored| stored.next_journal_line);
         if let Some(file) = journal.filter(|file| lines > 0 && *file > lines) {
             return Err(ResumeError::Older { file, table: lines });
         }
-        // Where no round was opened there is nothing that another configuration could spoil.
+        // A campaign in which no round was opened may be replaced by one with other settings.
         let is_the_same =
             |stored: &CampaignState| difference(&stored.configuration, configuration).is_empty();
         let stored = stored.filter(|stored| stored.checkpoint.is_some() || is_the_same(stored));
@@ -218,38 +221,38 @@ impl DurableEngine {
         Ok((durable, clock))
     }
 
-    /// The engine.
+    /// Returns the engine.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The number of the journal's next line; 0 where none is kept.
+    /// Returns the number of the next journal line; 0 if no journal is kept.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.next_entry.unwrap_or(0)
     }
 
-    /// The campaign's number.
+    /// Returns the number of the campaign.
     #[must_use]
     pub fn campaign(&self) -> u64 {
         self.campaign
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Notes what a device says of its noise, before it joins.
+    /// Records the privacy state that a device reports in its hello, before it joins.
     pub fn record_privacy(&mut self, device: DeviceId, said: Privacy) {
         let before = self.account(device);
         self.engine.heard_privacy(device, said);
         self.record_account_change(device, before);
     }
 
-    /// Gives the engine one event; what comes of it waits for [`Self::flush`].
+    /// Applies one event to the engine. Its effects are held until [`Self::flush`].
     pub fn handle(&mut self, now: Millis, event: Event) {
         self.now = now;
         let is_out = |engine: &Engine, device: DeviceId| {
@@ -284,7 +287,8 @@ impl DurableEngine {
         let goes_on =
             !commits && recorded_ids.map(|(first, _)| first) == self.recorded_ids.map(|(first, _)| first);
         if self.engine.phase() == Phase::Failed {
-            // The next server may try again from where the campaign was: nothing of this is written, and nobody is told.
+            // A restarted server may try again from the stored campaign: write nothing and release nothing but
+            // the failure.
             let all = self.pending.actions.split_off(first);
             self.pending.actions.extend(all.into_iter().filter(|action| matches!(action, Action::Failed(_))));
             lines.clear();
@@ -303,7 +307,7 @@ impl DurableEngine {
             {
                 self.records.push(Record::Excluded(device));
             }
-            // Last: what was counted was counted under the number before.
+            // Order matters: updates above were counted under the previous id.
             if let Some((_, now)) = recorded_ids.filter(|_| recorded_ids != self.recorded_ids) {
                 self.records.push(Record::Renumbered(now));
             }
@@ -322,13 +326,13 @@ impl DurableEngine {
         self.append_journal(lines);
     }
 
-    /// Makes durable what has happened, and says what may be done now.
+    /// Writes the pending records and returns the actions and journal entries that may now be released.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing may be done, and this can be tried again.
+    /// [`StoreError`] if the records cannot be written: nothing is released, and the call may be repeated.
     pub fn flush(&mut self) -> Result<Flushed, StoreError> {
         if !self.records.is_empty() {
-            // It may have been tried before.
+            // A failed attempt has already appended it.
             if !matches!(self.records.last(), Some(Record::Clock(_))) {
                 self.records.push(Record::Clock(self.now));
             }
@@ -353,7 +357,7 @@ impl DurableEngine {
     fn append_journal(&mut self, lines: impl IntoIterator<Item = JournalEntry>) {
         let Some(next) = &mut self.next_entry else { return };
         for line in lines {
-            // Nothing in a line has no JSON.
+            // Every journal entry serialises to JSON.
             if let Ok(text) = serde_json::to_string(&line) {
                 self.records.push(Record::JournalEntry(*next, text));
                 *next += 1;

@@ -1,20 +1,20 @@
-//! The FedSpan aggregator: a deterministic round engine and a tokio server around it.
+//! Device server of FedSpan: a tokio server and a durable log around the round engine of `fedspan-engine`.
 //!
 //! ```text
-//!  bytes -> Connection -> Event -> Engine -> Action -> Connection -> bytes
-//!                                    |
-//!                     participation: who is asked, who counts
-//!                     algorithm:     what is broadcast, absorbed, finished
-//!                     aggregate:     order-free sums
+//!  socket <-> Connection <-> PeerSession -- PeerEvent --> ServerCore -> DurableEngine -> Engine
+//!                                 ^                          |              |
+//!                                 +------- Command ----------+            Store
 //! ```
 //!
-//! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
-//! cannot matter, [`linalg`] holds the factorisations, [`privacy`] the account of noise; [`connection`] is one device's side of the protocol
-//! without a socket; [`config`] reads files; [`store`] keeps what must not be forgotten, [`durable_engine`] lets nothing be done before it does, [`journal`] what was decided, [`keys`] who may
-//! speak as which device; [`core`] is the server without its sockets, [`server`] adds tokio; [`check`] looks at what was kept,
-//! [`export`] writes it for other programs. The simulator uses everything but [`server`]: what is simulated is what is served.
+//! * [`server`]: tokio tasks for listeners, serial ports and the control socket.
+//! * [`core`](crate::core): the server without sockets, threads and clock; [`connection`]: the protocol of one device.
+//! * [`durable_engine`]: the engine behind a write-ahead log; [`store`]: the database of the campaign;
+//!   [`journal`]: the log of arrivals and rounds for other programs.
+//! * [`keys`]: device keys and their encrypted file; [`config`]: `fleet.toml`.
+//! * [`check`] verifies a state directory; [`export`] writes it for other programs.
 //!
-//! What does *not* live here: anything of the device, except through `fedspan-protocol`.
+//! Rounds, algorithms, aggregation rules and the privacy account live in `fedspan-engine`, device code in
+//! `fedspan-client`.
 
 #![forbid(unsafe_code)]
 

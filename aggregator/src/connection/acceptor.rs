@@ -1,4 +1,5 @@
-//! What every connection of a server needs to answer a hello: who may take part, what they are told, their keys.
+//! Acceptor: the admission requirements, the welcome and the keys with which all connections of a server answer
+//! hellos.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +11,13 @@ use fedspan_protocol::secure::NONCE;
 use crate::keys::{ActiveKeys, Entropy};
 use fedspan_engine::admission::Requirements;
 
-/// The keys of a server, and its randomness.
+/// Keys of a server, and its source of randomness.
 struct Secrets {
     keys: ActiveKeys,
     entropy: Mutex<Box<dyn Entropy>>,
 }
 
-/// Shared by all connections of a server.
+/// Handshake parameters, shared by all connections of a server.
 pub struct Acceptor {
     requirements: Requirements,
     welcome: Welcome,
@@ -25,13 +26,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Frames are not encrypted: for a bench, and for simulations.
+    /// Makes an acceptor without encryption, for test benches and simulations.
     #[must_use]
     pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
         Self { requirements, welcome, secrets: None }
     }
 
-    /// Devices prove that they have their key of `keys`. `entropy` is the source of the server's nonces.
+    /// Makes an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
     #[must_use]
     pub fn encrypted(
         requirements: Requirements,
@@ -42,12 +43,12 @@ impl Acceptor {
         Self { requirements, welcome, secrets: Some(Secrets { keys, entropy: Mutex::new(entropy) }) }
     }
 
-    /// The keys; `None` where frames are not encrypted.
+    /// Returns the keys; `None` if frames are not encrypted.
     pub(super) fn keys(&self) -> Option<&ActiveKeys> {
         self.secrets.as_ref().map(|secrets| &secrets.keys)
     }
 
-    /// A fresh nonce; `None` if there is no randomness to be had.
+    /// Draws a nonce; `None` if the source of randomness fails.
     pub(super) fn nonce(&self) -> Option<[u8; NONCE]> {
         let mut nonce = [0; NONCE];
         let mut entropy = self.secrets.as_ref()?.entropy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,17 +56,17 @@ impl Acceptor {
         Some(nonce)
     }
 
-    /// What a device is told that may take part.
+    /// Returns the welcome for admitted devices.
     pub(super) fn welcome(&self) -> Welcome {
         self.welcome
     }
 
-    /// Whether a device may take part.
+    /// Checks whether a device may take part.
     pub(super) fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
         self.requirements.admit(hello)
     }
 
-    /// Bytes of the longest frame that a device with this frame limit has a reason to send.
+    /// Returns the length of the longest frame that a device with this frame limit has to send.
     pub(super) fn longest_frame(&self, limit: usize) -> usize {
         self.requirements.longest_upload().max(HELLO_FRAME_MAX).min(limit)
     }

@@ -1,5 +1,5 @@
-//! An update as it comes in: checked against what was asked before it is given memory, whole at once or put
-//! together from its chunks.
+//! Incoming updates: checked against the request before memory is allocated, complete in one message or
+//! assembled from chunks.
 
 use fedspan_protocol::assembly::{Assembly, split_body};
 use fedspan_protocol::message::{Chunk, Fault, RoundId, Update as UpdateHead};
@@ -10,32 +10,32 @@ use super::{Dispatch, PeerMessage};
 use fedspan_engine::Tensor;
 use fedspan_engine::Update;
 
-/// An update whose chunks are coming in.
+/// Update whose chunks are arriving.
 #[derive(Debug)]
 pub(super) struct PartialUpdate {
     pub(super) head: UpdateHead,
     pub(super) assembly: Assembly,
     tensors: Vec<Tensor>,
-    /// Chunks that have come.
+    /// Chunks received, without duplicates.
     pub(super) chunks: u32,
 }
 
 impl PartialUpdate {
-    /// Bytes that it has on the heap: most of the update that it becomes.
+    /// Returns its heap bytes, most of which the finished update keeps.
     pub(super) fn memory(&self) -> usize {
         let values: usize = self.tensors.iter().map(|tensor| tensor.values.capacity()).sum();
         self.tensors.capacity() * size_of::<Tensor>() + values * size_of::<f32>()
     }
 }
 
-/// Forgets an unfinished update, but not that its chunks may still come.
+/// Discards an unfinished update, and remembers its round as chunks may still arrive.
 pub(super) fn discard_partial(partial: &mut Option<PartialUpdate>, last_update: &mut Option<RoundId>) {
     if let Some(update) = partial.take() {
         *last_update = Some(update.head.id);
     }
 }
 
-/// Only what was asked for is given memory.
+/// Begins an update. Memory is allocated only for tensors that the open round asks for.
 pub(super) fn begin_update(
     partial: &mut Option<PartialUpdate>,
     open: Option<&SentRound>,

@@ -1,4 +1,4 @@
-//! What waits to be sent to a device: messages, and rounds whose tensors travel in chunks.
+//! Outbox entries: messages, and rounds whose tensors are sent in chunks.
 
 use std::sync::Arc;
 
@@ -9,30 +9,32 @@ use fedspan_protocol::tensor::TensorDescriptor;
 use super::secure_layer::SecureLayer;
 use fedspan_engine::Opening;
 
-/// A round that is open on a device, and how its tensors are cut.
+/// Round that is open on a device, and the chunking of its tensors.
 #[derive(Debug)]
 pub(super) struct SentRound {
     pub opening: Arc<Opening>,
-    /// What this device is asked: the opening's task, or the same without a choice that the device cannot make.
+    /// Task sent to this device: the opening's task, or its variant without a ridge choice that the device
+    /// cannot make.
     pub task: Task,
     pub tensors: Descriptors,
 }
 
-/// What belongs to a round belongs to the one that is open: another one empties the outbox of it.
+/// Outbox entry. Entries other than messages and frames belong to the open round; opening another one removes
+/// them.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Message(ToDevice),
-    /// A frame as it travels.
+    /// Finished frame.
     Encoded(Vec<u8>),
     Open,
-    /// Chunks from a tensor's `next` to the end of the last tensor.
+    /// Chunks from this tensor and chunk index to the end of the last tensor.
     Chunks(usize, usize),
-    /// Chunks that were asked for again.
+    /// Chunks that the device has requested again.
     Resend(Missing),
 }
 
 impl Outgoing {
-    /// Writes the next frame of it, and gives back what is to be sent right after that.
+    /// Encodes the next frame of this entry, and returns the rest of the entry, which is to be sent next.
     pub(super) fn encode(
         self,
         open: Option<&SentRound>,
@@ -62,7 +64,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that it has on the heap.
+    /// Returns the heap bytes of this entry.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Encoded(bytes) => bytes.capacity(),

@@ -1,4 +1,4 @@
-//! What stands between a connection and its link: it answers hellos, opens what comes in, seals what goes out.
+//! Secure layer between a connection and its link: answers hellos, decrypts incoming and seals outgoing frames.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use fedspan_protocol::secure::{Channel, Greeting, NONCE, TAG, Unopened, transcri
 use super::Acceptor;
 use crate::keys::AcceptedKey;
 
-/// What became of a frame.
+/// Result of processing one frame.
 pub(super) enum Decrypted<'a> {
-    /// A message with its body, to act on.
+    /// Message with its body.
     Message(ToServer, &'a [u8]),
-    /// A device is who it says it is (as far as this server asks for proof), and may take part. With what it said
-    /// to prove it.
+    /// Hello of a device that is admitted and, under encryption, has proved its key.
     Admitted(Hello),
-    /// This is to be sent, as it is.
+    /// Finished frame to send in reply.
     Reply(Vec<u8>),
-    /// It may not take part. What it is told, if that is sealed; else it is told in the clear.
+    /// The device is refused. The reason is sealed in the frame if there is one, and sent unencrypted
+    /// otherwise.
     Refused(Refusal, Option<Vec<u8>>),
-    /// Another device has shown that it has its key.
+    /// Another device has proved its key.
     OtherDevice,
-    /// Its key has been revoked or replaced.
+    /// The device's key was revoked or replaced.
     Revoked,
-    /// Not for this connection, and counted.
+    /// The frame was counted and dropped.
     Dropped,
-    /// Without sense.
+    /// The frame was authentic but malformed or not allowed.
     Fault(Fault),
 }
 
-/// A hello that was answered, and not yet confirmed.
+/// Handshake whose hello was answered and whose first sealed frame is awaited.
 #[derive(Debug)]
 struct Pending {
     hello: Hello,
@@ -40,16 +40,16 @@ struct Pending {
     open: Open,
 }
 
-/// Keys that both sides have, and where they come from.
+/// Session keys and the device key they are derived from.
 #[derive(Debug)]
 struct Open {
-    /// Of the hello that these keys answer.
+    /// Hash of the hello that the session keys belong to.
     transcript: [u8; 32],
     channel: Channel,
     key: Arc<AcceptedKey>,
 }
 
-/// Sealed frames by what became of them, and frames that should have been sealed.
+/// Counters of sealed frames, and of frames that should have been sealed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SealCounters {
     pub opened: u32,
@@ -63,18 +63,19 @@ pub(super) struct SecureLayer {
     acceptor: Arc<Acceptor>,
     pending: Option<Box<Pending>>,
     open: Option<Open>,
-    /// Hellos that were answered since the last confirmation.
+    /// Hellos answered since the last completed handshake.
     answers: u32,
     answers_max: u32,
     seals: SealCounters,
 }
 
-/// Hellos of one connection that are answered before one is confirmed: each costs the derivation of keys. A device
-/// says the same hello again, which is free, and a new one only after a reset.
+/// Hellos of one connection answered before a handshake is completed, since each derives keys. A device repeats
+/// the same hello, which costs nothing, and sends another one only after a reset.
 const ANSWERS_MAX: u32 = 16;
 
 impl SecureLayer {
-    /// `persistent`: the link is as slow as a line is, and there is no other to come back on.
+    /// Makes a secure layer. A `persistent` link answers any number of hellos: its speed bounds them, and the
+    /// device has no other connection.
     pub(super) fn new(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
         let answers_max = if persistent { u32::MAX } else { ANSWERS_MAX };
         Self { acceptor, answers_max, pending: None, open: None, answers: 0, seals: SealCounters::default() }
@@ -92,22 +93,22 @@ impl SecureLayer {
         self.acceptor.keys().is_some()
     }
 
-    /// Bytes that it has on the heap.
+    /// Returns its heap bytes.
     pub(super) fn memory(&self) -> usize {
         self.pending.as_ref().map_or(0, |pending| size_of::<Pending>() + pending.answer.capacity())
     }
 
-    /// The key that this connection uses.
+    /// Returns the device key of this connection.
     pub(super) fn key(&self) -> Option<Arc<AcceptedKey>> {
         self.open.as_ref().map(|open| Arc::clone(&open.key))
     }
 
-    /// The key that this connection uses is not accepted any more.
+    /// Returns true if the device key of this connection was revoked or replaced.
     pub(super) fn is_revoked(&self) -> bool {
         self.open.as_ref().is_some_and(|open| !open.key.is_accepted())
     }
 
-    /// A frame with a checksum, which anybody may have sent.
+    /// Processes an unsealed frame, which is not authenticated.
     pub(super) fn checked<'a>(&mut self, message: &'a [u8]) -> Decrypted<'a> {
         let decrypted = match (foreign(message), decode::<ToServer>(message)) {
             (Some(refusal), _) => Decrypted::Refused(refusal, None),
@@ -116,7 +117,7 @@ impl SecureLayer {
             (None, Ok((message, body))) => Decrypted::Message(message, body),
             (None, Err(_)) => Decrypted::Fault(Fault::Malformed),
         };
-        // Who proves nothing ends no conversation of one who has.
+        // An unauthenticated frame must not end an authenticated session.
         let harmless = matches!(decrypted, Decrypted::Reply(_)) || !self.is_encrypted();
         if matches!(decrypted, Decrypted::Dropped) || !harmless && self.open.is_some() {
             count(&mut self.seals.unsealed);
@@ -143,11 +144,11 @@ impl SecureLayer {
                 if let Some(pending) =
                     self.pending.as_ref().filter(|pending| pending.open.transcript == transcript)
                 {
-                    // Its answer was lost, or is late.
+                    // The answer was lost or is on its way.
                     return Decrypted::Reply(pending.answer.clone());
                 }
                 if self.open.as_ref().is_some_and(|open| open.transcript == transcript) {
-                    // The same once more, from before its answer came; or somebody has recorded it.
+                    // A copy of the hello that began this session: delayed, or recorded by an attacker.
                     return Decrypted::Dropped;
                 }
                 match keys.lookup(hello.device, greeting.epoch) {
@@ -158,7 +159,7 @@ impl SecureLayer {
         }
     }
 
-    /// Answers the hello of a device whose key is known. `None` if there is no randomness to do so.
+    /// Answers the hello of a known device. `None` if the source of randomness fails.
     fn begin(
         &mut self,
         hello: Hello,
@@ -185,8 +186,8 @@ impl SecureLayer {
         Some(Decrypted::Reply(answer))
     }
 
-    /// A sealed frame. The first one after an answer shows that the device has its key; what it says is only that.
-    /// `known`: the device that has shown it before.
+    /// Processes a sealed frame. The first one after an answer completes the handshake, and its content is not
+    /// looked at. `known` is the device that has completed an earlier handshake.
     pub(super) fn sealed<'a>(&mut self, frame: &'a mut [u8], known: Option<u64>) -> Decrypted<'a> {
         let confirmed =
             self.pending.as_mut().is_some_and(|pending| pending.open.channel.try_open(frame).is_ok());
@@ -227,7 +228,8 @@ impl SecureLayer {
         }
     }
 
-    /// Encodes a message under what protection there is. Before there is any, only what tells nothing.
+    /// Encodes a message, sealed once the handshake is completed. Before that only messages without private
+    /// content are encoded.
     pub(super) fn encode(
         &mut self,
         message: &ToDevice,
@@ -243,20 +245,20 @@ impl SecureLayer {
     }
 }
 
-/// The most that [`SecureLayer::memory`] says.
+/// Upper bound of [`SecureLayer::memory`].
 pub(super) const SECURE_LAYER_MEMORY_MAX: usize = size_of::<Pending>() + wire_capacity(ANSWER_MAX);
 
-/// A frame's bytes of an answer: a header, a nonce, the longest Welcome or Refused, a tag.
+/// Longest answer in bytes: header, nonce, longest Welcome or Refused, tag.
 const ANSWER_MAX: usize = 1 + NONCE + 1 + 1 + 1 + 10 + 5 + TAG;
 
-/// What may be said to somebody who has proved nothing.
+/// Returns true if a message may be sent to an unauthenticated peer.
 fn is_public(message: &ToDevice) -> bool {
     matches!(message, ToDevice::Refused(_) | ToDevice::RetryAfter { .. } | ToDevice::Fault(Fault::Greet))
 }
 
-/// The refusal for a hello of another version.
+/// Returns the refusal of a hello with another wire version or schema.
 fn foreign(message: &[u8]) -> Option<Refusal> {
-    // Most messages are none.
+    // A hello has tag 0.
     message.first().filter(|&&tag| tag == 0)?;
     let hello = Introduction::read(message).ok()?;
     if hello.wire_version != WIRE_VERSION {

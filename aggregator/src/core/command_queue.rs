@@ -1,7 +1,7 @@
-//! The way from the host to a conversation: a bounded queue that takes memory for what is in it, and gives it back.
+//! Command queue from the server core to a peer session: bounded, and allocated only while it is in use.
 //!
-//! There is one for every connected device, mostly empty: a channel that allocates blocks of its places, or all of
-//! them at once, would be the largest thing that the server keeps of a device.
+//! There is one per connected device, and it is mostly empty. A channel that allocates blocks of slots, or all
+//! slots at once, would take more memory than anything else the server keeps for a device.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,21 +10,22 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// Places that are kept while nothing waits: an acknowledgement and the next round.
+/// Slots kept while the queue is empty: an acknowledgement and the next round.
 const IDLE_CAPACITY: usize = 2;
 
 #[derive(Debug)]
 struct Queue<T> {
     waiting: VecDeque<T>,
     capacity: usize,
-    /// One of the two ends is gone.
+    /// Whether one of the two ends has been dropped.
     closed: bool,
-    /// Who has found nothing, and waits. Under the lock of what it waits for: nothing comes between its look and this.
+    /// Waker of the task that found the queue empty. It is stored under the queue's lock, so that no wake-up is
+    /// lost.
     waker: Option<Waker>,
 }
 
 impl<T> Queue<T> {
-    /// The next one if there is one; `Some(None)` if there will be none.
+    /// Takes the next item. `None`: the queue is empty; `Some(None)`: it is empty and closed.
     fn take(&mut self) -> Option<Option<T>> {
         let next = self.waiting.pop_front();
         if self.waiting.is_empty() && self.waiting.capacity() > IDLE_CAPACITY {
@@ -48,15 +49,15 @@ impl<T> Shared<T> {
     }
 }
 
-/// The end that puts in. Dropping it closes the mailbox; what is in it can still be taken.
+/// Sending end. Dropping it closes the queue; queued items can still be received.
 #[derive(Debug)]
 pub struct Sender<T>(Arc<Shared<T>>);
 
-/// The end that takes. Dropping it makes every further command fail.
+/// Receiving end. Dropping it makes every later send fail.
 #[derive(Debug)]
 pub struct Receiver<T>(Arc<Shared<T>>);
 
-/// A mailbox for at most `capacity`.
+/// Makes a queue of at most `capacity` items.
 pub(super) fn command_queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let queue = Queue { waiting: VecDeque::new(), capacity, closed: false, waker: None };
     let shared = Arc::new(Shared { queue: Mutex::new(queue) });
@@ -64,7 +65,7 @@ pub(super) fn command_queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Puts one in. False, and it is lost, if there is no room or nobody to take it.
+    /// Sends an item. Returns false, and drops the item, if the queue is full or closed.
     #[must_use]
     pub(crate) fn send(&self, item: T) -> bool {
         let mut queue = self.0.queue();
@@ -79,7 +80,7 @@ impl<T> Sender<T> {
         true
     }
 
-    /// Nobody takes anything any more.
+    /// Returns true if the receiving end has been dropped.
     #[must_use]
     pub(super) fn is_closed(&self) -> bool {
         self.0.queue().closed
@@ -87,8 +88,8 @@ impl<T> Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Waits for the next one. `None` once the sender is gone and nothing is left. Loses nothing if it is dropped
-    /// while it waits.
+    /// Waits for the next item. `None` once the queue is closed and empty. Cancel-safe: no item is lost if the
+    /// future is dropped.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| self.poll_recv(context)).await
     }
@@ -98,25 +99,25 @@ impl<T> Receiver<T> {
         if let Some(taken) = queue.take() {
             return Poll::Ready(taken);
         }
-        // It may be another task that waits now.
+        // Another task may be waiting now.
         let before = queue.waker.replace(context.waker().clone());
         drop(queue);
         drop(before);
         Poll::Pending
     }
 
-    /// The next one, if there is one now.
+    /// Takes the next item without waiting.
     pub fn try_recv(&mut self) -> Option<T> {
         self.0.queue().take().flatten()
     }
 
-    /// Nothing waits.
+    /// Returns true if no item is queued.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.queue().waiting.is_empty()
     }
 
-    /// The sender is gone: what is left can be taken, and nothing comes after it.
+    /// Returns true if the sending end has been dropped; queued items can still be received.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.queue().closed
@@ -135,21 +136,21 @@ impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         let mut queue = self.0.queue();
         queue.closed = true;
-        // The sender may stay for long.
+        // The sender may live long: free the items now.
         let left = (std::mem::take(&mut queue.waiting), queue.waker.take());
         drop(queue);
         drop(left);
     }
 }
 
-/// Wakes who waits, once nothing hinders it.
+/// Wakes the waiting task after releasing the lock.
 fn wake<T>(mut queue: MutexGuard<'_, Queue<T>>) {
     let waker = queue.waker.take();
     drop(queue);
     waker.into_iter().for_each(Waker::wake);
 }
 
-/// Bytes of a mailbox on the heap with so many in it.
+/// Heap bytes of a queue that holds `waiting` items.
 #[cfg(test)]
 pub(crate) fn memory<T>(waiting: usize) -> usize {
     size_of::<Shared<T>>() + 2 * size_of::<usize>() + (waiting + IDLE_CAPACITY) * size_of::<T>()
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a queue: order, room, and the memory that is kept.
+        /// Compared with a `VecDeque`: order, capacity, and the memory that is kept.
         #[test]
         fn it_is_a_bounded_queue(steps in prop::collection::vec(any::<bool>(), 0..300), capacity in 1usize..20) {
             let (sender, mut receiver) = command_queue(capacity);
@@ -211,7 +212,7 @@ mod tests {
             });
             let mut taken = Vec::new();
             loop {
-                // As a peer does: the wait is given up for something else, and taken up again.
+                // A peer task does the same: it drops the wait for something else and waits again.
                 tokio::select! {
                     item = receiver.recv() => match item {
                         Some(item) => taken.push(item),

@@ -1,17 +1,18 @@
-//! How much the log says about peers, of which there may be any number, each as often as it likes: the first few lines
-//! of a kind in a window of time, and after it how many were left out. Counters count all of them.
+//! Log rate limiter: at most [`LINES`] lines of each kind in a window, followed by the number of suppressed
+//! ones, since any number of peers may each cause any number of lines. The counters of the status count
+//! everything.
 
 use std::fmt;
 
 use fedspan_engine::Millis;
 
-/// Lines of one kind in a window: enough to see who it is.
+/// Lines of one kind per window: enough to identify the peers.
 const LINES: u32 = 20;
 
-/// How long a window is.
+/// Length of a window, in ms.
 const WINDOW: Millis = 60_000;
 
-/// What lines are about.
+/// Kind of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Joined,
@@ -55,7 +56,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Lines of one kind since its window began.
+/// Lines of one kind in the current window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     began: Millis,
@@ -69,12 +70,13 @@ impl Window {
     }
 }
 
-/// Which lines are written, and how many are not.
+/// Log rate limiter with a window per kind.
 #[derive(Debug, Default)]
 pub(super) struct LogRateLimiter([Window; Kind::ALL.len()]);
 
 impl LogRateLimiter {
-    /// Whether a line is written now; it is counted otherwise. [`Self::drain_expired`] first.
+    /// Returns true if a line may be logged now and counts it as suppressed otherwise. Call
+    /// [`Self::drain_expired`] first.
     #[must_use]
     pub(super) fn allow(&mut self, kind: Kind, now: Millis) -> bool {
         let Some(window) = self.0.get_mut(kind as usize) else { return false };
@@ -89,7 +91,7 @@ impl LogRateLimiter {
         false
     }
 
-    /// Ends the windows whose time is over, and says how many lines were left out in each, where any were.
+    /// Ends expired windows and returns the kinds with suppressed lines, with their numbers.
     #[must_use]
     pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(Kind, u64)> {
         let mut suppressed = Vec::new();
@@ -102,7 +104,7 @@ impl LogRateLimiter {
         suppressed
     }
 
-    /// When there will be something to say that nothing else will bring up.
+    /// Returns the time at which the next summary of suppressed lines is due.
     #[must_use]
     pub(super) fn next_summary(&self) -> Option<Millis> {
         self.0.iter().filter(|window| window.suppressed > 0).map(Window::end).min()
@@ -134,7 +136,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every line is written or left out, and no window has more than it may.
+        /// Every line is either written or counted as suppressed, and no window exceeds its limit.
         #[test]
         fn nothing_is_lost_and_the_log_grows_slowly(steps in prop::collection::vec((0..8usize, 0..9000u64), 0..900)) {
             let (mut throttle, mut now) = (LogRateLimiter::default(), 0);

@@ -1,4 +1,4 @@
-//! What conversations and the host say to each other.
+//! Messages between peer sessions and the server core.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,27 +11,27 @@ use crate::connection::Traffic;
 use crate::keys::AcceptedKey;
 use fedspan_engine::{DeviceId, Opening, Update};
 
-/// From a conversation to the host.
+/// Event of one peer session, sent to the server core.
 #[derive(Debug)]
 pub struct PeerEvent {
-    /// Which conversation: another number for each that ever begins.
+    /// Number of the peer session; never reused.
     pub peer: u64,
-    /// Where its device is.
+    /// Remote end of the connection.
     pub from: Origin,
-    /// The key under which it came; `None` before there is one, and in plaintext.
+    /// Key that the connection uses; `None` before the handshake and in plaintext.
     pub key: Option<Arc<AcceptedKey>>,
-    /// What there is to report.
+    /// Event itself.
     pub kind: PeerEventKind,
-    /// What has passed since the last message.
+    /// Traffic counted since the previous event.
     pub traffic: Traffic,
 }
 
-/// Where a peer is, for the log.
+/// Remote end of a connection, for the log.
 #[derive(Clone, Debug)]
 pub enum Origin {
-    /// A socket's other end.
+    /// Address of a socket's remote end.
     Address(SocketAddr),
-    /// A line, by its name.
+    /// Name of a persistent link, such as a serial port.
     Link(Arc<str>),
 }
 
@@ -44,31 +44,31 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What a conversation reports.
+/// Kind of a peer event, with its content.
 #[derive(Debug)]
 pub enum PeerEventKind {
-    /// A device that may take part, and where it is told what to do.
+    /// An admissible device has completed its handshake; with the queue for its commands.
     Hello(DeviceId, Privacy, Sender<Command>),
-    /// The same device again, on the same connection.
+    /// The same device has said hello again on the same connection.
     HelloAgain(Privacy),
-    /// It may not take part.
+    /// The device was refused.
     Refused(Refusal),
-    /// It may take part, and there is no place for it.
+    /// The device is admissible but no connection slot is free.
     TurnedAway,
-    /// A whole update.
+    /// A complete update.
     Update(Box<Update>),
-    /// An update for a round that is not open there.
+    /// An update for a round that is not open on this connection; its tensors were not decoded.
     UnreadUpdate(RoundId),
-    /// It will not answer a round.
+    /// The device declines a round.
     Decline(Decline),
-    /// Nothing but noise.
+    /// No message, only traffic counters, sent when protocol errors pile up.
     TrafficOnly,
-    /// The conversation is over; nothing comes after this.
+    /// The session has ended; this is its last event.
     Gone(DisconnectReason),
 }
 
 impl PeerEventKind {
-    /// It counts only as long as the key counts under which it came.
+    /// Returns true if the event must be discarded once its key is revoked.
     pub(super) fn needs_key(&self) -> bool {
         match self {
             Self::Hello(..)
@@ -81,36 +81,36 @@ impl PeerEventKind {
     }
 }
 
-/// Why a conversation ended.
+/// Reason why a peer session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisconnectReason {
-    /// The peer closed it, or the network did.
+    /// The remote end or the network closed the connection.
     Closed,
-    /// No hello in time.
+    /// No hello arrived in time.
     NoHello,
-    /// It had proved nothing yet, and made room for another.
+    /// The connection was evicted before its handshake to make room for a newer one.
     Evicted,
-    /// Silent for too long.
+    /// The device was silent for longer than the idle timeout.
     Idle,
-    /// A frame took too long, coming or going.
+    /// Receiving or sending one frame took longer than the frame timeout.
     Slow,
-    /// Too many messages without sense, or frames without end.
+    /// Too many protocol errors or repeated hellos.
     Flood,
-    /// It may not take part, and was told so.
+    /// The device was refused and has been sent the reason.
     Refused,
-    /// Its key has been revoked or replaced.
+    /// The device's key was revoked or replaced.
     Revoked,
-    /// It was turned away or replaced, or the server stops.
+    /// The device was turned away or replaced, or the server is stopping.
     Ended,
 }
 
-/// From the host to a conversation.
+/// Command of the server core to a peer session.
 #[derive(Debug)]
 pub enum Command {
-    /// The device is asked.
+    /// Opens a round on the device.
     Open(Arc<Opening>),
-    /// It is told what became of its update.
+    /// Acknowledges an update.
     Acknowledge(Ack),
-    /// It is told that a round is over.
+    /// Closes a round on the device.
     CloseRound(RoundId),
 }

@@ -1,11 +1,12 @@
-//! What owns the engine: turns the messages of conversations into events and the engine's actions into commands, makes durable
-//! what has happened, publishes status.
+//! Server core: turns peer events into engine events and engine actions into commands, makes decisions durable,
+//! limits what peers may send, and publishes the status.
 //!
-//! No clock, no sockets, no threads, no runtime: the server drives it with real time and sockets, simulated disasters with
-//! virtual time and links that lose. Times are milliseconds since the host began, by its caller's clock.
+//! It has no sockets, threads or clock and needs no runtime (its channels are tokio's, which work without one):
+//! the server drives it with real time, simulated disasters with virtual time and lossy links. Times are
+//! milliseconds since the core was made.
 //!
 //! ```text
-//!  Conversation -- Message --> Host (Coordinator: Engine, Store) -- Command, through a mailbox --> Conversation
+//!  PeerSession -- PeerEvent --> ServerCore (DurableEngine: Engine, Store) -- Command, through a queue --> PeerSession
 //! ```
 
 mod command_queue;
@@ -45,13 +46,13 @@ pub use status::{ConnectionCounters, Status};
 #[cfg(test)]
 pub(crate) use {command_queue::memory as command_queue_memory, peer_session::COMMAND_CAPACITY};
 
-/// A host cannot begin or go on.
+/// Reason why the server core cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// The stored campaign cannot be taken up, or the store cannot be used any more.
+    /// The stored campaign cannot be resumed, or the store has become unusable.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The campaign cannot go on.
+    /// The engine has given up the campaign.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] Failure),
 }
@@ -62,50 +63,50 @@ struct Peer {
     commands: Sender<Command>,
 }
 
-/// The engine with its surroundings.
+/// Server without sockets: the durable engine, its peers and their limits.
 pub struct ServerCore {
     durable: DurableEngine,
-    /// Where what was decided is written for other programs.
+    /// Journal file for other programs.
     journal: Option<Journal>,
     acceptor: Arc<Acceptor>,
     key_store: Option<SharedKeyStore>,
     rounds: u32,
     done: u32,
     peers: BTreeMap<u64, Peer>,
-    /// The peer of each connected device: its newest connection.
+    /// Number of the newest peer session of each connected device.
     current: BTreeMap<DeviceId, u64>,
     quota: UpdateQuota,
-    /// No round will close any more, and the keys know.
+    /// Whether training is over and the key store has been told.
     rounds_over: bool,
-    /// Devices that were cut off, of which the engine has not heard yet.
+    /// Devices that were cut off and whose departure the engine has yet to be given.
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
     log: LogRateLimiter,
-    /// What epsilons are for, and what they were when the last round closed.
+    /// Delta of the published privacy loss.
     delta: Delta,
     privacy: Option<Arc<PrivacyStatus>>,
-    /// What the campaign's clock said when this began.
+    /// Campaign time at which this core was made.
     clock: Millis,
-    /// For how long that has stood still since, as nothing could be written.
+    /// Total time the campaign clock was paused by write stalls since then, in ms.
     paused_for: Millis,
     status: watch::Sender<Status>,
     round_feed_sender: broadcast::Sender<String>,
     failure: Option<Failure>,
-    /// Since when something cannot be written, when it is tried again, and how often that has begun.
+    /// The current write stall; `stalls` counts them.
     write_stall: Option<Stall>,
     stalls: u64,
-    /// What the operator should know about the configuration under which the campaign runs.
+    /// Advice to the operator about the configuration.
     advice: Option<String>,
 }
 
-/// Nothing can be written just now.
+/// Period in which the store cannot be written.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     since: Millis,
     retry_at: Millis,
 }
 
-/// How long until what could not be written is tried again.
+/// Interval between attempts to write during a write stall, in ms.
 const WRITE_RETRY: Millis = 1_000;
 
 impl std::fmt::Debug for ServerCore {
@@ -115,7 +116,7 @@ impl std::fmt::Debug for ServerCore {
 }
 
 impl ServerCore {
-    /// When [`Self::tick`] is due, if nothing else happens.
+    /// Returns the time at which [`Self::tick`] is due if nothing else happens.
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         if self.is_stalled() {
@@ -126,19 +127,19 @@ impl ServerCore {
         wake.into_iter().chain(self.log.next_summary()).min()
     }
 
-    /// What connections need to know.
+    /// Returns the handshake parameters that connections share.
     #[must_use]
     pub fn acceptor(&self) -> Arc<Acceptor> {
         Arc::clone(&self.acceptor)
     }
 
-    /// What the operator should know about the configuration under which the campaign runs, if anything.
+    /// Returns advice to the operator about the configuration of the campaign, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
     }
 
-    /// The engine, and what is durable of it.
+    /// Returns the engine with its store.
     #[must_use]
     pub fn durable(&self) -> &DurableEngine {
         &self.durable
@@ -148,39 +149,39 @@ impl ServerCore {
         self.durable.engine()
     }
 
-    /// Every known device has fitted its head.
+    /// Returns true once every known device has fitted its head.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.engine().phase() == Phase::Finished && !self.is_stalled()
     }
 
-    /// The status now, and whenever it changes.
+    /// Subscribes to the status: the current one and every change.
     #[must_use]
     pub fn status_feed(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
-    /// A line of JSON for every round that is committed from now on.
+    /// Subscribes to committed rounds, one line of JSON each.
     #[must_use]
     pub fn round_feed(&self) -> broadcast::Receiver<String> {
         self.round_feed_sender.subscribe()
     }
 
-    /// What is durable now.
+    /// Opens a read snapshot of the store.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`] if the database is closed after a failed write, or cannot be read.
     pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
         self.durable.store().read_snapshot()
     }
 
-    /// A connection was closed as it came.
+    /// Counts a connection that was closed on arrival.
     pub fn connection_dropped(&mut self) {
         self.connections.dropped += 1;
         self.publish_status();
     }
 
-    /// The system did not hand over a connection.
+    /// Logs and counts a failed accept.
     pub fn accept_failed(&mut self, now: Millis, error: &std::io::Error) {
         if self.may_log(now, Kind::AcceptFailed) {
             tracing::warn!(%error, "accept failed");
@@ -189,13 +190,13 @@ impl ServerCore {
         self.publish_status();
     }
 
-    /// Lets all peers go: they write what is queued and close.
+    /// Drops the command queues of all peers: their sessions send what is queued and close.
     pub fn close_peers(&mut self) {
         self.peers.clear();
         self.log_suppressed(Millis::MAX);
     }
 
-    /// Whether there is room in the log for one more line of this kind.
+    /// Returns true if one more line of this kind may be logged.
     fn may_log(&mut self, now: Millis, kind: Kind) -> bool {
         self.log_suppressed(now);
         self.log.allow(kind, now)
@@ -207,10 +208,10 @@ impl ServerCore {
         }
     }
 
-    /// Does what is due, as [`Self::wake`] has said.
+    /// Applies what is due at the time returned by [`Self::wake`].
     ///
     /// # Errors
-    /// As [`Self::flush`].
+    /// [`CoreError`] as for [`Self::flush`].
     pub fn tick(&mut self, now: Millis) -> Result<(), CoreError> {
         self.log_suppressed(now);
         if !self.is_stalled() {
@@ -219,8 +220,8 @@ impl ServerCore {
         self.flush(now)
     }
 
-    /// Hears a message. What comes of it waits for [`Self::flush`], as that of many can wait for the disk together. While the
-    /// host [is stalled](Self::is_stalled) messages wait outside.
+    /// Handles one peer event. Its effects are held until [`Self::flush`], so that several events share one
+    /// sync. Must not be called during a write stall ([`Self::is_stalled`]).
     pub fn take(&mut self, now: Millis, message: PeerEvent) {
         let PeerEvent { peer, from, key, kind, traffic } = message;
         self.connections.passed(&traffic);
@@ -240,7 +241,7 @@ impl ServerCore {
             (PeerEventKind::Hello(device, privacy, commands), None) => {
                 self.connections.welcomed += 1;
                 if let Some(old) = self.current.insert(device, peer) {
-                    // The device is back before its old connection was missed.
+                    // The device has reconnected before its old connection timed out.
                     self.peers.remove(&old);
                 }
                 if self.may_log(now, Kind::Joined) {
@@ -295,7 +296,7 @@ impl ServerCore {
                     self.apply_event(now, Event::Left(device));
                 }
             }
-            // A message from a connection that has been replaced or cut off.
+            // The event comes from a session that was replaced or cut off.
             _ => {
                 self.connections.stale += 1;
             }
@@ -308,8 +309,7 @@ impl ServerCore {
         }
     }
 
-    /// Something came under a key that is not accepted any more: it was waiting here when that was decided. It does not
-    /// count, and its connection ends.
+    /// Discards an event whose key was revoked while the event was in the inbox, and cuts the session off.
     fn revoked(&mut self, now: Millis, peer: u64) {
         self.connections.revoked_messages += 1;
         match self.peers.remove(&peer) {
@@ -321,7 +321,7 @@ impl ServerCore {
         }
     }
 
-    /// A device that is known has restarted, or has missed its welcome.
+    /// Handles a repeated hello: the device has restarted, or its welcome was lost.
     fn hello_again(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
@@ -334,15 +334,16 @@ impl ServerCore {
     fn joined(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
         self.durable.record_privacy(device, privacy);
         if self.is_fitting() {
-            // Whoever comes back fits its head again, and no other round is opened.
+            // Every returning device fits its head again, and no later round resets the quota.
             self.quota.forget(device);
         }
         self.apply_event(now, Event::Joined(device));
     }
 
-    /// What comes of it waits for [`Self::flush`].
+    /// Applies one event to the engine; its effects are held until [`Self::flush`].
     ///
-    /// The campaign's clock stands still while nothing can be written: devices that waited to be heard are not late for it.
+    /// The campaign clock is paused during a write stall, so that a device whose update waited in the inbox is
+    /// not late.
     fn apply_event(&mut self, now: Millis, event: Event) {
         let before = self.engine().counters();
         self.durable.handle(self.clock.saturating_add(now.saturating_sub(self.paused_for)), event);
@@ -353,15 +354,15 @@ impl ServerCore {
         if after.renamed > before.renamed {
             tracing::warn!("devices have lost their answers to a round; it goes on under another number");
         }
-        // A round that is opened has a quota of its own.
+        // Every opened round has its own quota.
         self.quota.follow(self.engine().open_round().map(|round| round.opening.id));
     }
 
-    /// Makes durable what has happened, and does what follows from it. If it cannot be written for a while the host
-    /// [is stalled](Self::is_stalled).
+    /// Writes pending records and performs the actions that depend on them. A write error that may pass starts
+    /// a write stall ([`Self::is_stalled`]) instead of failing.
     ///
     /// # Errors
-    /// [`CoreError`]: the campaign cannot go on.
+    /// [`CoreError`] if the store is unusable or the campaign has failed.
     pub fn flush(&mut self, now: Millis) -> Result<(), CoreError> {
         loop {
             let Flushed { actions, lines } = match self.durable.flush() {
@@ -379,13 +380,14 @@ impl ServerCore {
             if let Some(journal) = &mut self.journal {
                 journal.append(&lines);
             }
-            // Only now: after a power cut a round whose end was not durable is open again.
+            // Only after the write: a power cut before it would reopen the last round, which needs the replaced
+            // keys.
             if self.engine().is_trained() {
                 self.rounds_are_over();
             }
             let mut told = BTreeMap::new();
             for action in actions {
-                // An update that came again and again while it had to wait for the disk is answered once.
+                // Copies of one update that arrived during a write stall are answered once.
                 if let Action::Acknowledge(device, ack) = &action {
                     let first = told.get(&(*device, ack.id));
                     if first.is_some_and(|first| *first == ack.outcome || *first == AckOutcome::Counted) {
@@ -396,7 +398,7 @@ impl ServerCore {
                 }
                 self.perform(now, action)?;
             }
-            // The engine hears who was cut off; what follows may cut off others.
+            // The engine must be given the departures; its actions may cut off more devices.
             if self.cut_off.is_empty() {
                 break;
             }
@@ -408,7 +410,8 @@ impl ServerCore {
         Ok(())
     }
 
-    /// Nothing is acknowledged, and nobody is listened to, until what has happened can be written.
+    /// Starts or prolongs a write stall: nothing is acknowledged and no event is taken until the store can be
+    /// written.
     fn stall(&mut self, now: Millis, error: &StoreError) {
         let since = self.write_stall.map_or(now, |stall| stall.since);
         let again = Stall { since, retry_at: now.saturating_add(WRITE_RETRY) };
@@ -419,7 +422,7 @@ impl ServerCore {
         self.publish_status();
     }
 
-    /// What has happened cannot be written just now.
+    /// Returns true during a write stall.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.write_stall.is_some()
@@ -456,19 +459,19 @@ impl ServerCore {
         }
     }
 
-    /// Keys that were replaced count no more, as far as the desk says.
+    /// Ends the grace of replaced keys, as `end` decides.
     fn expire_replaced_keys(&self, end: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>) {
         if let Some(Err(error)) = self.key_store.as_ref().map(end) {
             tracing::error!("keys that were replaced: {error}");
         }
     }
 
-    /// Training is over: every device that comes fits its head, and uploads nothing.
+    /// Returns true once training is over: devices that join fit their heads and upload nothing.
     fn is_fitting(&self) -> bool {
         matches!(self.engine().phase(), Phase::FitHead | Phase::Finished)
     }
 
-    /// The newest connection of a device.
+    /// Returns the newest peer session of a device.
     fn peer(&self, device: DeviceId) -> Option<&Peer> {
         self.current.get(&device).and_then(|peer| self.peers.get(peer))
     }
@@ -484,7 +487,7 @@ impl ServerCore {
 
     fn command(&mut self, now: Millis, device: DeviceId, command: Command) {
         let Some(known) = self.peer(device) else { return };
-        // Where nobody takes it any more the conversation is over, and has said so: that waits to be heard.
+        // A closed queue means that the peer session has ended; its `Gone` event is in the inbox already.
         if !known.commands.send(command) && !known.commands.is_closed() {
             let from = known.from.clone();
             self.connections.congested += 1;
@@ -495,16 +498,16 @@ impl ServerCore {
         }
     }
 
-    /// Lets a device go: dropping its commands ends its connection.
+    /// Disconnects a device: dropping its command queue ends the session.
     fn cut_off(&mut self, device: DeviceId) {
         if let Some(peer) = self.current.remove(&device) {
             self.peers.remove(&peer);
-            // The engine may close the round without it, which is for after what it wants done now.
+            // The departure may close the round, so the engine is given it only after the current actions.
             self.cut_off.push(device);
         }
     }
 
-    /// Counts an update of a device. True: it is one too many.
+    /// Counts an update of a device and returns true if it exceeds the quota.
     fn is_over_quota(&mut self, device: DeviceId, id: RoundId, is_read: bool) -> bool {
         self.quota.is_over(device, id, is_read, self.durable.engine().open_round())
     }

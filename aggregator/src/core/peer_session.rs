@@ -1,9 +1,9 @@
-//! One device's conversation with the host, without a link: bytes in, what the host is told and frames out, and what is due
-//! when. Whatever a device does, only its own conversation suffers.
+//! Peer session: the server half of one device's session, without a link. Bytes, commands and time go in;
+//! frames and peer events come out. Misbehaviour of a device affects only its own session.
 //!
 //! ```text
-//!  link -- receive --> Conversation -- next: Tell --> Host
-//!  link <- next: Send --     ^-------- obey ----------- Host
+//!  link -- receive --> PeerSession -- next: Report --> ServerCore
+//!  link <- next: Send --    ^----------- execute --------- ServerCore
 //! ```
 
 use fedspan_protocol::message::{Privacy, ToDevice};
@@ -14,34 +14,35 @@ use crate::config::Limits;
 use crate::connection::{Connection, PeerMessage, Traffic};
 use fedspan_engine::{DeviceId, Millis};
 
-/// Commands that wait for a device; one that lets them pile up is cut off.
+/// Capacity of a device's command queue. A device that lets it fill up is cut off.
 pub(crate) const COMMAND_CAPACITY: usize = 16;
 
-/// When a device is told to come back for which there is no room: not all at the same moment.
+/// Retry delay of a device that is turned away, in ms; a range, so that devices do not return at the same
+/// moment.
 const RETRY: std::ops::Range<u32> = 15_000..30_000;
 
-/// Silence within an update in chunks after which the missing ones are asked for.
+/// Pause in an update's chunks after which the missing ones are requested, in ms.
 const MISSING_INTERVAL: Millis = 1_000;
 
-/// Hellos after the first that a connection may say.
+/// Repeated hellos allowed on one connection.
 const HELLOS_MAX: u32 = 16;
 
-/// Faults and dropped frames after which the host is told, if there is nothing else to tell.
+/// Protocol errors after which the core is sent the traffic counters even without a message.
 const ERRORS_BEFORE_REPORT: u32 = 16;
 
-/// Faults after which a connection is closed: noise is forgiven, a flood is not.
+/// Protocol errors after which a connection is closed: line noise is tolerated, a flood is not.
 const FAULTS_MAX: u32 = 64;
 
-/// How long a device may take.
+/// Timeouts of a peer session.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Until hello.
+    /// Time until the hello, in ms.
     pub hello: Millis,
-    /// For saying anything.
+    /// Longest silence, in ms.
     pub idle: Millis,
-    /// From a frame's first byte to its last, from a chunk of an update to the next, and for taking a frame.
+    /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame, in ms.
     pub frame: Millis,
-    /// For answering a round, until it is sent again.
+    /// Time after which an unanswered round is sent again, in ms.
     pub repeat: Millis,
 }
 
@@ -58,8 +59,8 @@ impl From<&Limits> for Timeouts {
     }
 }
 
-/// When a conversation's device is to come back. Multiples of the golden ratio lie apart from one another, so that conversations
-/// that follow one another spread evenly (Knuth, The Art of Computer Programming, 6.4).
+/// Returns the retry delay of a turned-away device, in ms. Consecutive peer numbers get evenly spread delays by
+/// multiplicative hashing with the golden ratio (Knuth, The Art of Computer Programming, 6.4).
 fn retry_delay(peer: u64) -> u32 {
     const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let width = u64::from(RETRY.end - RETRY.start);
@@ -68,74 +69,74 @@ fn retry_delay(peer: u64) -> u32 {
     RETRY.start + u32::try_from(place).unwrap_or_default()
 }
 
-/// What is to be done next, one after the other.
+/// Next step that the driver of a session has to take.
 #[derive(Debug)]
 #[must_use]
 pub enum PeerAction {
-    /// The frame is to be written.
+    /// Write the frame.
     Send,
-    /// A device has said hello: [`PeerSession::admit`] or [`PeerSession::turn_away`].
+    /// Call [`PeerSession::admit`] or [`PeerSession::turn_away`]: a device has said hello.
     Admit,
-    /// The host is to be told, by a [`PeerSession::event`].
+    /// Send this to the core, wrapped by [`PeerSession::event`].
     Report(PeerEventKind),
-    /// It is over, and the host is told so last. A link that does not outlast it is to be closed.
+    /// Report [`PeerEventKind::Gone`] and close the link, unless it is persistent.
     Close(DisconnectReason),
-    /// Nothing, until there are bytes, a command, or something is due.
+    /// Wait for bytes, a command or the timer.
     Wait,
 }
 
-/// How far it is with what has come.
+/// Progress of handling one received message.
 #[derive(Debug)]
 enum State {
-    /// All of it was seen to.
+    /// No message is being handled.
     Idle,
-    /// Somebody has said hello.
+    /// A device has said hello and waits for a connection slot.
     Greeting(DeviceId, Privacy),
-    /// The host is told before frames are sent.
+    /// Report to the core, then send replies.
     Report(PeerEventKind),
-    /// Frames are sent before the next thing that has come is looked at.
+    /// Send replies, then handle the next received message.
     Reply,
-    /// Frames are sent, the host is told, and it is over.
+    /// Send replies, report to the core, then close.
     FinalReply(PeerEventKind, DisconnectReason),
     Closed(DisconnectReason),
 }
 
-/// What comes if nothing else does.
+/// Action that a timer triggers.
 #[derive(Clone, Copy, Debug)]
 enum Timer {
-    /// The connection ends.
+    /// Ends the session.
     End,
-    /// The open round is sent again.
+    /// Sends the open round again.
     OpenAgain,
-    /// Missing chunks are asked for.
+    /// Requests missing chunks.
     AskMissing,
 }
 
-/// One conversation.
+/// Server half of one device's session.
 #[derive(Debug)]
 pub struct PeerSession {
     peer: u64,
     from: Origin,
     connection: Connection,
     timeouts: Timeouts,
-    /// The link outlasts this conversation. There is no other on it, and nobody has to say hello in time.
+    /// Whether the link outlasts the session. Such a link carries nothing else, so there is no hello timeout.
     persistent: bool,
-    /// The way to the device, which the host gets with its hello.
+    /// Sending end of the command queue, handed to the core with the hello.
     commands: Option<Sender<Command>>,
     state: State,
-    /// What has come after what is being seen to.
+    /// Received bytes after the message that is being handled.
     unprocessed: Vec<u8>,
-    /// When the device last said something that made sense; until hello, when this began.
+    /// Time of the last valid message; before the hello, time at which the session began.
     last_message: Millis,
-    /// Since when a frame (or an update in chunks) has been unfinished.
+    /// Time since which a frame or a chunked update has been incomplete.
     frame_since: Option<Millis>,
-    /// When the missing chunks of an update were last asked for.
+    /// Time at which missing chunks were last requested.
     missing_requested: Option<Millis>,
-    /// Since when the open round has been unanswered, and how often its chunks had been asked for by then.
+    /// Time since which the open round has been unanswered, and the number of chunk requests at that time.
     unanswered_since: Option<(Millis, u64)>,
-    /// What the host knows of the connection's traffic.
+    /// Traffic that has been reported to the core.
     reported: Traffic,
-    /// Frames that made sense, and the most chunks of the update that has begun, before the last bytes came.
+    /// Frames accepted before the last bytes arrived.
     accepted: u32,
     chunks: u32,
     /// Hellos after the first.
@@ -143,8 +144,9 @@ pub struct PeerSession {
 }
 
 impl PeerSession {
-    /// Begins one on a new connection, which [lasts](Connection::lasting) where the link does. `peer` is its number, another one for each
-    /// that ever begins. With the host's commands, which count from the device's hello on.
+    /// Begins a session on a new connection; a [persistent](Connection::persistent) connection makes a
+    /// persistent session. `peer` is the number of the session and must be unique. Also returns the receiving
+    /// end of the command queue, which is used from the hello on.
     #[must_use]
     pub fn new(
         peer: u64,
@@ -175,38 +177,38 @@ impl PeerSession {
         (conversation, receiver)
     }
 
-    /// Where its device is.
+    /// Returns the remote end.
     #[must_use]
     pub fn from(&self) -> &Origin {
         &self.from
     }
 
-    /// How long its device may take.
+    /// Returns the timeouts.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         self.timeouts
     }
 
-    /// No device was admitted yet, so that there are no commands.
+    /// Returns true until a device has been admitted; there are no commands until then.
     #[must_use]
     pub fn awaits_hello(&self) -> bool {
         self.commands.is_some()
     }
 
-    /// Takes bytes from the device. What they say comes from [`Self::next`].
+    /// Takes bytes from the device; [`Self::next`] yields their effects.
     pub fn receive(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         if matches!(self.state, State::Idle) {
             let message = self.connection.next_message(&mut input);
             self.state = self.on_message(message);
         }
-        // Most say one thing.
+        // Most reads hold a single message.
         if !input.is_empty() {
             self.unprocessed.extend_from_slice(input);
         }
     }
 
-    /// What is to be done next; a frame is in `frame` then, and nothing else.
+    /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty otherwise.
     pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> PeerAction {
         loop {
             match std::mem::replace(&mut self.state, State::Idle) {
@@ -237,7 +239,7 @@ impl PeerSession {
         }
     }
 
-    /// What the host is told, with what has passed since it was told something.
+    /// Wraps an event for the core, with the traffic since the previous one.
     #[must_use]
     pub fn event(&mut self, kind: PeerEventKind) -> PeerEvent {
         let now = self.connection.traffic();
@@ -246,7 +248,7 @@ impl PeerSession {
         PeerEvent { peer: self.peer, from: self.from.clone(), key: self.connection.key(), kind, traffic }
     }
 
-    /// There is room for the device that has said hello.
+    /// Admits the device that has said hello.
     pub fn admit(&mut self) {
         if let State::Greeting(device, privacy) = self.state
             && let Some(commands) = self.commands.take()
@@ -255,7 +257,7 @@ impl PeerSession {
         }
     }
 
-    /// There is no room for it: it is told to come back later.
+    /// Refuses the device for lack of a connection slot and tells it when to retry.
     pub fn turn_away(&mut self) {
         if matches!(self.state, State::Greeting(..)) {
             self.connection.turn_away(retry_delay(self.peer));
@@ -263,7 +265,7 @@ impl PeerSession {
         }
     }
 
-    /// Does what the host wants.
+    /// Executes a command of the core.
     pub fn execute(&mut self, command: Command) {
         match command {
             Command::Open(opening) => self.connection.open(&opening),
@@ -272,21 +274,21 @@ impl PeerSession {
         }
     }
 
-    /// The host has let the device go: no command comes any more.
+    /// Ends the session after the core has dropped the command queue.
     pub fn close(&mut self) {
         let gone =
             if self.connection.is_revoked() { DisconnectReason::Revoked } else { DisconnectReason::Ended };
         self.state = State::Closed(gone);
     }
 
-    /// When [`Self::on_timer`] is due, if nothing else happens.
+    /// Returns the time at which [`Self::on_timer`] is due if nothing else happens.
     #[must_use]
     pub fn due(&mut self, now: Millis) -> Option<Millis> {
         let (at, _) = self.next_timer(now);
         (at < Millis::MAX).then_some(at)
     }
 
-    /// Does what is due by now.
+    /// Performs the timer action that is due.
     pub fn on_timer(&mut self, now: Millis) {
         match self.next_timer(now) {
             (at, _) if at > now || at == Millis::MAX => {}
@@ -302,7 +304,8 @@ impl PeerSession {
         }
     }
 
-    /// What comes next if nothing happens, and when. The connection ends after silence, or earlier if a frame does not.
+    /// Returns the next timer: the end of the session after silence or an unfinished frame, unless something is
+    /// due before.
     fn next_timer(&mut self, now: Millis) -> (Millis, Timer) {
         let silence = match self.awaits_hello() {
             true if self.persistent => Millis::MAX,
@@ -323,7 +326,7 @@ impl PeerSession {
         earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Timer::End))
     }
 
-    /// Since when the open round has been unanswered.
+    /// Returns the time since which the open round has been unanswered, and updates it.
     fn unanswered_since_update(&mut self, now: Millis) -> Option<Millis> {
         let watched = self.connection.unanswered().map(|missing_requested| (now, missing_requested));
         let since = self
@@ -347,17 +350,17 @@ impl PeerSession {
             if !self.connection.next_frame(frame) {
                 return false;
             }
-            // One that did not fit is counted, and there is nothing of it.
+            // A message that did not fit was counted and left no bytes.
             if !frame.is_empty() {
                 return true;
             }
         }
     }
 
-    /// One thing was seen to, and answered.
+    /// Advances to the next received message once the current one has been answered.
     fn advance(&mut self, now: Millis) -> State {
         let errors = self.connection.traffic().protocol_errors();
-        // A line carries no more than its speed, and noise on it is nobody's fault.
+        // A serial link cannot be flooded beyond its speed, and noise on it is not the device's fault.
         if errors > FAULTS_MAX && !self.persistent {
             return State::Closed(DisconnectReason::Flood);
         }
@@ -375,7 +378,7 @@ impl PeerSession {
         let accepted = self.connection.traffic().frames.accepted;
         let progressed = std::mem::replace(&mut self.accepted, accepted) != accepted;
         self.watch_frame(now, progressed);
-        // Time to hello counts from the connection's beginning, however much it talks.
+        // The hello timeout counts from the start of the session, whatever else is received.
         if progressed && !self.awaits_hello() {
             self.last_message = now;
         }
@@ -386,7 +389,8 @@ impl PeerSession {
         let mid_update = self.connection.is_mid_update();
         let most = if mid_update { self.chunks } else { 0 };
         self.chunks = most.max(self.connection.chunks());
-        // What else is said meanwhile does not bring an update to its end, nor does beginning it anew.
+        // Only new chunks count as progress of a chunked update: neither other messages nor a restart of the
+        // update.
         let progressed = if mid_update { self.chunks > most } else { progressed };
         if !self.connection.is_mid_message() {
             self.frame_since = None;
@@ -396,15 +400,15 @@ impl PeerSession {
         }
     }
 
-    /// What comes of one thing that was heard, or of nothing.
+    /// Returns the state that follows from one received message.
     fn on_message(&mut self, message: Option<PeerMessage>) -> State {
         let Some(message) = message else { return State::Reply };
         match message {
             PeerMessage::Hello(hello) if self.awaits_hello() => {
                 State::Greeting(hello.device, hello.capabilities.privacy)
             }
-            // Each is answered with a whole round: a device that has missed its welcome says it once or
-            // twice more. On a line every restart is one.
+            // Each hello is answered with a whole round. A device whose welcome was lost repeats it once or
+            // twice; on a persistent link every restart adds one.
             PeerMessage::Hello(_) if !self.persistent && self.hellos >= HELLOS_MAX => {
                 State::Closed(DisconnectReason::Flood)
             }
@@ -412,7 +416,7 @@ impl PeerSession {
                 self.hellos = self.hellos.saturating_add(1);
                 State::Report(PeerEventKind::HelloAgain(hello.capabilities.privacy))
             }
-            // Its next hello is heard in a new conversation.
+            // The other device repeats its hello in a new session.
             PeerMessage::OtherDevice if self.persistent => State::Closed(DisconnectReason::Ended),
             PeerMessage::Refused(refusal) => {
                 State::FinalReply(PeerEventKind::Refused(refusal), DisconnectReason::Refused)

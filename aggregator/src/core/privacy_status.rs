@@ -1,4 +1,4 @@
-//! What `status` says of the devices' privacy.
+//! Privacy loss of the devices, as printed by `status`.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use serde::Serialize;
 use fedspan_engine::DeviceId;
 use fedspan_engine::privacy::{Delta, Ledger};
 
-/// What all releases of the devices' lives have cost so far, as far as the server knows.
+/// Privacy loss of all releases so far, as reported by the devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrivacyStatus {
-    /// The delta that epsilon is for.
+    /// Delta that the epsilons hold for.
     pub delta: f64,
-    /// The largest epsilon of a device.
+    /// Largest epsilon of any device.
     pub epsilon: f64,
-    /// Each device's.
+    /// Epsilon of each device.
     pub devices: BTreeMap<DeviceId, f64>,
-    /// Times that a device said that it had spent less than it had before.
+    /// Number of times a device reported less spending than before.
     pub fell_back: u64,
 }
 
 impl PrivacyStatus {
-    /// Of the accounts as they are; `None` where no device adds noise.
+    /// Computes the status from the ledger; `None` if no device adds noise.
     #[must_use]
     pub fn of(ledger: &Ledger, delta: Delta) -> Option<Self> {
         if ledger.accounts().is_empty() {

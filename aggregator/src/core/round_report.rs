@@ -1,4 +1,4 @@
-//! What the host says of itself: a line for every round, and the status.
+//! Reports of the server core: a line for every committed round, and the status.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::keys::SharedKeyStore;
 use fedspan_engine::{ChosenRidge, Phase, RoundRecord};
 
 impl ServerCore {
-    /// A round is durable.
+    /// Logs and publishes a committed round.
     pub(super) fn committed(&mut self, record: &RoundRecord) {
         if let Some(journal) = &mut self.journal {
             journal.flush();
@@ -50,11 +50,11 @@ impl ServerCore {
         if let (Some(privacy), Some(line)) = (&self.privacy, line.as_object_mut()) {
             line.insert("epsilon".to_owned(), privacy.epsilon.into());
         }
-        // Nobody may be watching.
+        // An error only means that nothing is subscribed.
         let _ = self.round_feed_sender.send(line.to_string());
     }
 
-    /// Which ridge the fleet has chosen for its final heads.
+    /// Logs the ridge that the fleet has chosen for final heads.
     fn log_ridge(&self) {
         let Some(chosen) = self.engine().chosen_ridge() else { return };
         let ChosenRidge { ridge, devices, labels_per_class, .. } = chosen;
@@ -77,12 +77,13 @@ impl ServerCore {
         }
     }
 
-    /// Brings what is said of privacy up to date: not with every message, since each device is looked at.
+    /// Recomputes the published privacy loss. It visits every device, hence once per round rather than with
+    /// every event.
     pub(super) fn update_privacy(&mut self) {
         self.privacy = PrivacyStatus::of(self.engine().ledger(), self.delta).map(Arc::new);
     }
 
-    /// What there is to say of it all.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status.borrow().clone()

@@ -1,4 +1,4 @@
-//! How the host begins: a new campaign, or the committed one where it ended.
+//! Startup of the server core: begins a campaign or resumes the stored one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use fedspan_engine::admission::Requirements;
 use fedspan_engine::privacy::{Delta, Minimum};
 
 impl ServerCore {
-    /// A host for the campaign of a store, or for a new one, which gets this number. Without `keys`, and the source of the
-    /// server's nonces, frames are not encrypted and every device is believed. `file` is where a journal is also written for
-    /// other programs, if one is kept at all.
+    /// Makes a server core for the campaign in a store, or begins one with this number. `keys` holds the key
+    /// store and the source of the server's nonces; without it frames are not encrypted and device identities
+    /// are not verified. `file` is the journal file to keep up to date, if the configuration keeps a journal.
     ///
-    /// Its caller's clock stands at 0 when this is done.
+    /// The caller's clock must read 0 on return.
     ///
     /// # Errors
-    /// [`CoreError`] if the stored campaign cannot be taken up.
+    /// [`CoreError`] if the stored campaign cannot be resumed.
     pub fn new(
         fleet: &Fleet,
         store: Store,
@@ -50,7 +50,7 @@ impl ServerCore {
         let (durable, clock) = DurableEngine::new(engine, store, &about)?;
         let campaign = durable.campaign();
         if let Some(journal) = &mut journal {
-            // What is durable and had not come to the file.
+            // Entries that are durable but missing from the file.
             let missing = durable.store().journal(journal.lines()).map_err(ResumeError::from)?;
             journal.catch_up(&missing);
         }
@@ -106,14 +106,14 @@ impl ServerCore {
             stalls: 0,
             advice: fleet.advice(),
         };
-        // The journal's first line, and a round that only waited for its end to be told.
+        // Writes the journal's first entry, and the end of a round whose commit was interrupted.
         host.flush(0)?;
         Ok(host)
     }
 }
 
-/// The configuration under the settings with which the stored campaign began; a store in which no round was opened begins one under
-/// today's defaults.
+/// Returns the configuration under the settings that the stored campaign began with; unchanged if no round was
+/// ever opened.
 fn resumed_fleet(fleet: &Fleet, store: &Store) -> Result<Fleet, ResumeError> {
     let Some(stored) = store.settings()? else { return Ok(fleet.clone()) };
     let Resumed { fleet, kept } = with_stored_settings(fleet, &stored)?;

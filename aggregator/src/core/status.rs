@@ -1,4 +1,4 @@
-//! What `status` prints: where the campaign is, and a counter for everything that happened.
+//! Status: the campaign's progress and a counter for every kind of event, printed by `status` as JSON.
 
 use std::sync::Arc;
 
@@ -8,35 +8,35 @@ use super::{DisconnectReason, PrivacyStatus};
 use crate::connection::Traffic;
 use fedspan_engine::Counters;
 
-/// What `status` prints.
+/// Status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Status {
-    /// "waiting", "start", "training", "fitting heads", "finished" or "failed".
+    /// "waiting", "start", "training", "scoring ridges", "fitting heads", "finished" or "failed".
     pub phase: String,
-    /// Rounds finished and to do.
+    /// Training rounds committed.
     pub round: u32,
-    /// Rounds to do.
+    /// Training rounds to do.
     pub rounds: u32,
-    /// Devices that ever joined.
+    /// Devices that have ever joined.
     pub devices: usize,
     /// Devices connected now.
     pub connected: usize,
-    /// Answers of the open round, and how many complete it.
+    /// Updates counted in the open round.
     pub answers: usize,
-    /// How many complete the open round.
+    /// Updates that complete the open round.
     pub target: usize,
-    /// Everything counted.
+    /// Counters of the engine.
     pub updates: Counters,
-    /// What has happened cannot be written just now, as when the disk is full: nothing is acknowledged meanwhile.
+    /// Whether the store cannot be written at present, for example because the disk is full; nothing is
+    /// acknowledged meanwhile.
     pub stalled: bool,
-    /// How often that has begun.
+    /// Number of write stalls.
     pub stalls: u64,
-    /// Lines of the journal that could not be written.
+    /// Journal lines that could not be written.
     pub journal_lost: u64,
-    /// Everything that happened to connections.
+    /// Counters of connections.
     pub connections: ConnectionCounters,
-    /// What devices have spent of their privacy budgets, as of the last round that closed; absent where no device adds
-    /// noise.
+    /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared")]
     pub privacy: Option<Arc<PrivacyStatus>>,
 }
@@ -45,71 +45,69 @@ fn shared<S: Serializer>(privacy: &Option<Arc<PrivacyStatus>>, serializer: S) ->
     privacy.as_deref().serialize(serializer)
 }
 
-/// Every connection that ended has a counter.
+/// Counters of connections and their traffic. Every connection that ends increments exactly one of its reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionCounters {
     /// Devices that were welcomed.
     pub welcomed: u64,
-    /// Hellos of devices that were known on their connection: they had restarted, or had missed their welcome.
+    /// Hellos repeated on the same connection: the device had restarted, or its welcome was lost.
     pub welcomed_again: u64,
-    /// Hellos that were refused.
+    /// Connections closed after a refused hello.
     pub refused: u64,
-    /// Devices for which there was no place, told to come back later.
+    /// Admissible devices that found no connection slot and were told to retry.
     pub turned_away: u64,
-    /// Connections that had proved nothing yet, closed to make room for newer ones.
+    /// Unauthenticated connections closed to make room for newer ones.
     pub evicted: u64,
-    /// Connections closed as they came: too many that were making room were not closed yet.
+    /// Connections closed on arrival because too many evicted ones were still closing.
     pub dropped: u64,
-    /// Times that the system did not hand over a connection.
+    /// Failed accepts.
     pub accept_errors: u64,
-    /// Closed by the peer.
+    /// Connections closed by the remote end.
     pub closed: u64,
-    /// No hello in time.
+    /// Connections without a hello in time.
     pub no_hello: u64,
-    /// Silent for too long.
+    /// Connections closed by the idle timeout.
     pub idle: u64,
-    /// A frame took too long.
+    /// Connections closed by the frame timeout.
     pub slow: u64,
-    /// Nonsense without end.
+    /// Connections closed for too many protocol errors or hellos.
     pub flood: u64,
-    /// Devices whose key was revoked or replaced.
+    /// Connections closed because the device's key was revoked or replaced.
     pub revoked: u64,
-    /// Ended by this side.
+    /// Connections ended by the server.
     pub ended: u64,
-    /// Messages of devices whose key was revoked or replaced before the host took them from its inbox. Nothing of them
-    /// counts.
+    /// Messages discarded because their key was revoked or replaced while they were in the core's inbox.
     pub revoked_messages: u64,
-    /// Devices that sent more updates in a round than are looked at.
+    /// Devices cut off for exceeding the update quota.
     pub over_quota: u64,
-    /// Devices that did not take what was sent to them.
+    /// Devices cut off because their command queue was full.
     pub congested: u64,
-    /// Messages that had no place.
+    /// Messages that the protocol does not allow at that point.
     pub faults: u64,
-    /// Messages that did not fit a device's frames.
+    /// Messages that did not fit the device's frames.
     pub unsent: u64,
-    /// Answers that devices did not get, as they did not take those that waited for them.
+    /// Replies dropped because too many were waiting for the device to read them.
     pub unheeded: u64,
-    /// Updates that came again before the first was answered, as the disk was waited for: they were answered with it.
+    /// Copies of an update that arrived during a write stall and were answered together with the first.
     pub answered_already: u64,
-    /// Rounds that were sent to a device again because nothing had come that answered them.
+    /// Rounds sent again because they were not answered.
     pub reopened: u64,
-    /// Heads that were asked of devices which choose no ridge, with the ridge that the fleet has chosen or that the campaign says.
+    /// Final heads requested with a fixed ridge, from devices that cannot choose one.
     pub unchosen_ridges: u64,
-    /// Chunks that had come before or were of updates that were over, and messages of connections that had been
-    /// replaced.
+    /// Chunks that were repeated or of a finished update, and messages of replaced connections.
     pub stale: u64,
-    /// Frames dropped: too long, not COBS, wrong check, unknown header.
+    /// Frames dropped: too long, invalid COBS, wrong checksum, or unknown header.
     pub dropped_frames: u64,
-    /// Sealed frames that came a second time.
+    /// Sealed frames received a second time.
     pub replayed_frames: u64,
-    /// Sealed frames that nobody with the right key has sealed.
+    /// Sealed frames that failed authentication.
     pub forged_frames: u64,
-    /// Frames that were not sealed and should have been.
+    /// Unsealed frames received where sealing is required.
     pub unsealed_frames: u64,
-    /// Bytes received from devices after their hello. These and the other sums over connections are brought
-    /// up to date with every message of a device, and where it makes noise.
+    /// Bytes received from devices after their hello. The sums over connections are updated with every peer
+    /// event.
     pub bytes_up: u64,
-    /// Bytes sent to them.
+    /// Bytes sent to devices after their hello.
     pub bytes_down: u64,
 }
 
@@ -130,7 +128,7 @@ impl ConnectionCounters {
         *counter += 1;
     }
 
-    /// Adds what has passed over a connection since it was last added.
+    /// Adds the traffic of a peer event.
     pub(super) fn passed(&mut self, traffic: &Traffic) {
         self.faults += u64::from(traffic.faults);
         self.unsent += u64::from(traffic.unsent);

@@ -1,4 +1,5 @@
-//! How many updates of a device are looked at in a round: nothing else would slow down one that sends without end.
+//! Update quota: limits how many updates of one device are examined in one round. Nothing else slows down a
+//! device that sends without pause.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +7,23 @@ use fedspan_protocol::message::RoundId;
 
 use fedspan_engine::{DeviceId, OpenRound};
 
-/// Updates of a device. Those for the open round count apart: who is cut off for the others comes back, and is to count.
+/// Updates received from one device. Those for the open round are counted apart: a device that was cut off for
+/// stale ones reconnects and may still answer the round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
-    /// For the open round.
+    /// Updates for the open round.
     open: u32,
-    /// For others, and those that were not read.
+    /// Updates for other rounds, and updates that were not decoded.
     other: u32,
 }
 
-/// What devices have sent since the last round was opened.
+/// Updates received since the last round was opened.
 #[derive(Debug)]
 pub(super) struct UpdateQuota {
-    /// How many of each kind are looked at.
+    /// Updates of each kind that are examined.
     pub most: u32,
     sent: BTreeMap<DeviceId, Sent>,
-    /// The number of the round that they are counted in.
+    /// Round that the counts belong to.
     counted_in: Option<RoundId>,
 }
 
@@ -30,7 +32,7 @@ impl UpdateQuota {
         Self { most, sent: BTreeMap::new(), counted_in: None }
     }
 
-    /// A round that is opened, again or not, has a quota of its own.
+    /// Resets the counts if another round is open.
     pub(super) fn follow(&mut self, open: Option<RoundId>) {
         if open.is_some() && open != self.counted_in {
             self.counted_in = open;
@@ -38,12 +40,12 @@ impl UpdateQuota {
         }
     }
 
-    /// A device begins anew.
+    /// Resets the count of a device.
     pub(super) fn forget(&mut self, device: DeviceId) {
         self.sent.remove(&device);
     }
 
-    /// Counts an update of a device, on whatever connection it comes. True: it is one too many.
+    /// Counts an update of a device, on any of its connections, and returns true if it exceeds the quota.
     pub(super) fn is_over(
         &mut self,
         device: DeviceId,
@@ -58,8 +60,8 @@ impl UpdateQuota {
                 sent.open = sent.open.saturating_add(1);
                 false
             }
-            // It came before the round was opened on its connection, and will be sent again. A network that holds
-            // everything back for a while delivers many of these at once.
+            // The update was sent before the round was opened on this connection, and will be sent again. A
+            // network that delays traffic delivers many of these at once.
             (false, Some(round)) if round.awaits(device) => false,
             _ => {
                 sent.other = sent.other.saturating_add(1);

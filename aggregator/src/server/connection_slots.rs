@@ -1,9 +1,9 @@
-//! The places of a server's connections: one pool for devices, one for who has not proved yet to be one.
+//! Connection slots: one pool for devices, one for connections before their handshake.
 //!
-//! A connection begins in the second pool and takes a place of the first when its device has proved its key (in plaintext,
-//! when its hello is believed). So a flood of strangers, from however many addresses, takes no place from a device and
-//! ends no device's connection; and it cannot shut the door on a device that comes, as in [`PendingPool`] the newest always
-//! gets in.
+//! A connection begins in the second pool and moves to the first once its device has proved its key (in
+//! plaintext, once its hello is accepted). A flood of unauthenticated connections, from any number of
+//! addresses, therefore takes no slot from a device and ends no device's connection; nor can it keep devices
+//! out, since [`PendingPool`] always admits the newest connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use super::pending_pool::PendingPool;
 use super::per_address::{PerAddressCount, network};
 use crate::config::Limits;
 
-/// Connections without a place that wait at once for their peer to read what it was told last: beyond it they are closed
-/// without waiting.
+/// Connections without a slot that may wait for their peer to read the last message; further ones close at
+/// once.
 const LINGERING_MAX: usize = 64;
 
-/// Connections that have made room and are not closed yet: beyond it, who comes is closed at once, so that a flood
-/// takes neither tasks nor descriptors without end.
+/// Evicted connections that may still be closing; beyond it new connections are closed on arrival, so that a
+/// flood cannot use up tasks and file descriptors.
 const LEAVING_MAX: usize = 256;
 
 #[derive(Debug)]
 struct State {
     devices: PerAddressCount,
-    /// Dropping the sender tells its connection to make room.
+    /// Connections before their handshake. Dropping the sender evicts the connection.
     pending: PendingPool<oneshot::Sender<()>>,
     leaving: usize,
     lingering: usize,
@@ -44,22 +44,22 @@ impl Shared {
     }
 }
 
-/// All of them.
+/// Slots of all connections of a server.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionSlots(Arc<Shared>);
 
-/// What a connection has.
+/// Kind of slot that a connection holds.
 #[derive(Debug)]
 enum Kind {
-    /// A place among those that have proved nothing, and who tells it to make room for another.
+    /// Slot in the pending pool, with the eviction signal.
     Unauthenticated(oneshot::Receiver<()>),
-    /// A device's.
+    /// Slot of a device.
     Authenticated,
-    /// None; it waits for its peer to read what it was told last.
+    /// No slot: the connection waits for its peer to read the last message.
     Lingering,
 }
 
-/// A connection's place; it is free again when this is dropped.
+/// Slot of one connection, freed on drop.
 #[derive(Debug)]
 pub(super) struct Slot {
     shared: Arc<Shared>,
@@ -68,12 +68,12 @@ pub(super) struct Slot {
     kind: Kind,
 }
 
-/// Why a device gets no place.
+/// Reason why a device gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotError {
-    /// All are taken, or all that its address may have.
+    /// All slots, or all slots for its address, are taken.
     Full,
-    /// Its connection has to make room for another.
+    /// The connection has been evicted.
     Evicted,
 }
 
@@ -85,7 +85,7 @@ impl ConnectionSlots {
         Self(Arc::new(Shared { connections, per_address, state: Mutex::new(state) }))
     }
 
-    /// A place for a connection that has proved nothing yet. `None` if too many that make room are not gone yet.
+    /// Returns a slot for a new connection, or `None` if too many evicted ones are still closing.
     pub(super) fn enter(&self, from: SocketAddr) -> Option<Slot> {
         let address = network(from.ip());
         let mut state = self.0.state();
@@ -106,7 +106,7 @@ impl ConnectionSlots {
 }
 
 impl Slot {
-    /// Completes when it has to make room for another; never for a device.
+    /// Completes when the connection is evicted; never for a device.
     pub(super) async fn evicted(&mut self) {
         match &mut self.kind {
             Kind::Unauthenticated(evicted_signal) => drop(evicted_signal.await),
@@ -114,10 +114,10 @@ impl Slot {
         }
     }
 
-    /// Its device has proved its key: it gets a device's place, which nobody takes from it.
+    /// Moves the connection to a device's slot, which cannot be evicted.
     ///
     /// # Errors
-    /// [`SlotError`]; it has the place that it had.
+    /// [`SlotError`] if no slot is free or the connection has been evicted; it keeps the slot it has.
     pub(super) fn authenticate(&mut self) -> Result<(), SlotError> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
@@ -137,8 +137,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Whether it may wait for its peer to read what was said last. A device does so on its place; others free theirs
-    /// first, as far as there is room to wait elsewhere.
+    /// Returns true if the connection may wait for its peer to read the last message. A device keeps its slot
+    /// meanwhile; others free theirs first, and at most [`LINGERING_MAX`] of them may wait.
     pub(super) fn may_linger(&mut self) -> bool {
         if matches!(self.kind, Kind::Authenticated) {
             return true;
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// In use: devices, strangers, those that make room, those that wait to be read.
+    /// Numbers of devices, pending, evicted and lingering connections.
     fn used(slots: &ConnectionSlots) -> (usize, usize, usize, usize) {
         let state = slots.0.state();
         let pending = (1..=9).map(|last| network(from(last).ip()));
@@ -217,14 +217,14 @@ mod tests {
         let mut strangers: Vec<Slot> = (0..8).map(|n| slots.enter(from(2 + n % 4)).unwrap()).collect();
         assert_eq!(used(&slots), (1, 2, 6, 0));
         assert!(!is_evicted(&mut device) && is_evicted(strangers.first_mut().unwrap()));
-        // The next device gets in, and its place, while they hold all of theirs.
+        // The next device gets a slot although the pending pool is full.
         let mut next = slots.enter(from(1)).unwrap();
         next.authenticate().unwrap();
         next.authenticate().unwrap();
         assert_eq!(used(&slots), (2, 1, 7, 0));
-        // One that has to make room gets none, even if it has a key.
+        // An evicted connection gets no device's slot, even with a valid key.
         assert_eq!(strangers.first_mut().unwrap().authenticate(), Err(SlotError::Evicted));
-        // Nor is there one more than there are.
+        // Both device slots are taken.
         let mut third = slots.enter(from(3)).unwrap();
         assert_eq!(third.authenticate(), Err(SlotError::Full));
         drop(device);
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(used(&slots), (0, 0, 0, 0));
     }
 
-    /// What makes room is still a task and a socket for a moment.
+    /// An evicted connection still has a task and a socket.
     #[test]
     fn those_that_make_room_are_bounded_too() {
         let slots = slots(1, 1, 1);

@@ -1,6 +1,9 @@
-//! The control socket: a Unix socket in the state directory, for its owner alone. One request a line:
-//! `status` answers one line of JSON, `watch` a line after every round until the connection ends, `keys` and a request
-//! of [`crate::keys`] in JSON what came of it, `export` what is kept: [`super::export_stream`].
+//! Control socket: a Unix socket in the state directory, for the owner only. A request is one line:
+//!
+//! * `status`: one line of JSON;
+//! * `watch`: one line after every round, until the connection ends;
+//! * `keys` with a [`crate::keys::Request`] in JSON: one line of JSON;
+//! * `export`: the stored campaign, see [`super::export_stream`].
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,13 +20,13 @@ use fedspan_files::user;
 
 const SOCKET: &str = "control.sock";
 
-/// The request that has no end.
+/// Request without an end.
 const WATCH: &str = "watch";
 
-/// Longest request, with the end of its line: several thousand ranges of devices.
+/// Longest request in bytes, with its newline: several thousand ranges of devices.
 const REQUEST_MAX: u64 = 1 << 16;
 
-/// The bound socket; its file goes when it goes.
+/// Bound control socket; its file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Control {
     listener: UnixListener,
@@ -31,8 +34,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Binds the socket. The directory's lock is held, so a file that is there is a leftover. A server
-    /// without a control socket still serves, and says so.
+    /// Binds the socket. The directory is locked, so an existing socket is left from an earlier server. A
+    /// server that cannot bind it logs a warning and serves without it.
     pub(super) fn bind(directory: &Path) -> Option<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = directory.join(SOCKET);
@@ -57,7 +60,7 @@ impl Drop for Control {
     }
 }
 
-/// The next client; waits for ever without a socket.
+/// Accepts the next client; waits for ever without a socket.
 pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
     match control {
         Some(control) => control.listener.accept().await.ok().map(|(stream, _)| stream),
@@ -65,14 +68,14 @@ pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
     }
 }
 
-/// Whether a server is gone from a state directory that has not ended orderly: its socket is still there. For whoever has been
-/// connected to it.
+/// Returns true if the control socket still exists. After its connection has closed, a client concludes from
+/// this that the server crashed: a clean shutdown removes the socket first.
 #[must_use]
 pub fn socket_is_stale(directory: &Path) -> bool {
     directory.join(SOCKET).symlink_metadata().is_ok()
 }
 
-/// Answers one client to its end.
+/// Serves one client until its request is answered.
 pub(super) async fn answer(
     stream: UnixStream,
     status: watch::Receiver<Status>,
@@ -80,7 +83,7 @@ pub(super) async fn answer(
     keys: Option<SharedKeyStore>,
     core: mpsc::Sender<SnapshotRequest>,
 ) {
-    // The socket's permissions say the same, but only from a moment after it was bound.
+    // The socket's permissions ensure the same, but are set only after it was bound.
     let owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
     let (read, mut write) = stream.into_split();
     let mut request = String::new();
@@ -93,7 +96,7 @@ pub(super) async fn answer(
         return;
     }
     if !request.ends_with('\n') {
-        // What has come may be a request, but another one than was meant.
+        // A truncated request might be a valid one with another meaning.
         let error = format!("a request is one line of at most {REQUEST_MAX} bytes");
         let line = serde_json::json!({ "error": error });
         let _ = write.write_all(format!("{line}\n").as_bytes()).await;
@@ -138,21 +141,21 @@ pub(super) async fn answer(
     }
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-/// How long a server may say nothing that was asked something.
+/// Longest wait for an answer of the server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the server that runs on a state directory and gives each line of its answer to `each`. `None` if
-/// no server runs there. Rounds that are watched may take any time; everything else is answered soon.
+/// Sends a request to the server of a state directory and passes each line of the answer to `each`. `None` if
+/// no server runs there. `watch` may wait any time for its next line, other requests [`REQUEST_TIMEOUT`].
 ///
 /// # Errors
-/// What the system says about the socket, or `each`; [`std::io::ErrorKind::TimedOut`] if the server takes connections and does not
-/// answer.
+/// [`std::io::ErrorKind::TimedOut`] if the server accepts the connection but does not answer; otherwise the
+/// error of the socket or of `each`.
 pub async fn query(
     directory: &Path,
     request: &str,
@@ -165,13 +168,13 @@ pub async fn query(
                 error.kind(),
                 std::io::ErrorKind::NotFound
                     | std::io::ErrorKind::ConnectionRefused
-                    // Its path is too long for a socket: no server has one there.
+                    // The path is too long for a socket, so no server can be listening there.
                     | std::io::ErrorKind::InvalidInput
             ) =>
         {
             return Ok(None);
         }
-        // Others wait for its answer already.
+        // The socket's backlog is full of clients that wait for an answer.
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(timed_out()),
         Err(error) => return Err(error),
     };
@@ -183,7 +186,7 @@ pub async fn query(
             _ => with_timeout(lines.next_line()).await?,
         };
         let Some(line) = line else { return Ok(Some(())) };
-        // It may hold keys.
+        // The line may hold keys.
         each(&Zeroizing::new(line))?;
     }
 }

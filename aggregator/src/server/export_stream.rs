@@ -1,13 +1,14 @@
-//! What a running server says of what it keeps: the answer to `export`, which a client writes to files of its own.
+//! Export stream: the answer to the control request `export`, from which a client writes files.
 //!
 //! ```text
-//!  {"version":"0.1.0","campaign":"...","rounds":12}   the version of both sides; the campaign, postcard in hexadecimal digits
-//!  ...                                                as many rounds, a line each
+//!  {"version":"0.1.0","campaign":"...","rounds":12}   version of the server; the campaign, postcard in hexadecimal; number of rounds
+//!  ...                                                the rounds, a line each
 //!  ...                                                the journal, line by line
-//!  {"end":1234}                                       how many lines that were: an answer without it was cut off
+//!  {"end":1234}                                       number of lines above; without it the answer is incomplete
 //! ```
 //!
-//! The database is read beside the server, as it was at one moment; the host only says when that is.
+//! The lines come from a read snapshot of the database, which the core opens; reading does not delay the
+//! campaign.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,22 +23,22 @@ use crate::export::ExportedState;
 use crate::journal::CommittedRound;
 use crate::store::{CampaignState, ReadSnapshot, StoreError};
 
-/// Asks the host for what is stored now.
+/// Request for a read snapshot of the store, with the channel for the reply.
 pub(super) type SnapshotRequest = oneshot::Sender<Result<ReadSnapshot, StoreError>>;
 
-/// The request.
+/// Name of the request.
 pub(super) const REQUEST: &str = "export";
 
-/// Bytes that are sent together, about.
+/// Approximate number of bytes sent at once.
 const CHUNK_LEN: usize = 1 << 16;
 
-/// How long a client may take for a piece: what is held for it grows meanwhile.
+/// Longest time a client may take to read a chunk; the database keeps old pages meanwhile.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What both sides are.
+/// Version that client and server must share.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Sends everything to a client that takes it.
+/// Sends the stored campaign to a client.
 pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<SnapshotRequest>) {
     let (asked, answer) = oneshot::channel();
     if core.send(asked).await.is_err() {
@@ -61,7 +62,7 @@ pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<Snapsho
     }
 }
 
-/// Gives the answer to `piece`, bit by bit, until it wants no more.
+/// Passes the stream to `send_chunk` in chunks, until that returns false.
 fn tell(read_snapshot: &ReadSnapshot, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreError> {
     use std::fmt::Write;
     let campaign = read_snapshot.campaign()?.map(|stored| postcard::to_stdvec(&stored).unwrap_or_default());
@@ -119,11 +120,12 @@ enum Last {
     End { end: usize },
 }
 
-/// Asks the server that runs on a state directory for what it keeps; `None` if no server runs there. What the open round has of
-/// its devices is not told.
+/// Fetches the stored campaign from the server of a state directory; `None` if no server runs there. Updates of
+/// the open round are not included.
 ///
 /// # Errors
-/// What the system says about the socket, or the server.
+/// Errors of the control socket, errors that the server reports, and [`std::io::ErrorKind::Other`] for an
+/// incomplete or malformed answer.
 pub async fn fetch_export(directory: &Path) -> std::io::Result<Option<ExportedState>> {
     let mut lines = Vec::new();
     let answered = query(directory, REQUEST, |line| {

@@ -1,13 +1,13 @@
-//! The tokio shell: a listener, a task per connection, one task that owns the engine.
+//! Device server on tokio: a listener, a task per connection, and one task that owns the server core.
 //!
 //! ```text
-//!  socket, serial port <-> peer task (Conversation) <-- bounded channels --> host task (Host: Engine, Store)
+//!  socket, serial port <-> peer task (PeerSession) <-- bounded channels --> core task (ServerCore: Engine, Store)
 //!                                                                                    |
 //!                                                          control socket: status, watch, keys, export
 //! ```
 //!
-//! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
-//! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; what was committed is on disk.
+//! Back-pressure: while the core is busy nothing is read from peers; a peer that does not read is cut off.
+//! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; committed rounds are on disk.
 
 mod clock;
 mod connection_slots;
@@ -42,34 +42,34 @@ pub use control::{query, socket_is_stale};
 pub use export_stream::fetch_export;
 pub use listener::Listener;
 
-/// Messages from peers that wait for the host: beyond it, peers wait.
+/// Capacity of the channel from peers to the core; when it is full, peers wait.
 const INBOX: usize = 1024;
 
-/// A file that is made and removed at the start.
+/// File that is created and removed at startup to test the directory's permissions.
 const PROBE: &str = "probe";
 
-/// How long no connection is accepted after that has failed: out of file descriptors, most likely, and some
-/// must be given back first.
+/// Pause after a failed accept, in ms: most likely file descriptors have run out, and some must be closed
+/// first.
 const ACCEPT_PAUSE: Millis = 100;
 
-/// A server could not start or go on.
+/// Reason why a server cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The listener could not be bound or used.
+    /// The listener cannot be bound or used.
     #[error("{address}: {error}")]
     Listen {
-        /// Where.
+        /// Configured address.
         address: String,
-        /// What the system said.
+        /// Error of the socket.
         error: std::io::Error,
     },
     /// The state directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The stored campaign cannot be taken up.
+    /// The stored campaign cannot be resumed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The campaign cannot go on.
+    /// The engine has given up the campaign.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] fedspan_engine::Failure),
 }
@@ -83,24 +83,24 @@ impl From<CoreError> for ServeError {
     }
 }
 
-/// A server that listens and has its campaign, but has not started.
+/// Server that is bound and has its campaign, but does not serve yet.
 #[derive(Debug)]
 pub struct Server<L = TcpListener> {
     fleet: Fleet,
     listener: L,
     core: ServerCore,
-    /// Counts from when the campaign was taken up.
+    /// Clock that started when the campaign was begun or resumed.
     clock: Clock,
     key_store: Option<SharedKeyStore>,
     lines: Vec<(String, Box<dyn PersistentLink>)>,
 }
 
-/// How frames are protected.
+/// Protection of frames.
 pub enum Protection {
-    /// By a checksum, against noise; every device is believed. For the bench.
+    /// Checksums only; the device number in a hello is not verified. For test benches.
     Plaintext,
-    /// By the devices' keys, which the server owns from now on: `keys` commands go through it. With the source of
-    /// the server's nonces.
+    /// Encryption with the devices' keys. The server owns the key store, so `keys` commands go through it; with
+    /// the source of the server's nonces.
     Keys(KeyStore, Box<dyn Entropy>),
 }
 
@@ -110,18 +110,19 @@ impl std::fmt::Debug for Protection {
     }
 }
 
-/// A link that outlasts conversations.
+/// Link that outlasts peer sessions, such as a serial port.
 pub trait PersistentLink: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> PersistentLink for T {}
 
 impl Server {
-    /// Binds the listener, and takes up the campaign of the state directory, or begins one. `campaign` makes a new campaign distinct from every
-    /// earlier one of the same configuration: devices that remember one would decline its round numbers. A
-    /// campaign that is resumed keeps the number it has. `entropy` makes the keys of what is stored.
+    /// Binds the listener, and resumes the campaign of the state directory or begins one. `campaign` is the
+    /// number of a new campaign and must differ from earlier ones of the same configuration, whose round
+    /// numbers devices may remember; a resumed campaign keeps its number. `entropy` supplies the keys of stored
+    /// updates.
     ///
     /// # Errors
-    /// [`ServeError`] if either fails.
+    /// [`ServeError`] if the listener cannot be bound or the campaign cannot be begun or resumed.
     pub async fn bind(
         fleet: Fleet,
         campaign: u64,
@@ -136,8 +137,8 @@ impl Server {
     }
 }
 
-/// Opens the state directory. A server makes files in it all the time: where it may not, that is said before anybody is let in. A disk
-/// that is full has room again later.
+/// Opens the store and checks that files can be created in the state directory, as the server does all the
+/// time. A full disk is accepted, since it may have room later.
 fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let store = Store::open(&fleet.state, entropy)?;
@@ -152,10 +153,10 @@ fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, S
 }
 
 impl<L: Listener> Server<L> {
-    /// [`Server::bind`] with a listener that is there already: the configuration's address is not used.
+    /// Makes a server as [`Server::bind`] does, with an existing listener instead of the configured address.
     ///
     /// # Errors
-    /// [`ServeError`] if the state directory cannot be opened, or its campaign not be taken up.
+    /// [`ServeError`] if the state directory cannot be opened or its campaign cannot be resumed.
     pub fn with_listener(
         fleet: Fleet,
         listener: L,
@@ -183,38 +184,38 @@ impl<L: Listener> Server<L> {
         Ok(Self { fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
     }
 
-    /// Where the campaign is.
+    /// Returns the status of the campaign.
     #[must_use]
     pub fn status(&self) -> Status {
         self.core.status()
     }
 
-    /// Where it goes on, if a round of the campaign was opened before.
+    /// Returns the checkpoint from which the campaign was resumed, if any of its rounds was ever opened.
     #[must_use]
     pub fn resume_checkpoint(&self) -> Option<Checkpoint> {
         Some(self.core.durable().engine().checkpoint()).filter(|checkpoint| checkpoint.id.round > 0)
     }
 
-    /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
-    /// The configuration's serial ports need not be added.
+    /// Adds a persistent link, such as an emulated board or a modem. `name` appears in the log. Serial ports of
+    /// the configuration need not be added.
     pub fn attach_link(&mut self, name: impl Into<String>, line: impl PersistentLink + 'static) {
         self.lines.push((name.into(), Box::new(line)));
     }
 
-    /// Where it listens: the port is the system's choice if the configuration said 0.
+    /// Returns the address of the listener, with the actual port if the configured one was 0.
     ///
     /// # Errors
-    /// [`ServeError::Listen`] if the system does not say.
+    /// [`ServeError::Listen`] if the socket does not report it.
     pub fn address(&self) -> Result<SocketAddr, ServeError> {
         let unknown = |error| ServeError::Listen { address: self.fleet.tcp.clone(), error };
         self.listener.address().map_err(unknown)
     }
 
-    /// Serves until `shutdown` completes or the campaign fails; with `until_finished`, also until every
-    /// known device has fitted its head.
+    /// Serves until `shutdown` completes or the campaign fails; with `until_finished`, also until every known
+    /// device has fitted its head.
     ///
     /// # Errors
-    /// [`ServeError`].
+    /// [`ServeError`] if the store becomes unusable or the engine gives up the campaign.
     pub async fn serve(
         self,
         shutdown: impl Future<Output = ()>,
@@ -248,8 +249,8 @@ impl<L: Listener> Server<L> {
         let result = loop {
             let wake = core.wake();
             tokio::select! {
-                // Commands and deadlines first, so that no flood of messages or connections can starve the
-                // campaign or its end.
+                // Shutdown and deadlines come first, so that a flood of messages or connections cannot starve
+                // them.
                 biased;
                 () = &mut shutdown => break Ok(()),
                 () = clock.sleep_until(wake) => {
@@ -263,7 +264,7 @@ impl<L: Listener> Server<L> {
                 message = messages.recv(), if !core.is_stalled() => {
                     let Some(message) = message else { break Ok(()) };
                     core.take(clock.now(), message);
-                    // What has come meanwhile shares the wait for the disk.
+                    // Events that have arrived meanwhile share the next sync.
                     for _ in 1..INBOX {
                         let Ok(message) = messages.try_recv() else { break };
                         core.take(clock.now(), message);
@@ -279,7 +280,7 @@ impl<L: Listener> Server<L> {
                     let (status, rounds) = (core.status_feed(), core.round_feed());
                     controls.spawn(control::answer(client, status, rounds, key_store.clone(), fetch_export.clone()));
                 }
-                // Whoever has asked may have gone.
+                // The requesting client may have disconnected.
                 Some(asker) = asked.recv() => drop(asker.send(core.read_snapshot())),
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
@@ -301,15 +302,16 @@ impl<L: Listener> Server<L> {
                 },
             }
         };
-        // First: who watches looks for it when there is nothing more to hear.
+        // Remove the control socket first: `watch` clients use its absence to tell a clean shutdown from a
+        // crash.
         drop(control);
-        // What is queued for the devices (the last acknowledgements) is still written.
+        // Peer tasks still send what is queued, such as the last acknowledgements.
         messages.close();
         core.close_peers();
         drop(context);
         let drained = async { while peers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
-        // A line with nobody on it does not end by itself.
+        // A link without a device does not end by itself.
         let drained = async { while lines.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
         result.map(|()| core.status())

@@ -1,5 +1,5 @@
-//! The task of one connection: bytes between a stream and the sans-IO [`PeerSession`], in its time, and what that has to say to
-//! the host.
+//! Peer task: moves bytes between a stream and the sans-IO [`PeerSession`], enforces its timeouts, and forwards
+//! its events to the core.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -20,17 +20,17 @@ use crate::core::{
     Command, DisconnectReason, Origin, PeerAction, PeerEvent, PeerEventKind, PeerSession, Receiver, Timeouts,
 };
 
-/// How long a connection that this side ends may take to close on the other.
+/// Longest time that a connection ended by the server stays open for the remote end to close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes that are read at once: an update of a small model. What comes after something that the host is told of is
-/// kept meanwhile.
+/// Bytes per read: an update of a small model. Bytes after a message are kept by the session.
 const READ: usize = 1280;
 
-/// Reads after a time is over, which take what has come before: the longest frame, and one that was begun.
+/// Reads allowed after a timer has expired, for bytes that arrived before: the longest frame, and one that was
+/// begun.
 const LATE: usize = FRAME_LIMIT_MAX.div_ceil(READ) + 1;
 
-/// What all conversations of a server share.
+/// Parameters that all peer tasks of a server share.
 #[derive(Clone, Debug)]
 pub(super) struct PeerContext {
     pub acceptor: Arc<Acceptor>,
@@ -39,10 +39,10 @@ pub(super) struct PeerContext {
     pub inbox: mpsc::Sender<PeerEvent>,
 }
 
-/// Serves one connection to its end. Its place is free then.
+/// Serves one connection to its end and frees its slot.
 ///
-/// Not an `async fn`, which would keep its arguments beside what is made of them: there is one of these for every
-/// device.
+/// This is not an `async fn` because such a future keeps its arguments besides the `Peer` made of them, and
+/// there is one per device.
 pub(super) fn run(
     id: u64,
     socket: impl AsyncRead + AsyncWrite + Unpin,
@@ -60,12 +60,14 @@ pub(super) fn run(
         }
         tracing::debug!(peer = id, from = %peer.conversation.from(), ?reason, "connection ended");
         peer.report(reason).await;
-        // The socket closes after that is known: who sees it closed may count on it.
+        // The socket closes after the report: a client that sees it closed may rely on the server having
+        // noticed.
         drop(peer);
     }
 }
 
-/// Has one conversation on a line and leaves it open. [`DisconnectReason::Closed`]: the line itself has ended.
+/// Runs one session on a persistent link and leaves the link open. [`DisconnectReason::Closed`] means that the
+/// link has ended.
 pub(super) async fn on_line(
     id: u64,
     name: Arc<str>,
@@ -80,10 +82,10 @@ pub(super) async fn on_line(
 
 struct Peer<S> {
     conversation: PeerSession,
-    /// What the host wants.
+    /// Receiving end of the command queue.
     commands: Receiver<Command>,
     socket: S,
-    /// `None`: the link outlasts this conversation.
+    /// `None` on a persistent link.
     place: Option<Slot>,
     clock: Clock,
     inbox: mpsc::Sender<PeerEvent>,
@@ -99,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     async fn report(&mut self, reason: DisconnectReason) {
-        // The host is gone only when the server stops; nobody needs to know then.
+        // The core is gone only if the server is stopping.
         let _ = self.tell(PeerEventKind::Gone(reason)).await;
     }
 
@@ -109,17 +111,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         Ok(())
     }
 
-    /// Lets the device read what was said last: a socket that is closed with unread bytes in it resets the
-    /// connection, and what was still on its way is lost.
+    /// Waits for the device to read the last message: closing a socket with unread input resets the connection
+    /// and loses output that is in flight.
     async fn linger(&mut self) {
         let _ = self.socket.shutdown().await;
         let drained = async { while matches!(read(&mut self.socket, |_| {}).await, Ok(1..)) {} };
         let _ = timeout(LINGER, drained).await;
     }
 
-    /// Until the end.
+    /// Runs the session to its end.
     async fn converse(&mut self) -> DisconnectReason {
-        // Reads since the next thing was due.
+        // Reads since the timer expired.
         let mut late = 0;
         loop {
             if let Err(reason) = self.attend().await {
@@ -133,9 +135,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             }
             let greeting = self.conversation.awaits_hello();
             tokio::select! {
-                // What has come counts before the time that it had: the host may have been busy writing meanwhile, or
-                // had none for this connection. Not for ever, though, as a peer can see to it that something has
-                // always come.
+                // Bytes that have arrived are read before the timer is acted on, as the core may have been busy
+                // or this task not scheduled. The number of such reads is limited, since a peer can keep the
+                // socket readable for ever.
                 biased;
                 command = self.commands.recv(), if !greeting => match command {
                     Some(command) => self.conversation.execute(command),
@@ -153,13 +155,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         }
     }
 
-    /// Does everything that can be done now.
+    /// Takes every step that needs no waiting for input.
     async fn attend(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
             match self.conversation.next(self.clock.now(), &mut frame) {
                 PeerAction::Send => {
-                    // It may be a while until it is taken.
+                    // Writing may take long.
                     frame.shrink_to_fit();
                     let timeouts = Duration::from_millis(self.conversation.timeouts().frame);
                     match timeout(timeouts, self.socket.write_all(&frame)).await {
@@ -184,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 }
 
-/// Completes when a connection's place is to make room for another.
+/// Completes when the connection is evicted.
 async fn evicted(place: &mut Option<Slot>) {
     match place {
         Some(place) => place.evicted().await,
@@ -192,7 +194,8 @@ async fn evicted(place: &mut Option<Slot>) {
     }
 }
 
-/// Reads once; how many bytes, 0 at the end. Nothing of the buffer outlasts the call: most connections wait most of the time.
+/// Reads once and returns the number of bytes, 0 at the end of the stream. The buffer lives only during the
+/// call, since most connections are idle.
 async fn read(socket: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) -> std::io::Result<usize> {
     std::future::poll_fn(|context| {
         let mut bytes = [MaybeUninit::uninit(); READ];

@@ -1,43 +1,46 @@
-//! Connections that have not proved yet who they are, and which of them makes room for a newer one.
+//! Pending pool: connections before their handshake, and the rule that evicts one of them for a newer one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// So many connections at most, by address and in the order in which they came. `T` goes where they go.
+/// Bounded pool of pending connections, by address and in order of arrival. `T` is the handle that is returned
+/// on eviction.
 ///
-/// When all places are taken, **the oldest connection of the address that has most of them makes room for the newest**.
-/// An honest handshake takes milliseconds; who hoards places holds each as long as it may. Refusing the newest would
-/// leave the door shut for as long as that is: one connection a place is enough. So the newest always gets in, and:
+/// When the pool is full, **the oldest connection of the address with the most connections is evicted for the
+/// newest**. An honest handshake takes milliseconds; an attacker holds each slot as long as the timeout allows.
+/// Refusing the newest connection would keep honest devices out for that long, and one connection per slot
+/// would suffice. With eviction the newest is always admitted:
 ///
-/// * who has fewer connections than somebody else here is never the one to go, however many connections a second the
-///   others make. To reach it, they need as many addresses as there are places;
-/// * where they have those, or share the address of the honest device, the oldest goes first: a handshake is finished
-///   unless as many newer connections as there are places come while it lasts. To drop one at random instead would
-///   leave each a chance under more than that, and would take this certainty from everybody below it.
+/// * A connection from an address with fewer pending connections than another address is never evicted, at
+///   whatever rate the others connect. To reach it an attacker needs as many addresses as there are slots.
+/// * An attacker with that many addresses, or with the address of the honest device, evicts the oldest first: a
+///   handshake completes unless as many newer connections as there are slots arrive while it lasts. Evicting at
+///   random would give slower attackers a chance as well, and would take this guarantee from every connection.
 #[derive(Debug)]
 pub(super) struct PendingPool<T> {
     capacity: usize,
     count: usize,
-    /// The number of the next one.
+    /// Number of the next connection.
     next: u64,
     addresses: HashMap<IpAddr, BTreeMap<u64, T>>,
-    /// Every address with how many it has and its oldest: the last one makes room.
+    /// Every address with its number of connections and its oldest one, in order of eviction: the last entry is
+    /// evicted first.
     eviction_order: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
 }
 
 impl<T> PendingPool<T> {
-    /// Room for `capacity`, and for one at least.
+    /// Makes a pool of `capacity` slots, and of one at least.
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity, count: 0, next: 0, addresses: HashMap::new(), eviction_order: BTreeSet::new() }
     }
 
-    /// There is no room but what somebody makes.
+    /// Returns true if the next insertion evicts a connection.
     pub(super) fn is_full(&self) -> bool {
         self.count >= self.capacity
     }
 
-    /// A place for one more; and who makes room for it, if somebody must.
+    /// Adds a connection; returns its number and the handle of the connection evicted for it, if any.
     pub(super) fn insert(&mut self, address: IpAddr, handle: T) -> (u64, Option<T>) {
         let evicted = if self.is_full() { self.evict() } else { None };
         let number = self.next;
@@ -47,12 +50,12 @@ impl<T> PendingPool<T> {
         (number, evicted)
     }
 
-    /// Whether it is still here.
+    /// Returns true if a connection is in the pool.
     pub(super) fn contains(&self, address: IpAddr, number: u64) -> bool {
         self.addresses.get(&address).is_some_and(|own| own.contains_key(&number))
     }
 
-    /// Takes one out. `None` if it has made room already.
+    /// Removes a connection; `None` if it has been evicted.
     pub(super) fn remove(&mut self, address: IpAddr, number: u64) -> Option<T> {
         let left = self.change(address, |own| own.remove(&number));
         self.count -= usize::from(left.is_some());
@@ -64,7 +67,7 @@ impl<T> PendingPool<T> {
         self.remove(address, oldest)
     }
 
-    /// Changes what an address has, and its rank with it.
+    /// Changes the connections of an address and updates its place in the eviction order.
     fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
         let rank = |own: &BTreeMap<u64, T>| {
             own.first_key_value().map(|(oldest, _)| (own.len(), Reverse(*oldest), address))
@@ -96,7 +99,7 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last).into()
     }
 
-    /// What the rule is, the slow way.
+    /// The same rule, by linear search.
     fn goes(model: &[(u64, IpAddr)]) -> Option<u64> {
         let count = |address| model.iter().filter(|(_, other)| *other == address).count();
         let capacity = model.iter().map(|(_, address)| count(*address)).max()?;
@@ -135,7 +138,7 @@ mod tests {
         }
     }
 
-    /// However fast they are: three addresses, and one honest connection from a fourth.
+    /// Three addresses flood the pool; the one connection of a fourth address is never evicted.
     #[test]
     fn who_has_one_is_not_reached_by_who_has_many() {
         let mut pool = PendingPool::new(8);
@@ -152,7 +155,8 @@ mod tests {
         assert_eq!(pool.remove(address(9), honest), Some(()));
     }
 
-    /// From the address of the flood: it has as many newer connections as there are places for its handshake.
+    /// A flood from the device's own address: its handshake is completed unless as many newer connections
+    /// arrive as there are slots.
     #[test]
     fn among_its_like_the_oldest_goes_first() {
         let mut pool = PendingPool::new(8);

@@ -1,9 +1,9 @@
-//! How many connections come from where: one address shall not take all places.
+//! Number of connections per address: one address must not take all slots.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Connections by address.
+/// Connections, counted by address.
 #[derive(Debug, Default)]
 pub(super) struct PerAddressCount {
     count: usize,
@@ -11,12 +11,12 @@ pub(super) struct PerAddressCount {
 }
 
 impl PerAddressCount {
-    /// All of them.
+    /// Returns the number of all connections.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Those from one address.
+    /// Returns the number of connections from one address.
     pub(super) fn count_from(&self, address: IpAddr) -> usize {
         self.by_address.get(&address).copied().unwrap_or(0)
     }
@@ -36,7 +36,8 @@ impl PerAddressCount {
     }
 }
 
-/// What counts as one address: of an IPv6 address the first half, which is what one customer gets.
+/// Returns the address that connections are counted under: an IPv4 address, or the /64 prefix of an IPv6
+/// address, which is what one customer gets.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(long) => {

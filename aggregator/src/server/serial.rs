@@ -1,5 +1,5 @@
-//! Lines: links that outlast conversations, such as serial ports. A device is there or not; there is no
-//! connecting and no closing, only bytes that come or do not.
+//! Persistent links such as serial ports: links that outlast peer sessions. They have no connect and no close,
+//! only bytes while a device is attached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::peer::{self, PeerContext};
 use crate::core::DisconnectReason;
 
-/// How often a port that is not there is looked for.
+/// Interval at which a missing port is tried.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a line that had nothing but noise is left alone.
+/// Pause after a session that ended on noise alone.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Numbers for conversations, shared by all links of a server.
+/// Numbers of peer sessions, shared by all links of a server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerIds(Arc<AtomicU64>);
 
@@ -27,7 +27,7 @@ impl PeerIds {
     }
 }
 
-/// Serves a serial port for ever: whenever it is plugged in, whoever is on it.
+/// Serves a serial port for ever, whenever it is plugged in.
 pub(super) async fn serial(path: String, baud: u32, peer_ids: PeerIds, context: PeerContext) {
     let mut missing = false;
     loop {
@@ -51,7 +51,7 @@ pub(super) async fn serial(path: String, baud: u32, peer_ids: PeerIds, context: 
     }
 }
 
-/// Serves one conversation after the other on a stream, until the stream ends.
+/// Serves one session after another on a stream, until the stream ends.
 pub(super) async fn stream(
     name: &str,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,

@@ -15,14 +15,14 @@ use crate::core::{COMMAND_CAPACITY, Sender, command_queue_memory};
 use crate::server::connection_slots::ConnectionSlots;
 use fedspan_engine::admission::Requirements;
 
-/// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
-/// aligned to 128, as of tokio 1.54.
+/// Bytes that the runtime adds to a task, its socket, and its entry in the task list: 128 and 256 for the first
+/// two, aligned to 128, as of tokio 1.54.
 const RUNTIME: usize = 640;
 
-/// Bytes of a device's entries in the tables of the host and the engine.
+/// Bytes of a device's entries in the tables of the core and the engine.
 const TABLES: usize = 256;
 
-/// The promise for (64, 4): 8 KiB and a decoded update.
+/// Documented memory per device for (64, 4): 8 KiB and a decoded update.
 const PROMISE: usize = 8192 + 64 * 4 * 4;
 
 const MODEL: Model = Model::linear(64, 4, 1);
@@ -57,7 +57,7 @@ async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
     let task = size_of_val(&run(0, socket, address, context, slot));
     let on_heap = connection.memory_max() - size_of::<Connection>();
     let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
-    // A round that is being written, an update that waits for the host, the rest of a read.
+    // A round being written, an update in the core's inbox, the rest of a read.
     let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
     let most = task + RUNTIME + TABLES + on_heap + commands + moving;
     println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
@@ -88,7 +88,7 @@ fn hello() -> Vec<u8> {
     frame(&ToServer::Hello(Hello::new(1, capabilities)))
 }
 
-/// A device, and the conversation that it has begun.
+/// Device whose session has begun.
 struct Begun {
     device: tokio::io::DuplexStream,
     commands: Sender<Command>,
@@ -96,7 +96,7 @@ struct Begun {
     conversation: tokio::task::JoinHandle<DisconnectReason>,
 }
 
-/// On a link that takes no more than 64 bytes at once.
+/// Begins a session on a link with a buffer of 64 bytes.
 async fn begin() -> Begun {
     let fleet = fleet();
     let (inbox, mut messages) = mpsc::channel(16);
@@ -111,10 +111,10 @@ async fn begin() -> Begun {
     Begun { device, commands, messages, conversation }
 }
 
-/// It says in time that it is there, while it takes its time to read, and the host waits for it with writing.
+/// The device sends its keep-alive in time while the peer task waits for it to read.
 #[tokio::test(start_paused = true)]
 async fn what_came_while_the_host_was_writing_came_in_time() {
-    // What is looked at first must not be a matter of luck.
+    // Repeated, as `select!` could otherwise pass by chance.
     for _ in 0..40 {
         let Begun { mut device, commands, conversation, messages: _messages } = begin().await;
         let id = RoundId { round: 1, stage: 0 };
@@ -134,8 +134,8 @@ async fn what_came_while_the_host_was_writing_came_in_time() {
     }
 }
 
-/// A link on which a hello has come, and then always more of a frame that never ends; until it is read so often that
-/// nobody should have read it.
+/// Link on which a hello arrives and then an endless frame; it stops after far more reads than the task may
+/// make.
 struct Endless {
     hello: Vec<u8>,
     reads: u32,
