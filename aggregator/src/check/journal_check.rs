@@ -1,4 +1,5 @@
-//! The journal, line by line, against itself: what it says of the rounds, and where it has a gap, since none was kept for a while.
+//! Journal check: verifies that the entries of a journal are consistent, and finds the gaps where none was
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -6,24 +7,24 @@ use std::ops::Range;
 use crate::journal::{Answered, Committed, JournalEntry, Opened, Outcome};
 use fedspan_engine::DeviceId;
 
-/// How far a journal has come.
+/// State of the check after the entries so far.
 #[derive(Debug, Default)]
 pub(super) struct JournalCheck<'a> {
-    /// The exchange that was opened last.
+    /// Id of the last opened round.
     pub(super) last: u32,
-    /// Who has counted since, as far as lines say.
+    /// Devices counted in the open round, according to the entries.
     pub(super) open: Vec<DeviceId>,
-    /// How many had counted when a server went on: others may have counted before that, of which no line says anything.
+    /// Number of devices counted each time a server resumed: updates counted just before have no entry.
     pauses: Vec<usize>,
-    /// It was committed.
+    /// Whether the last round was committed.
     is_over: bool,
     pub(super) commits: Vec<&'a Committed>,
-    /// Exchanges of which lines are missing, the first and the last.
+    /// Ranges of round ids with missing entries, first to last, inclusive.
     gaps: BTreeMap<u32, u32>,
-    /// Exchanges that were opened and over while no journal was kept.
+    /// Rounds that were opened and closed while no journal was kept.
     skipped: Vec<Range<u32>>,
-    /// Exchanges that were open when a server went on, and in which nobody is known to have counted since: they may have been
-    /// over by then.
+    /// Rounds that were open when a server resumed and have no counted update since: they may have been over by
+    /// then.
     unsure: BTreeSet<u32>,
     pub(super) wrong: Vec<String>,
 }
@@ -33,7 +34,7 @@ impl<'a> JournalCheck<'a> {
         let mut course = Self { is_over: true, ..Self::default() };
         for line in lines {
             match line {
-                // What was before it is of another campaign.
+                // Entries above belong to another campaign.
                 JournalEntry::Began(_) => {
                     let wrong = std::mem::take(&mut course.wrong);
                     course = Self { is_over: true, wrong, ..Self::default() };
@@ -101,8 +102,8 @@ impl<'a> JournalCheck<'a> {
         self.is_over = true;
     }
 
-    /// Whether these, in their order, can be those who have counted in the round that is open: no line says so of some only where
-    /// a server went on, and that is a gap then.
+    /// Returns true if these devices, in this order, can be the ones counted in the open round. Devices without
+    /// an entry are possible only where a server resumed; that is recorded as a gap.
     pub(super) fn has_counted(&mut self, all: &[DeviceId]) -> bool {
         let (mut told, mut is_whole) = (0, true);
         for device in all {
@@ -120,7 +121,8 @@ impl<'a> JournalCheck<'a> {
         told == self.open.len()
     }
 
-    /// No journal is kept now: the round that was open may have gone on, and others may have followed.
+    /// Ends the check of a journal that is no longer kept: the open round may have continued, and others may
+    /// have followed.
     pub(super) fn ends_here(&mut self, last: u32) {
         if last > self.last {
             self.skip_to(last);
@@ -130,7 +132,7 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
-    /// Whether it says nothing of the commit of a round because no journal was kept.
+    /// Returns true if the commit of a round may be missing because no journal was kept.
     pub(super) fn may_miss(&mut self, exchange: u32) -> bool {
         let may =
             self.unsure.contains(&exchange) || self.skipped.iter().any(|range| range.contains(&exchange));
@@ -140,7 +142,7 @@ impl<'a> JournalCheck<'a> {
         may
     }
 
-    /// What is missing, for people.
+    /// Returns a description of the gaps.
     pub(super) fn gaps(&self) -> Option<String> {
         let named: Vec<String> = self
             .gaps
@@ -156,13 +158,13 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
-    /// Whatever happened in the open round before the next line may be missing.
+    /// Records that entries of the open round may be missing here.
     fn pause(&mut self) {
         self.pauses.push(self.open.len());
         self.unsure.insert(self.last);
     }
 
-    /// Nothing is said of what came after the last line, up to this exchange.
+    /// Records a gap from the last entry to this round id.
     fn skip_to(&mut self, exchange: u32) {
         let first = if self.is_over { self.last.saturating_add(1) } else { self.last };
         self.skipped.push(first..exchange);
@@ -172,7 +174,7 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
-    /// The end of the gap in which this exchange is.
+    /// Returns the end of the gap that contains a round id.
     fn gap_of(&mut self, exchange: u32) -> Option<&mut u32> {
         let (_, last) = self.gaps.range_mut(..=exchange).next_back()?;
         (exchange <= *last).then_some(last)

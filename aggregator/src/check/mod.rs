@@ -1,4 +1,5 @@
-//! Looks at everything that a state directory holds, and whether it agrees with itself and with a configuration. Changes nothing.
+//! Check of a state directory: verifies that its content is consistent and fits a configuration (`fsck`).
+//! Changes nothing.
 
 mod journal_check;
 
@@ -13,22 +14,22 @@ use crate::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::{DeviceId, Engine};
 use fedspan_files::regular;
 
-/// What to do about a file that follows the database.
+/// Remedy for a journal file that differs from the database.
 const ANEW: &str = "move it away; the next start writes it anew from the database";
 
-/// What was found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// What was looked at, a line each.
+    /// Facts that were verified, one line each.
     pub seen: Vec<String>,
-    /// What is wrong, a line each.
+    /// Inconsistencies, one line each.
     pub faults: Vec<String>,
 }
 
-/// Looks at the state directory of a configuration; `None` if no campaign was ever begun there.
+/// Checks the state directory of a configuration; `None` if no campaign was ever begun there.
 ///
 /// # Errors
-/// [`StoreError`] if the database cannot be read, which is all there is to say then.
+/// [`StoreError`] if the database cannot be read at all.
 pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     let Some(snapshot) = OfflineStore::open(&fleet.state)? else { return Ok(None) };
     let Some(stored) = snapshot.load()? else { return Ok(None) };
@@ -69,11 +70,12 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     Ok(Some(found))
 }
 
-/// Why a campaign cannot be taken up, and whose that is: whoever has several configurations has mistaken the directory, perhaps.
+/// Adds the state directory to a resume error, since a configuration that points at the wrong directory is the
+/// usual cause.
 #[must_use]
 pub fn located(error: &ResumeError, state: &Path) -> String {
     match error {
-        // It names the file.
+        // The message contains the path.
         ResumeError::Store(error) => error.to_string(),
         error => format!("{}: {error}", state.display()),
     }
@@ -100,7 +102,7 @@ fn about(stored: &CampaignState) -> String {
 }
 
 impl CheckReport {
-    /// Holds the rounds against the rest.
+    /// Checks the committed rounds against the campaign.
     fn rounds(&mut self, rounds: &[CommittedRound], stored: &CampaignState, engine: Option<&Engine>) {
         let mut wrong = |what: String| self.faults.push(format!("the rounds: {what}"));
         let last = rounds.last();
@@ -120,7 +122,8 @@ impl CheckReport {
         self.seen.push(format!("rounds: {}, the last is exchange {exchange}", rounds.len()));
     }
 
-    /// Holds the journal against the rest. What it does not say since none was kept is a gap; `goes_on`: one is kept now.
+    /// Checks the journal against rounds and campaign. `goes_on`: a journal is kept now; rounds without entries
+    /// are gaps if none was kept then.
     fn journal(
         &mut self,
         lines: &[JournalEntry],
@@ -147,7 +150,7 @@ impl CheckReport {
         }
         let told: BTreeSet<u32> = course.commits.iter().map(|committed| committed.round).collect();
         for CommittedRound { exchange, .. } in rounds {
-            // What is after the end of a journal that goes on is told below, once.
+            // Rounds after the end of a journal that is kept are reported once, below.
             let is_told =
                 told.contains(exchange) || goes_on && (*exchange > last || *exchange == last && now > last);
             if !is_told && !course.may_miss(*exchange) {
@@ -171,7 +174,7 @@ impl CheckReport {
             ));
         }
         let committed = course.commits.last();
-        // Of a later round it says nothing, and that has been judged.
+        // A journal that lacks the last round was reported above.
         let is_last = rounds.last().zip(committed).is_none_or(|(round, told)| told.round >= round.exchange);
         let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
         if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
@@ -183,7 +186,7 @@ impl CheckReport {
         self.seen.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
     }
 
-    /// Holds the journal's file against the table.
+    /// Checks the journal file against the database.
     fn file(&mut self, path: &Path, lines: &[(u64, String)]) {
         let name = path.display();
         let text = match regular(path).and_then(|()| std::fs::read_to_string(path)) {
@@ -194,7 +197,7 @@ impl CheckReport {
             }
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
-        // What has no end yet is written again.
+        // The next start completes an unfinished line.
         let whole: Vec<&str> =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
         let next = lines.last().map_or(0, |(number, _)| number + 1);

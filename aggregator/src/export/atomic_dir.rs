@@ -1,4 +1,5 @@
-//! A directory that appears whole and durable, or not at all. Nothing goes but what was made here.
+//! Atomic directory: appears complete and durable, or not at all. Only directories made here are removed on
+//! failure.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -7,23 +8,23 @@ use std::path::{Path, PathBuf};
 use super::ExportError;
 use fedspan_files::{beside, make_directories, parent, sync_directory};
 
-/// Names that are tried for what is not whole yet: others may be somebody's, or left by a crash.
+/// Temporary names to try, since some may exist: another user's, or left by a crash.
 const NAMES: u32 = 16;
 
-/// A directory that is being written beside its place. Unless it [comes there](Self::put) it goes when this goes.
+/// Directory that is written under a temporary name, and removed on drop unless it was [committed](Self::put).
 #[derive(Debug)]
 pub(super) struct AtomicDir {
     to: PathBuf,
-    /// Where it is now.
+    /// Current path of the directory.
     made: Option<PathBuf>,
-    /// Directories above it that had to be made, outermost first.
+    /// Parent directories that were created for it, outermost first.
     above: Vec<PathBuf>,
 }
 
 impl AtomicDir {
-    /// Begins a directory that is not there yet.
+    /// Makes a temporary directory for a target that does not exist yet.
     pub(super) fn begin(to: &Path) -> Result<Self, ExportError> {
-        // A slash at the end says nothing.
+        // Removes a trailing slash.
         let to: PathBuf = to.components().collect();
         refuse_to_overwrite(&to)?;
         let above = make_directories(parent(&to), &DirBuilder::new()).map_err(io(&to))?;
@@ -32,7 +33,7 @@ impl AtomicDir {
         Ok(whole)
     }
 
-    /// Makes the first that is not there, whatever the others are.
+    /// Makes the first temporary directory whose name is free.
     fn partial(&self) -> Result<PathBuf, ExportError> {
         let first = beside(&self.to, ".partial");
         let others = (2..=NAMES).map(|number| beside(&first, &format!("-{number}")));
@@ -46,7 +47,7 @@ impl AtomicDir {
         Err(ExportError::Exists { path: first })
     }
 
-    /// Writes a file of it, which is durable when this returns.
+    /// Writes and syncs a file of the directory.
     pub(super) fn file(
         &self,
         name: &str,
@@ -60,7 +61,7 @@ impl AtomicDir {
         written.map_err(io(&path))
     }
 
-    /// Puts it in its place, for good.
+    /// Renames the directory to its target and syncs it.
     pub(super) fn put(mut self) -> Result<(), ExportError> {
         if let Some(partial) = &self.made {
             File::open(partial).and_then(|made| made.sync_all()).map_err(io(partial))?;
@@ -84,12 +85,12 @@ impl Drop for AtomicDir {
         if let Some(made) = &self.made {
             let _ = std::fs::remove_dir_all(made);
         }
-        // Only as far as nobody has put anything there meanwhile.
+        // Parent directories are removed only while they are empty.
         self.above.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
     }
 }
 
-/// Nothing is written over, nor said of a place before this.
+/// Refuses a target that exists, before anything else is examined.
 pub(super) fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
     let to: PathBuf = to.components().collect();
     match to.symlink_metadata() {

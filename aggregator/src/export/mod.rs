@@ -1,4 +1,4 @@
-//! Writes what a state directory holds for other programs: the model, the rounds, the ledger, the journal.
+//! Export: writes the content of a state directory for other programs: model, rounds, privacy ledger, journal.
 
 mod atomic_dir;
 
@@ -17,30 +17,30 @@ use fedspan_engine::linalg::{Matrix, from_f32};
 use fedspan_engine::privacy::Delta;
 use fedspan_engine::privacy::ledger_units::epsilon_of;
 
-/// Why nothing was written.
+/// Reason why nothing was exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The state cannot be read, or taken up.
+    /// The state cannot be read or resumed.
     #[error(transparent)]
     State(#[from] ResumeError),
-    /// There is none.
+    /// The state directory holds no campaign.
     #[error("{}: no campaign was begun here", path.display())]
     Nothing {
-        /// Where.
+        /// State directory.
         path: PathBuf,
     },
-    /// Something is there already.
+    /// The target exists.
     #[error("{}: it is there already, and nothing is written over", path.display())]
     Exists {
-        /// Where.
+        /// Path of the target.
         path: PathBuf,
     },
-    /// It cannot be written.
+    /// The target cannot be written.
     #[error("{}: {error}", path.display())]
     Io {
-        /// What.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
 }
@@ -51,12 +51,14 @@ impl From<StoreError> for ExportError {
     }
 }
 
-/// Writes a directory `to`, whole or not at all: `representation.npy` (f64, d x k), `model.safetensors` (f32, what devices fit their
-/// heads on, and the scale of their samples), `scale.npy` where there is one (f64, 2 x d: subtracted, then multiplied by), `rounds.jsonl`,
-/// `ledger.json`, `arrivals.jsonl`, `configuration.txt`; where the fleet has chosen a ridge for final heads also `ridge.json`.
+/// Writes a directory `to`, completely or not at all: `representation.npy` (f64, d x k), `model.safetensors`
+/// (f32: the model that devices fit their heads on, and the scale of their samples), `scale.npy` if there is a
+/// scale (f64, 2 x d: subtracted, then multiplied by), `rounds.jsonl`, `ledger.json`, `arrivals.jsonl`,
+/// `configuration.txt`; `ridge.json` if the fleet has chosen a ridge for final heads.
 ///
 /// # Errors
-/// [`ExportError`].
+/// [`ExportError::Nothing`] without a campaign, [`ExportError::Exists`] if `to` exists, [`ExportError::State`]
+/// if the campaign cannot be read or resumed, [`ExportError::Io`].
 pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     refuse_to_overwrite(to)?;
     let nothing = || ExportError::Nothing { path: fleet.state.clone() };
@@ -66,21 +68,22 @@ pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     export_state(fleet, &ExportedState { stored, rounds: snapshot.rounds()?, lines }, to)
 }
 
-/// Everything that there is to export.
+/// Stored campaign to export.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExportedState {
-    /// The campaign.
+    /// Campaign without the updates of its open round.
     pub stored: CampaignState,
-    /// The rounds that were committed, in their order.
+    /// Committed rounds, in order.
     pub rounds: Vec<CommittedRound>,
-    /// The journal, line by line.
+    /// Lines of the journal.
     pub lines: Vec<String>,
 }
 
-/// The same of what a running server has told: [`ask`](crate::server::ask).
+/// Writes the same directory from a state fetched from a running server
+/// ([`fetch_export`](crate::server::fetch_export)).
 ///
 /// # Errors
-/// [`ExportError`].
+/// As [`export`].
 pub fn export_state(fleet: &Fleet, told: &ExportedState, to: &Path) -> Result<(), ExportError> {
     let ExportedState { stored, rounds, lines } = told;
     refuse_to_overwrite(to)?;
@@ -132,7 +135,7 @@ pub fn export_state(fleet: &Fleet, told: &ExportedState, to: &Path) -> Result<()
     whole.put()
 }
 
-/// What a file holds. Lines are as many as a campaign has had, and never copied into one.
+/// Content of a file. Lines are written one by one, as there may be many.
 enum Content<'a> {
     Bytes(Vec<u8>),
     Lines(&'a [String]),
@@ -154,12 +157,12 @@ impl Content<'_> {
     }
 }
 
-/// A line each. Nothing in a round has no JSON.
+/// Serialises rounds, one line each; every round serialises.
 fn in_json(rounds: &[CommittedRound]) -> Vec<String> {
     rounds.iter().filter_map(|round| serde_json::to_string(round).ok()).collect()
 }
 
-/// NumPy's format, version 1.0: a header padded to 64 bytes, and the values row by row.
+/// Encodes a matrix in the NPY format, version 1.0: a header padded to 64 bytes, and the values row by row.
 fn npy(matrix: &Matrix) -> Vec<u8> {
     let (rows, columns) = matrix.shape();
     let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
@@ -173,7 +176,7 @@ fn npy(matrix: &Matrix) -> Vec<u8> {
     bytes
 }
 
-/// The format of the same name: the length of a header in JSON, the header, the values.
+/// Encodes tensors in the safetensors format: the length of a JSON header, the header, the values.
 fn safetensors(tensors: &[Tensor], about: &[(&str, String)]) -> Vec<u8> {
     let about: BTreeMap<&str, &String> = about.iter().map(|(key, value)| (*key, value)).collect();
     let mut header = serde_json::Map::new();

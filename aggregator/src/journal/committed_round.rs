@@ -1,4 +1,4 @@
-//! A round that was committed, in one line: what is kept of it for ever, whether or not a journal of arrivals is.
+//! Committed round: one line of JSON that is kept for every round, with or without a journal.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -7,42 +7,44 @@ use super::JournalPhase;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{DeviceId, Millis, RoundRecord};
 
-/// A committed round.
+/// Committed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommittedRound {
-    /// The exchange, as it is called on the wire: its last number, if it had several.
+    /// Id of the round on the wire; the last one if it was renumbered.
     pub exchange: u32,
-    /// What part of the campaign it belongs to.
+    /// Phase of the campaign.
     pub phase: JournalPhase,
-    /// Which round of that part, from 1.
+    /// Number of the round within its phase, from 1.
     pub round: u32,
-    /// The participation stage.
+    /// Participation stage.
     pub stage: u16,
-    /// When it was opened, in milliseconds on the campaign's clock.
+    /// Campaign time at which it was opened, in ms.
     pub opened_at: Millis,
-    /// When it was closed.
+    /// Campaign time at which it was closed, in ms.
     pub closed_at: Millis,
-    /// Who was asked, ascending.
+    /// Devices that were asked, ascending.
     pub cohort: Vec<DeviceId>,
-    /// Who counted, in order of arrival.
+    /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<DeviceId>,
     /// Updates rejected while it was open.
     pub rejected: u32,
-    /// How many answers it waited for, if it closed with fewer.
+    /// Number of updates it waited for, if it closed with fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_of: Option<usize>,
-    /// How far the representation moved (sine of the largest principal angle), where that is looked at.
+    /// Motion of the representation (sine of the largest principal angle), if the policy or stop rule measures
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<f64>,
-    /// What averaging the factors of a product has cost, where that is known.
+    /// Interference of averaging the factors of a product, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interference: Option<f64>,
-    /// SHA-256 of the representation after it, as little-endian f64 in column-major order, in hexadecimal digits.
+    /// SHA-256 of the representation after the round, as little-endian f64 in column-major order, in
+    /// hexadecimal.
     pub representation: String,
 }
 
 impl CommittedRound {
-    /// What there is to keep of a round that has led to `representation`.
+    /// Makes the record of a round that has led to `representation`.
     #[must_use]
     pub fn new(record: &RoundRecord, representation: &Matrix) -> Self {
         let (phase, round) = JournalPhase::of(record.phase);
@@ -64,7 +66,7 @@ impl CommittedRound {
     }
 }
 
-/// What [`CommittedRound::representation`] says of one.
+/// Returns the digest stored in [`CommittedRound::representation`].
 #[must_use]
 pub fn sha256(representation: &Matrix) -> String {
     let mut hash = Sha256::new();

@@ -1,4 +1,4 @@
-//! The file: appended to, flushed at every commit, never in the way of the campaign.
+//! Journal file: appended to, flushed at every commit. Errors never stop the campaign.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -8,16 +8,16 @@ use super::JournalEntry;
 use crate::store::StoreError;
 use fedspan_files::regular;
 
-/// Its name in the state directory.
+/// Name of the file in the state directory.
 pub const FILE: &str = "arrivals.jsonl";
 
-/// Bytes that wait for a commit before they are written without one.
+/// Bytes that are buffered before they are written without a commit.
 const PENDING_MAX: usize = 1 << 16;
 
-/// An open journal. Lines wait in memory until [`Journal::flush`], or until they are many, or until it is dropped.
+/// Open journal file. Lines are buffered until [`Journal::flush`], until the buffer is full, or until drop.
 ///
-/// A journal that cannot be written does not stop the campaign: the first failure is logged and ends the journal, as a
-/// gap in it would be taken for something that did not happen, and every line that is lost is counted.
+/// A write error does not stop the campaign. The first one is logged and ends the journal, since a gap would be
+/// read as events that did not happen; lines lost from then on are counted.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -31,7 +31,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a state directory, or makes it. A last line that a crash has torn is cut off.
+    /// Opens the journal file of a state directory, or creates it. An incomplete last line, left by a crash, is
+    /// cut off.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file cannot be used.
@@ -57,13 +58,13 @@ impl Journal {
         Self { path, file: Some(file), pending: Vec::new(), lines, waiting: 0, lost: 0 }
     }
 
-    /// How many lines there are.
+    /// Returns the number of lines.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Appends lines that were made durable elsewhere before a crash.
+    /// Appends lines that the store has and the file lacks after a crash.
     pub fn catch_up(&mut self, lines: &[String]) {
         for line in lines {
             self.pending.extend_from_slice(line.as_bytes());
@@ -74,12 +75,12 @@ impl Journal {
         self.flush();
     }
 
-    /// Appends lines.
+    /// Appends entries.
     pub fn append(&mut self, lines: &[JournalEntry]) {
         for line in lines {
             self.lines += 1;
             self.waiting += 1;
-            // Nothing in a line has no JSON; a line that is lost all the same is counted with the failed ones.
+            // Every entry serialises to JSON; if one does not, it is counted as lost.
             match serde_json::to_writer(&mut self.pending, line) {
                 Ok(()) => self.pending.push(b'\n'),
                 Err(error) => self.fail(&error.into()),
@@ -92,7 +93,7 @@ impl Journal {
         }
     }
 
-    /// Gives the system what was appended. It is not made durable: after a power cut lines may be missing.
+    /// Writes the buffer to the file. It is not synced: lines may be missing after a power cut.
     pub fn flush(&mut self) {
         let Some(file) = &mut self.file else { return };
         match file.write_all(&self.pending) {
@@ -104,7 +105,7 @@ impl Journal {
         }
     }
 
-    /// Lines that could not be written.
+    /// Returns the number of lines that could not be written.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
@@ -141,7 +142,7 @@ fn count_lines(file: &mut File) -> std::io::Result<u64> {
     }
 }
 
-/// Where the last line ends that is whole.
+/// Returns the offset after the last complete line.
 fn last_line_end(file: &mut File) -> std::io::Result<u64> {
     const BLOCK: u64 = 4096;
     let mut end = file.seek(SeekFrom::End(0))?;
@@ -192,7 +193,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
         std::fs::write(&path, "").unwrap();
-        // Open for reading only: every write fails.
+        // The file is read-only, so every write fails.
         let mut journal = Journal::over(path.clone(), File::open(&path).unwrap(), 0);
         journal.append(&[line(1), line(2)]);
         assert_eq!(journal.lost(), 0);

@@ -1,4 +1,4 @@
-//! Watches an engine at work: what it does with an event, in the journal's words.
+//! Journal recorder: describes the effects of an engine event as journal entries.
 
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{AckOutcome, RoundId};
@@ -7,21 +7,21 @@ use super::{Answered, Committed, JournalEntry, JournalPhase, Opened, Outcome};
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Action, Engine, Event, Millis};
 
-/// Remembers what has been told.
+/// Recorder of an engine's decisions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JournalRecorder {
-    /// The last exchange whose opening was told.
+    /// Id of the last round whose opening was recorded.
     opened: u32,
 }
 
 impl JournalRecorder {
-    /// For an engine that was restarted with this round open: its opening has been told.
+    /// Makes a recorder for a restarted engine; the opening of its open round is already recorded.
     #[must_use]
     pub fn after(open: Option<RoundId>) -> Self {
         Self { opened: open.map_or(0, |id| id.round) }
     }
 
-    /// Gives the engine one event, like [`Engine::handle`], and appends what there is to tell of it.
+    /// Applies one event to the engine, like [`Engine::handle`], and appends journal entries for its effects.
     pub fn handle(
         &mut self,
         engine: &mut Engine,
@@ -30,7 +30,7 @@ impl JournalRecorder {
         actions: &mut Vec<Action>,
         lines: &mut Vec<JournalEntry>,
     ) {
-        // Once: what a device declines again, or what nobody asks, changes nothing, and there is no end to it.
+        // Only the first decline of an awaited device has an effect; a device may send any number of them.
         if let Event::Declined(device, decline) = &event
             && let Some(round) = engine.open_round()
             && round.id_for(*device) == decline.id
@@ -71,7 +71,7 @@ impl JournalRecorder {
         lines.extend(self.opening(engine));
     }
 
-    /// The round that is open, if that has not been told yet.
+    /// Returns an entry for the open round, if its opening is not yet recorded.
     fn opening(&mut self, engine: &Engine) -> Option<JournalEntry> {
         let round = engine.open_round().filter(|round| round.opening.id.round > self.opened)?;
         let id = round.opening.id;
@@ -91,7 +91,7 @@ impl JournalRecorder {
     }
 }
 
-/// What [`Committed::representation`](super::Committed) says of one.
+/// Returns the digest stored in [`Committed::representation`](super::Committed).
 pub(crate) fn digest(representation: &Matrix) -> String {
     let bytes: Vec<u8> = representation.iter().flat_map(|value| value.to_le_bytes()).collect();
     format!("{:08x}", crc32c(&bytes))

@@ -1,4 +1,4 @@
-//! Where a database comes from, as often as it is opened, and whether its file is still the one that was opened.
+//! Database backend: opens the database as often as needed, and detects that its file was replaced.
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
@@ -9,11 +9,11 @@ use redb::{Database, StorageBackend};
 use super::builder;
 use super::error::DatabaseError;
 
-/// The database of a file, or of a test's storage.
+/// Opener of a database in a file, or in the storage of a test.
 pub(super) struct Backend {
     open: Box<dyn Fn() -> Result<Database, redb::Error> + Send>,
     file: Option<PathBuf>,
-    /// Device and inode of the file that was opened last.
+    /// Device and inode of the file at the last opening.
     opened: Cell<Option<(u64, u64)>>,
 }
 
@@ -24,27 +24,27 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// A file that is there already: one that has gone is not made anew.
+    /// Makes a backend for an existing file, which is never created.
     pub fn file(path: &Path) -> Self {
         let own = path.to_owned();
         let open = Box::new(move || Ok(builder().open(&own)?));
         Self { open, file: Some(path.to_owned()), opened: Cell::new(None) }
     }
 
-    /// Any storage.
+    /// Makes a backend for any storage.
     pub fn storage<S: StorageBackend>(storage: impl Fn() -> S + Send + 'static) -> Self {
         let open = Box::new(move || Ok(builder().create_with_backend(storage())?));
         Self { open, file: None, opened: Cell::new(None) }
     }
 
-    /// Opens it.
+    /// Opens the database.
     pub fn open(&self) -> Result<Database, DatabaseError> {
         let database = (self.open)()?;
         self.opened.set(self.identity().map_err(redb::Error::Io)?);
         Ok(database)
     }
 
-    /// Whether the file is still where it was: what is written to one that was removed is lost with it.
+    /// Checks that the path still leads to the file that was opened: writes to a removed file would be lost.
     pub fn check_same_file(&self) -> std::io::Result<()> {
         if self.identity()? == self.opened.get() {
             return Ok(());

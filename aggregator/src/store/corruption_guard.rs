@@ -1,4 +1,4 @@
-//! The database's own panics, over pages that it has not written, as errors.
+//! Corruption guard: turns panics of the database over corrupt pages into errors.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -7,16 +7,17 @@ use std::sync::Once;
 use super::error::DatabaseError;
 
 thread_local! {
-    /// What panics here is told as an error, and by nothing else.
+    /// Whether panics of this thread are returned as errors instead of printed.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
 static HOOK: Once = Once::new();
 
-/// Reads what may be damaged. `work` must leave nothing behind that is used after an error.
+/// Runs `work`, which reads possibly corrupt pages, and catches its panics. State that `work` changes must not
+/// be used after an error.
 ///
 /// # Errors
-/// What `work` says, or that it has panicked.
+/// The error of `work`, or [`DatabaseError::Damaged`] after a panic.
 pub(super) fn catch_corruption<T>(
     work: impl FnOnce() -> Result<T, DatabaseError>,
 ) -> Result<T, DatabaseError> {

@@ -1,10 +1,10 @@
-//! What keeps stored updates from whoever reads the disk later: they are encrypted with a key of their round's own, in a small file of
-//! its own, which is overwritten and removed when the round is over. A database leaves what it has deleted in its file for a while,
-//! and backups keep it for ever; without the key it is noise. Against somebody who searches the disk itself for what was
-//! overwritten it protects nothing: file systems and flash keep copies.
+//! Encryption of stored updates. They are encrypted with a key of their round, in a small file of its own that
+//! is overwritten and removed when the round is over. Deleted data stay in a database's file for a while, and
+//! in backups for ever; without the key they are unreadable. This does not protect against an attacker who
+//! searches the raw disk for the overwritten key: file systems and flash keep copies.
 //!
-//! A stored update is a nonce of 24 bytes and what XChaCha20-Poly1305 makes of its record, under (round, stage, device) as associated
-//! data: in another row it is nobody's.
+//! A stored update is a nonce of 24 bytes and the XChaCha20-Poly1305 encryption of its record, with (round,
+//! stage, device) as associated data, so that it cannot be moved to another row.
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
@@ -16,30 +16,30 @@ use super::error::DatabaseError;
 use crate::keys::Entropy;
 use fedspan_engine::DeviceId;
 
-/// Where the key of the open round lies. What a method has done is durable when it returns.
+/// Storage of the open round's key. The effect of every method is durable when it returns.
 pub trait RoundKeyStorage: Send {
-    /// What lies there.
+    /// Reads the stored key file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the storage.
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>>;
 
-    /// Puts a key where none is: all of it or nothing.
+    /// Stores a key, all of it or nothing; none may be stored.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the storage.
     fn write(&self, key: &[u8]) -> std::io::Result<()>;
 
-    /// Makes durable what lies there: a write that has failed may have put it there.
+    /// Makes the stored key durable, as an earlier write may have stored it and then failed.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the storage.
     fn sync(&self) -> std::io::Result<()>;
 
-    /// Overwrites and removes what lies there, if anything does, and what was left of a key that was not finished.
+    /// Overwrites and removes the stored key, if there is one, and the remains of an unfinished write.
     ///
     /// # Errors
-    /// What the system says; what lies there may be there still, or be overwritten.
+    /// Error of the storage; the key may still be there, or overwritten but not removed.
     fn erase(&self) -> std::io::Result<()>;
 }
 
@@ -49,14 +49,14 @@ const NONCE: usize = 24;
 const TAG: usize = 16;
 const CHECKSUM: usize = 8;
 const ENCODED_LEN: usize = MAGIC.len() + ID + KEY + CHECKSUM;
-/// Bytes of a round's identity.
+/// Length of an encoded round id, in bytes.
 const ID: usize = 6;
 
-/// The key of the open round, and where it lies.
+/// Encryption with the key of the open round, and the storage of that key.
 pub(super) struct UpdateCipher {
     storage: Box<dyn RoundKeyStorage>,
     entropy: Box<dyn Entropy>,
-    /// The key that lies there, if that has been looked up.
+    /// Stored key, once it has been read or written.
     current: Option<(RoundId, XChaCha20Poly1305)>,
 }
 
@@ -65,7 +65,7 @@ impl UpdateCipher {
         Self { storage, entropy, current: None }
     }
 
-    /// Makes sure that there is a key for what `round` counts, and that it is durable.
+    /// Makes sure that a key for the updates of `round` is stored.
     pub(super) fn begin(&mut self, round: RoundId) -> Result<(), DatabaseError> {
         if self.current.as_ref().is_some_and(|(of, _)| *of == round) {
             return Ok(());
@@ -86,13 +86,13 @@ impl UpdateCipher {
         Ok(())
     }
 
-    /// The round is over: nobody reads its updates any more.
+    /// Erases the key of a closed round, so that its updates cannot be read any more.
     pub(super) fn end(&mut self) -> Result<(), DatabaseError> {
         self.current = None;
         self.storage.erase().map_err(DatabaseError::RoundKeyFile)
     }
 
-    /// Encrypts an update of the round that [`Self::begin`] has begun.
+    /// Encrypts an update of the round that [`Self::begin`] was called for.
     pub(super) fn seal(
         &mut self,
         round: RoundId,
@@ -112,7 +112,7 @@ impl UpdateCipher {
         Ok(sealed)
     }
 
-    /// What opens the updates of a round.
+    /// Returns the decryption of a round's updates.
     pub(super) fn decryptor(&self, round: RoundId) -> Result<UpdateDecryptor, DatabaseError> {
         match Self::read_key(self.storage.as_ref())? {
             Some((of, cipher)) if of == round => Ok(UpdateDecryptor { round, cipher }),
@@ -140,7 +140,7 @@ impl std::fmt::Debug for UpdateCipher {
     }
 }
 
-/// What opens the updates of one round.
+/// Decryption of the updates of one round.
 pub(super) struct UpdateDecryptor {
     round: RoundId,
     cipher: XChaCha20Poly1305,
@@ -183,7 +183,7 @@ fn encode(round: RoundId, key: &[u8; KEY]) -> Zeroizing<Vec<u8>> {
     bytes
 }
 
-/// The round and its key; `None` if these bytes are not all of one.
+/// Decodes a key file; `None` if it is incomplete or damaged.
 fn decode(bytes: &[u8]) -> Option<(RoundId, XChaCha20Poly1305)> {
     let (text, sum) = bytes.split_last_chunk::<CHECKSUM>()?;
     let (magic, rest) = text.split_first_chunk::<{ MAGIC.len() }>()?;

@@ -1,76 +1,76 @@
-//! Why a store cannot be used.
+//! Errors of the store.
 
 use std::path::{Path, PathBuf};
 
 use super::round_key_file::KEY_FILE;
 
-/// The state directory cannot be used.
+/// Reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// A file operation failed.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// Another server runs on this directory.
+    /// Another server uses this directory.
     #[error("{}: another server is running on this state directory", path.display())]
     Locked {
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
     },
-    /// Another version wrote it.
+    /// Another version wrote the database.
     #[error("{}: it has format {found}, and this version reads format {expected}; finish the campaign with the version that began it, or move \
              it away to start a new one", path.display())]
     Version {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: u32,
-        /// What this version writes.
+        /// Format of this version.
         expected: u32,
     },
-    /// A campaign was here, and its database has gone.
+    /// The database is missing although other files of a campaign are there.
     #[error("{}: it is missing, and {} of a campaign is here: put it back, or move that away, too, to start a new campaign", path.display(), beside.display())]
     Missing {
-        /// The database's file.
+        /// Path of the missing database.
         path: PathBuf,
-        /// What is left.
+        /// Path of a file that is there.
         beside: PathBuf,
     },
-    /// The file is not what this version writes.
+    /// The file is corrupt, or not a database of this version.
     #[error("{}: {what}; restore it from a backup, or move the whole directory away to start a new campaign", path.display())]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         what: String,
     },
-    /// The source of randomness failed: no update can be encrypted.
+    /// The source of randomness failed, so no update can be encrypted.
     #[error("no randomness for the key of the stored updates")]
     NoEntropy,
 }
 
 impl StoreError {
-    /// Whether it may pass by itself, as when a disk is full, or a source of randomness fails.
+    /// Returns true if the error may pass by itself, such as a full disk or a failing source of randomness.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::NoEntropy)
     }
 }
 
-/// The same, of a database that does not know its file.
+/// Error of the database, before the path is known.
 #[derive(Debug)]
 pub(super) enum DatabaseError {
     Database(redb::Error),
     Version(u32, u32),
     Damaged(String),
-    /// The file with the key of a round cannot be used.
+    /// The file with the round's key cannot be used.
     RoundKeyFile(std::io::Error),
-    /// What is in it does not open the stored updates.
+    /// The key does not decrypt the stored updates.
     Key(String),
     NoEntropy,
 }
@@ -99,7 +99,7 @@ impl DatabaseError {
             }
             Self::Database(redb::Error::Io(error)) => StoreError::Io { path, error },
             Self::Database(redb::Error::PreviousIo) => {
-                // It is opened anew with the next write that does not.
+                // The next write reopens the database.
                 let what =
                     "a write has failed, and the server waits for its disk; try again when that takes writes";
                 StoreError::Io { path, error: std::io::Error::other(what) }

@@ -1,19 +1,19 @@
-//! What survives anything: the campaign, in a transactional database in the state directory. What [`Store::apply`] has taken
-//! is durable when it returns, all of it or nothing.
+//! Store: the campaign in a transactional database in the state directory. Records given to [`Store::apply`]
+//! are durable, all or none of them, when it returns.
 //!
 //! ```text
 //!  about        format, campaign, configuration
-//!  checkpoint   the last opening or commit: everything that the campaign was then
-//!  names        further numbers of the round that is open
-//!  updates      (round, stage, device) -> what was counted since, and as which
-//!  out          devices that will not answer the open round
-//!  waits        until when it waits, and for whom, if not as when it was opened
-//!  accounts     device -> what it has spent of its privacy budget
-//!  rounds       exchange -> a round that was committed, in JSON
-//!  journal      number -> a line of arrivals.jsonl
+//!  checkpoint   state of the engine at the last opening or commit of a round
+//!  names        later ids of the open round (`round_aliases`)
+//!  updates      (round, stage, device) -> update counted in the open round
+//!  out          devices that will not answer the open round (`excluded`)
+//!  waits        deadline override of the open round, if it was extended (`deadline`)
+//!  accounts     device -> spent privacy budget
+//!  rounds       round id -> committed round, in JSON
+//!  journal      number -> line of arrivals.jsonl
 //! ```
 //!
-//! Updates are encrypted with a key that is erased when their round is over: `encryption`.
+//! Updates are encrypted with a key that is erased when their round is over, see `encryption`.
 
 mod backend;
 mod corruption_guard;
@@ -49,43 +49,44 @@ pub use read_snapshot::ReadSnapshot;
 pub use record::{CampaignState, CountedUpdate, Record};
 pub use round_key_file::KEY_FILE;
 
-/// The database's file in the state directory.
+/// Name of the database in the state directory.
 pub const FILE: &str = "campaign.redb";
 
-/// Its name while it is being made.
+/// Name of the database while it is created.
 const PARTIAL: &str = "campaign.partial";
 
-/// What versions before the first database wrote.
+/// File of the versions before the first database.
 const LEGACY_FILE: &str = "campaign.bin";
 
-/// Bytes of the database that stay in memory.
+/// Size of the database's cache, in bytes.
 const CACHE: usize = 8 << 20;
 
-/// How long a server waits for those who read the directory, and between two attempts.
+/// Longest wait for readers of the directory, and the interval of attempts.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
-/// A campaign's database, locked for one server.
+/// Database of a campaign, locked for one server.
 #[derive(Debug)]
 pub struct Store {
-    /// None after a write that failed: what the database believes of the disk may not be so.
+    /// `None` after a failed write: the cache may differ from the disk, so the next write reopens the database.
     database: Option<Database>,
     backend: Backend,
-    /// Which of all transactions the last one was.
+    /// Number of the last transaction.
     last: Option<u64>,
     cipher: UpdateCipher,
     path: PathBuf,
-    /// Held as long as the store lives; none where the database is not a file.
+    /// Lock on the state directory; `None` if the database is not a file.
     _lock: Option<File>,
 }
 
 impl Store {
-    /// Opens (or makes) the database of a state directory. `entropy` makes the keys of rounds.
+    /// Opens the database of a state directory, or creates it. `entropy` supplies the keys of rounds.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be made, another server holds it, or what is there is none.
+    /// [`StoreError::Locked`] if another server uses it, [`StoreError::Version`], [`StoreError::Missing`] or
+    /// [`StoreError::Damaged`] for the file, [`StoreError::Io`].
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
-        // One that is there is its owner's affair.
+        // The mode of an existing directory is the owner's choice.
         make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io(directory))?;
         let path = directory.join("lock");
         regular(&path).map_err(io(&path))?;
@@ -116,7 +117,8 @@ impl Store {
         Self { database: None, backend, last: None, cipher, path, _lock: Some(lock) }.with_database()
     }
 
-    /// The same over any storage: a test's, which fails when it is told to. It is opened anew after every failure.
+    /// Opens a database in any storage, such as a test's with injected faults; it is opened again after every
+    /// failed write.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -136,14 +138,14 @@ impl Store {
         Ok(self)
     }
 
-    /// The state directory.
+    /// Returns the state directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Opens the database, and looks at every page: what was changed behind our back is not taken for a crash, after which the
-    /// last commits might be rolled back. Nor is another database taken for the one that was written last.
+    /// Opens the database and verifies every page: a page changed from outside must not be taken for a crash,
+    /// after which the last commits would be rolled back. An older copy of the database is refused as well.
     fn open_database(&mut self) -> Result<Database, StoreError> {
         let open_database = catch_corruption(|| {
             let mut database = self.backend.open()?;
@@ -152,7 +154,7 @@ impl Store {
             }
             tables::check_format(&database)?;
             let last = tables::last_transaction(&database)?;
-            // What failed may have been written all the same.
+            // The failed transaction may have been written in spite of the error.
             if self.last.is_some_and(|known| last != known && last != known.saturating_add(1)) {
                 return Err(DatabaseError::Damaged("it is not what this server has written last".to_owned()));
             }
@@ -168,24 +170,24 @@ impl Store {
         self.database.as_ref().ok_or_else(failed)
     }
 
-    /// Begins a campaign: whatever was there is gone, but for the journal and what devices have spent.
+    /// Begins a campaign: removes everything but the journal and the privacy accounts.
     ///
     /// # Errors
-    /// [`StoreError`]; what was there is still there then.
+    /// [`StoreError`]; the previous campaign is unchanged.
     pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
         let with_database = tables::begin(self.database()?, campaign, configuration);
         self.last = Some(with_database.map_err(|error| error.at(&self.path))?);
         self.erase_key()
     }
 
-    /// Writes records, in their order; durable when this returns. Where updates of a new round follow its opening, the round before
-    /// and its key are gone before the first of them is written.
+    /// Writes records in order; they are durable on return. If they close a round and count updates of the next
+    /// one, the closed round and its key are erased before the first new update is written.
     ///
     /// # Errors
-    /// [`StoreError`]: of these records the last ones are not there, and nothing of it counts; the same may be tried again, for
-    /// which the database is opened anew.
+    /// [`StoreError`]: a suffix of the records is not written. The call may be repeated, and reopens the
+    /// database.
     pub fn apply(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        // What was counted in a round that is closed by the same records is nobody's any more.
+        // Updates that the same records count in the closed round need not be written.
         let closed = records.iter().rposition(|record| matches!(record, Record::Checkpoint(_)));
         let counts = |record: &Record| matches!(record, Record::Counted(..));
         let (before, after) = records.split_at(closed.map_or(0, |closed| closed + 1));
@@ -199,7 +201,7 @@ impl Store {
         if second.is_empty() { Ok(()) } else { self.write(second, 0) }
     }
 
-    /// Writes records in one transaction, but for what those before the checkpoint `closed` say of updates.
+    /// Writes records in one transaction, except those before index `closed` that concern updates.
     fn write(&mut self, records: &[Record], closed: usize) -> Result<(), StoreError> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -212,24 +214,24 @@ impl Store {
         Ok(())
     }
 
-    /// Erases the key of a round of which nothing is stored: a crash may have left it.
+    /// Erases the key of a round without stored updates, which a crash may have left.
     ///
     /// # Errors
-    /// [`StoreError`] if it can be neither looked for nor erased.
+    /// [`StoreError`] if the key storage fails.
     pub fn erase_key(&mut self) -> Result<(), StoreError> {
         self.cipher.end().map_err(|error| error.at(&self.path))
     }
 
-    /// Everything that a restart goes on from, if there is a campaign.
+    /// Loads the stored campaign, if there is one.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be read, or not be made sense of.
+    /// [`StoreError`] if the database cannot be read or is inconsistent.
     pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
         let database = self.database()?;
         catch_corruption(|| tables::load(database, &self.cipher)).map_err(|error| error.at(&self.path))
     }
 
-    /// The settings of the campaign, if a round of it was ever opened: what another configuration has to agree with.
+    /// Loads the settings of the campaign, if any of its rounds was ever opened.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -238,7 +240,7 @@ impl Store {
         catch_corruption(|| tables::settings(database)).map_err(|error| error.at(&self.path))
     }
 
-    /// What is stored now, for whoever reads it while this goes on.
+    /// Opens a read snapshot of the database.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -248,7 +250,7 @@ impl Store {
         Ok(ReadSnapshot::new(read, self.path.clone()))
     }
 
-    /// Lines of the journal from `first` on.
+    /// Loads the journal lines from number `first` on.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -260,7 +262,7 @@ impl Store {
     }
 }
 
-/// What is left of a campaign whose database has gone.
+/// Returns a file of a campaign whose database is missing.
 fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     for name in [journal::FILE, KEY_FILE] {
         let path = directory.join(name);
@@ -273,7 +275,8 @@ fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(None)
 }
 
-/// Takes the lock. A server that holds it does not let go; `check` and `export`, which share it, are done in a moment.
+/// Takes the exclusive lock. A server holds it for its lifetime; `check` and `export` share it for a moment, so
+/// they are waited for.
 fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
     let began = Instant::now();
     loop {
@@ -295,7 +298,7 @@ fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
     }
 }
 
-/// Makes an empty database, under another name until it is one: a crash leaves no half of it.
+/// Creates an empty database under a temporary name and renames it, so that a crash leaves no incomplete one.
 fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
     let partial = directory.join(PARTIAL);
     match std::fs::remove_file(&partial) {
@@ -317,10 +320,10 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
     move |error| StoreError::Io { path: path.to_owned(), error }
 }
 
-/// Reads the campaign of a state directory on which no server runs, and changes nothing there.
+/// Reads the campaign of a state directory without a server; changes nothing.
 ///
 /// # Errors
-/// As [`OfflineStore::of`] and [`OfflineStore::load`].
+/// As [`OfflineStore::open`] and [`OfflineStore::load`].
 pub fn read(directory: &Path) -> Result<Option<CampaignState>, StoreError> {
     OfflineStore::open(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
 }

@@ -1,5 +1,5 @@
-//! A state directory as it lies there: the database is read into memory, and not a byte of the directory is changed, nor does anything
-//! have to be writable. What a crash has left half done is undone in memory.
+//! Offline store: reads a state directory on which no server runs. The database is copied to memory, where an
+//! interrupted transaction is rolled back; the directory is not changed and need not be writable.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use crate::journal::CommittedRound;
 use crate::keys::{Entropy, KeyError};
 use fedspan_files::regular;
 
-/// The database of a directory, in memory.
+/// Database of a state directory, in memory.
 #[derive(Debug)]
 pub struct OfflineStore {
     database: Database,
     cipher: UpdateCipher,
     path: PathBuf,
     bytes: u64,
-    /// As long as this lives no server starts.
+    /// Shared lock that keeps servers from starting.
     _lock: Option<File>,
 }
 
 impl OfflineStore {
-    /// Reads the database of a state directory; `None` if there never was one. Every page is held against its checksum.
+    /// Reads the database of a state directory and verifies every page; `None` if there never was one.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Locked`] while a server runs.
@@ -61,22 +61,22 @@ impl OfflineStore {
         Ok(Some(Self { database, cipher, path, bytes: length, _lock: lock }))
     }
 
-    /// Bytes of its file.
+    /// Returns the size of the database file, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The campaign, but for what the open round has of its devices: that needs the round's key, and is nobody's until the round is over.
+    /// Loads the campaign without the updates of the open round, which are encrypted with the round's key.
     ///
     /// # Errors
-    /// [`StoreError`] if it makes no sense.
+    /// [`StoreError`] if the database is inconsistent.
     pub fn campaign(&self) -> Result<Option<CampaignState>, StoreError> {
         catch_corruption(|| tables::load_without_updates(&self.database.begin_read()?))
             .map_err(|error| error.at(&self.path))
     }
 
-    /// How many updates the open round has counted.
+    /// Returns the number of updates counted in the open round.
     ///
     /// # Errors
     /// As [`Self::campaign`].
@@ -85,15 +85,15 @@ impl OfflineStore {
             .map_err(|error| error.at(&self.path))
     }
 
-    /// As [`Store::load`](super::Store::load).
+    /// Loads the campaign as [`Store::load`](super::Store::load) does.
     ///
     /// # Errors
-    /// [`StoreError`] if it makes no sense.
+    /// [`StoreError`] if the database is inconsistent.
     pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
         catch_corruption(|| tables::load(&self.database, &self.cipher)).map_err(|error| error.at(&self.path))
     }
 
-    /// The rounds that were committed, in their order.
+    /// Loads the committed rounds, in order.
     ///
     /// # Errors
     /// [`StoreError`] if they cannot be read.
@@ -102,7 +102,7 @@ impl OfflineStore {
             .map_err(|error| error.at(&self.path))
     }
 
-    /// All lines of the journal, each with its number.
+    /// Loads all journal lines with their numbers.
     ///
     /// # Errors
     /// [`StoreError`] if they cannot be read.
@@ -111,12 +111,13 @@ impl OfflineStore {
     }
 }
 
-/// What stands in the way is the directory's: of the file nobody knows whether it is there.
+/// Returns true if the file exists. Errors are reported for the directory, since it is unknown whether the file
+/// is there.
 fn exists(path: &Path) -> Result<bool, StoreError> {
     path.try_exists().map_err(io(path.parent().unwrap_or(path)))
 }
 
-/// The lock of a server that does not run; `None` where none has ever run.
+/// Takes the shared lock; `None` if no server was ever started.
 fn lock_shared(path: &Path) -> Result<Option<File>, StoreError> {
     let lock = match regular(path).and_then(|()| File::open(path)) {
         Ok(lock) => lock,
@@ -130,7 +131,7 @@ fn lock_shared(path: &Path) -> Result<Option<File>, StoreError> {
     }
 }
 
-/// A file in memory.
+/// Storage backend in memory.
 #[derive(Debug)]
 struct MemoryBackend(Mutex<Vec<u8>>);
 
@@ -162,7 +163,7 @@ impl StorageBackend for MemoryBackend {
         let byte_range = byte_range(length, 0)?;
         let mut bytes = self.bytes();
         let more = byte_range.start.saturating_sub(bytes.len());
-        // What a damaged header asks for need not be there.
+        // A corrupt header may ask for any length.
         bytes.try_reserve(more).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
         bytes.resize(byte_range.start, 0);
         Ok(())
@@ -180,7 +181,7 @@ impl StorageBackend for MemoryBackend {
     }
 }
 
-/// Reading needs no keys that are new.
+/// Source of randomness that always fails; reading needs none.
 struct NoEntropy;
 
 impl Entropy for NoEntropy {

@@ -1,5 +1,5 @@
-//! What a database held at one moment, read while it is written: writers do not wait for it. Pages that it holds are not used again
-//! as long as it lives.
+//! Read snapshot: the database as of one moment, read while writers continue (MVCC). Its pages are not reused
+//! before it is dropped.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use redb::ReadTransaction;
 use super::corruption_guard::catch_corruption;
 use super::{CampaignState, StoreError, tables};
 
-/// The database of a moment.
+/// Database as of one moment.
 pub struct ReadSnapshot {
     read: ReadTransaction,
     path: PathBuf,
@@ -19,15 +19,15 @@ impl ReadSnapshot {
         Self { read, path }
     }
 
-    /// The campaign, but for what the open round has of its devices: that is nobody's until the round is over.
+    /// Loads the campaign without the updates of the open round, which stay private until the round is over.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be read, or not be made sense of.
+    /// [`StoreError`] if the database cannot be read or is inconsistent.
     pub fn campaign(&self) -> Result<Option<CampaignState>, StoreError> {
         catch_corruption(|| tables::load_without_updates(&self.read)).map_err(|error| error.at(&self.path))
     }
 
-    /// How many rounds were committed.
+    /// Returns the number of committed rounds.
     ///
     /// # Errors
     /// As [`Self::campaign`].
@@ -35,7 +35,7 @@ impl ReadSnapshot {
         catch_corruption(|| tables::count_rounds(&self.read)).map_err(|error| error.at(&self.path))
     }
 
-    /// Gives the rounds that were committed, a line of JSON each, to `each`, in their order, until it wants no more.
+    /// Passes the committed rounds, one line of JSON each, to `each` in order, until it returns false.
     ///
     /// # Errors
     /// As [`Self::campaign`].
@@ -44,7 +44,7 @@ impl ReadSnapshot {
             .map_err(|error| error.at(&self.path))
     }
 
-    /// Gives the journal's lines to `each`, in their order, until it wants no more.
+    /// Passes the journal lines to `each` in order, until it returns false.
     ///
     /// # Errors
     /// [`StoreError`] if they cannot be read.

@@ -1,4 +1,4 @@
-//! What is written.
+//! Records: the units that are written to the store, and the campaign that is read back.
 
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
@@ -7,74 +7,75 @@ use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Checkpoint, DeviceId, Millis, Update, Waits};
 
-/// One thing that must not be forgotten.
+/// Unit of durable state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// A round was opened or committed. Updates of other rounds, and who was out of them, are of no use any more.
+    /// State of the engine after a round was opened or committed. Removes updates, aliases, exclusions and
+    /// deadline of earlier rounds.
     Checkpoint(Checkpoint),
-    /// An update counts in the round that was opened under this number.
+    /// Update counted in the round that was opened under this id.
     Counted(RoundId, DeviceId, CountedUpdate),
-    /// The open round goes on under another number; what has counted counts.
+    /// Next id of the open round; updates counted so far stay counted.
     Renumbered(RoundId),
-    /// A device will not answer the open round.
+    /// Device that will not answer the open round.
     Excluded(DeviceId),
-    /// The open round waits otherwise than when it was opened.
+    /// Deadline override of the open round.
     Deadline(Waits),
-    /// What a device has spent.
+    /// Privacy account of a device.
     Account(DeviceId, Account),
-    /// A round was committed.
+    /// Committed round.
     Round(CommittedRound),
-    /// What the campaign's clock says.
+    /// Time of the campaign clock.
     Clock(Millis),
-    /// A line of the journal, and which.
+    /// Journal line with its number.
     JournalEntry(u64, String),
 }
 
-/// An update that counts in the open round.
+/// Update counted in the open round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CountedUpdate {
-    /// How many had been counted before it.
+    /// Number of updates counted before it.
     pub order: u32,
-    /// When it came.
+    /// Time of arrival.
     pub at: Millis,
-    /// The update.
+    /// Update itself.
     pub update: Update,
 }
 
-/// A campaign as it is kept.
+/// Stored campaign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CampaignState {
-    /// Identifies the campaign on the wire.
+    /// Number that identifies the campaign on the wire.
     pub campaign: u64,
-    /// The configuration that it was begun with.
+    /// Settings that the campaign was begun with.
     pub configuration: String,
-    /// What its clock said when something was last written.
+    /// Campaign time of the last write.
     pub clock: Millis,
-    /// Its last opening or commit.
+    /// State of the engine at the last opening or commit of a round.
     pub checkpoint: Option<Checkpoint>,
-    /// Further numbers of the open round, oldest first.
+    /// Later ids of the open round, oldest first.
     pub round_aliases: Vec<RoundId>,
-    /// What has been counted since, in that order.
+    /// Updates counted since, in order of arrival.
     pub updates: Vec<(DeviceId, CountedUpdate)>,
-    /// Who will not answer the open round, ascending.
+    /// Devices that will not answer the open round, ascending.
     pub excluded: Vec<DeviceId>,
-    /// How the open round waits, if not as when it was opened.
+    /// Deadline override of the open round; `None` if it was not extended.
     pub deadline: Option<Waits>,
-    /// What devices have spent, in order of devices.
+    /// Privacy accounts, in order of devices.
     pub accounts: Vec<(DeviceId, Account)>,
-    /// The number of the journal's next line.
+    /// Number of the next journal line.
     pub next_journal_line: u64,
 }
 
 impl CampaignState {
-    /// The round that is open, under the number with which it was opened.
+    /// Returns the id under which the open round was opened.
     #[must_use]
     pub fn open_round(&self) -> Option<RoundId> {
         let checkpoint = self.checkpoint.as_ref()?;
         checkpoint.open.as_ref().map(|_| checkpoint.id)
     }
 
-    /// The exchange that was opened last.
+    /// Returns the id of the last opened round.
     #[must_use]
     pub fn last_round(&self) -> Option<RoundId> {
         self.round_aliases.last().copied().or(self.checkpoint.as_ref().map(|checkpoint| checkpoint.id))

@@ -1,4 +1,4 @@
-//! The tables, and what a transaction does with them.
+//! Tables of the database, and the transactions on them.
 
 use fedspan_protocol::message::RoundId;
 use redb::{
@@ -16,7 +16,8 @@ use crate::journal::CommittedRound;
 use fedspan_engine::Checkpoint;
 use fedspan_engine::privacy::Account;
 
-/// What this version writes. 1 was a file of its own; in 2 updates were not encrypted; 3 kept no rounds, 4 no clock.
+/// Format written by this version. 1 was not a database; 2 did not encrypt updates; 3 had no rounds, 4 no
+/// clock.
 pub(super) const FORMAT: u32 = 5;
 
 type Bytes = &'static [u8];
@@ -24,16 +25,16 @@ type Bytes = &'static [u8];
 const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
 const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
-/// In their order; the first number of a round is that of its checkpoint.
+/// Later ids of the open round; the first id is in its checkpoint.
 const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
 const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
-/// How the open round waits, if not as when it was opened.
+/// Deadline override of the open round.
 const WAITS: TableDefinition<'_, (), Bytes> = TableDefinition::new("waits");
 const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
 const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 
-/// Refuses a database of another version; one that is empty is of this one.
+/// Refuses a database of another format; an empty one is accepted.
 pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), DatabaseError> {
     let read = database.begin_read()?;
     let about = match read.open_table(ABOUT) {
@@ -49,16 +50,17 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Datab
     }
 }
 
-/// A transaction that is synced in two steps: its pages, and then that they are the last. So after a crash the database never takes an
-/// older one for the last, because a page or the header of that does not match its checksum; and where a sync fails, after which the
-/// system may show what never comes to the disk, nothing that is written later rests on it.
+/// Begins a transaction with two-phase commit: its pages are synced first, then the header that makes them
+/// current. After a crash the database then never falls back to an older transaction because of a page or
+/// header with a wrong checksum; and after a failed sync, when the system may show data that never reach the
+/// disk, nothing written later depends on them.
 fn begin_write(database: &Database) -> Result<WriteTransaction, DatabaseError> {
     let mut write = database.begin_write()?;
     write.set_two_phase_commit(true);
     Ok(write)
 }
 
-/// Which of all transactions the last one was; 0 in an empty database.
+/// Returns the number of the last transaction; 0 for an empty database.
 pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, DatabaseError> {
     match database.begin_read()?.open_table(ABOUT) {
         Ok(about) => Ok(about.get("transaction")?.map_or(0, |bytes| number(bytes.value()))),
@@ -67,14 +69,14 @@ pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, 
     }
 }
 
-/// Numbers a transaction.
+/// Increments the transaction number.
 fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, DatabaseError> {
     let next = about.get("transaction")?.map_or(0, |bytes| number(bytes.value())).saturating_add(1);
     about.insert("transaction", next.to_le_bytes().as_slice())?;
     Ok(next)
 }
 
-/// Begins a campaign; which transaction that is.
+/// Begins a campaign and returns the number of the transaction.
 pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<u64, DatabaseError> {
     let write = begin_write(database)?;
     let number = {
@@ -88,7 +90,7 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         write.open_table(OUT)?.retain(|_, ()| false)?;
         write.open_table(WAITS)?.retain(|(), _| false)?;
         write.open_table(ROUNDS)?.retain(|_, _| false)?;
-        // What devices have spent they have spent, and what has happened has happened.
+        // Privacy accounts and the journal outlast the campaign.
         write.open_table(ACCOUNTS)?;
         write.open_table(JOURNAL)?;
         next_transaction(&mut about)?
@@ -97,8 +99,8 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
     Ok(number)
 }
 
-/// Writes records; which transaction that is. Those before the checkpoint `closed` say nothing of updates that would still be there after
-/// it.
+/// Writes records and returns the number of the transaction. Records before index `closed` that concern updates
+/// are skipped, since the checkpoint at `closed` would remove them.
 pub(super) fn apply(
     database: &Database,
     cipher: &mut UpdateCipher,
@@ -129,7 +131,7 @@ pub(super) fn apply(
                 Record::Counted(..) | Record::Renumbered(_) | Record::Excluded(_) if storage < closed => {}
                 Record::Renumbered(RoundId { round, stage }) => {
                     round_aliases.insert((*round, *stage), ())?;
-                    // They are asked again.
+                    // After renumbering these devices are asked again.
                     excluded.retain(|_, ()| false)?;
                 }
                 Record::Counted(id @ RoundId { round, stage }, device, counted) => {
@@ -159,14 +161,14 @@ pub(super) fn apply(
     Ok(number)
 }
 
-/// The settings of the campaign, if a round of it was ever opened.
+/// Returns the settings of the campaign, if any of its rounds was ever opened.
 pub(super) fn settings(database: &impl ReadableDatabase) -> Result<Option<String>, DatabaseError> {
     let read = database.begin_read()?;
     let stored = load_without_updates(&read)?.filter(|stored| stored.checkpoint.is_some());
     Ok(stored.map(|stored| stored.configuration))
 }
 
-/// What is kept, but for what the open round has of its devices.
+/// Loads the campaign without the updates and exclusions of the open round.
 pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<CampaignState>, DatabaseError> {
     let about = match read.open_table(ABOUT) {
         Ok(about) => about,
@@ -250,7 +252,7 @@ pub(super) fn load(
     Ok(Some(stored))
 }
 
-/// The rounds that were committed, in their order.
+/// Loads the committed rounds, in order.
 pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<CommittedRound>, DatabaseError> {
     let (mut found, mut wrong) = (Vec::new(), None);
     for_each_round(read, |exchange, line| {
@@ -264,17 +266,17 @@ pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<CommittedRound>, Data
     wrong.map_or(Ok(found), |wrong| Err(DatabaseError::Damaged(wrong)))
 }
 
-/// How many rounds were committed.
+/// Returns the number of committed rounds.
 pub(super) fn count_rounds(read: &ReadTransaction) -> Result<u64, DatabaseError> {
     Ok(read.open_table(ROUNDS)?.len()?)
 }
 
-/// How many updates the open round has counted.
+/// Returns the number of updates counted in the open round.
 pub(super) fn count_updates(read: &ReadTransaction) -> Result<u64, DatabaseError> {
     Ok(read.open_table(UPDATES)?.len()?)
 }
 
-/// Gives the rounds that were committed, each with its exchange, to `each`, until it wants no more.
+/// Passes the committed rounds with their ids to `each`, until it returns false.
 pub(super) fn for_each_round(
     read: &ReadTransaction,
     mut each: impl FnMut(u32, &str) -> bool,
@@ -288,7 +290,7 @@ pub(super) fn for_each_round(
     Ok(())
 }
 
-/// Lines of the journal from `first` on, each with its number.
+/// Loads the journal lines from number `first` on, with their numbers.
 pub(super) fn journal_lines(
     database: &impl ReadableDatabase,
     first: u64,
@@ -301,7 +303,7 @@ pub(super) fn journal_lines(
     Ok(found)
 }
 
-/// Gives lines of the journal from `first` on to `each`, until it wants no more.
+/// Passes the journal lines from number `first` on to `each`, until it returns false.
 pub(super) fn for_each_journal_line(
     read: &ReadTransaction,
     first: u64,
