@@ -1,14 +1,13 @@
-//! What a path leads to, looked at before it is opened.
+//! File kinds, checked before a file is opened.
 
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// That a file is a regular one where it is there at all. A pipe is found before it is opened, which would wait for its
-/// other end.
+/// Checks that a path leads to a regular file or to nothing. Opening a pipe would wait for its other end.
 ///
 /// # Errors
-/// What it is instead, or what the system says.
+/// An error that names the kind that was found, or the error of the system.
 pub fn regular(path: &Path) -> std::io::Result<()> {
     let about = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -20,7 +19,7 @@ pub fn regular(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The words for what is no regular file.
+/// Returns the name of a kind other than a regular file.
 #[must_use]
 pub fn other_than_a_file(kind: FileType) -> Option<&'static str> {
     if kind.is_file() {

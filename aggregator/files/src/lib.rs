@@ -1,7 +1,7 @@
 //! File helpers of the FedSpan servers: owner-only files, locks, durable directories, hexadecimal.
 //!
-//! [`private_file`] reads and replaces files that hold secrets, [`file_kind`] checks for regular files before they are opened,
-//! [`hex`] prints and parses bytes.
+//! [`private_file`] reads and replaces files that hold secrets, [`file_kind`] checks for regular files before
+//! they are opened, [`hex`] prints and parses keys.
 
 #![forbid(unsafe_code)]
 

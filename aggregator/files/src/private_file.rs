@@ -1,4 +1,4 @@
-//! Files that only their owner may read: checked when they are read, made so from the first moment.
+//! Owner-only files: permissions are checked when a file is read, and set when it is created.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{Read, Write};
@@ -9,78 +9,79 @@ use zeroize::Zeroizing;
 
 use crate::file_kind::regular;
 
-/// Nobody but the owner.
+/// Permission bits: read and write for the owner.
 const MODE: u32 = 0o600;
 
-/// A file of secrets cannot be used.
+/// Reason why a file of secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system refused.
+    /// A file operation failed.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// The file was replaced, and the system refused to make that durable.
+    /// The file was replaced, but its directory could not be synced.
     #[error("{}: the change is in place, but may not survive a power cut: {error}", path.display())]
     NotDurable {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// The file is there, and would be overwritten.
+    /// The file exists and would be overwritten.
     #[error("{}: it exists; move it away or choose another name", path.display())]
     Exists {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Others than the owner have rights.
+    /// Users other than the owner have rights.
     #[error("{0}: others may use it (mode {mode:04o}), and it holds secrets: chmod 600 {0}", path.display())]
     Exposed {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// The file is somebody else's.
+    /// The file belongs to another user.
     #[error("{0}: it belongs to user {owner}, and this is user {user}: chown {user} {0}", path.display())]
     Foreign {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Whose it is.
+        /// User that owns the file.
         owner: u32,
-        /// Who wants to read it.
+        /// User of this process.
         user: u32,
     },
-    /// Not a file.
+    /// The path does not lead to a regular file.
     #[error("{}: not a regular file", path.display())]
     NotRegular {
-        /// What.
+        /// Path that was given.
         path: PathBuf,
     },
-    /// More than such a file may hold.
+    /// The file is longer than allowed.
     #[error("{}: longer than {most} bytes, the most there may be", path.display())]
     TooLong {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The most.
+        /// Largest length allowed, in bytes.
         most: usize,
     },
 }
 
-/// Who runs this program: whose rights count when it opens a file.
+/// Returns the effective user of this process.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Reads a file; `None` if there is none. Symbolic links are not followed: they would be replaced.
+/// Reads an owner-only file; `None` if there is none. Symbolic links are refused, as replacing the file would
+/// replace the link.
 pub fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>>, FileError> {
     match std::fs::symlink_metadata(path) {
-        // Before it is opened: that would wait for a pipe's other end.
+        // Checked before opening, which would wait for a pipe's other end.
         Ok(about) if !about.is_file() => Err(FileError::NotRegular { path: path.into() }),
         Ok(_) => {
             let mut file = File::open(path).map_err(|error| io(path, error))?;
@@ -93,8 +94,8 @@ pub fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>>, File
     }
 }
 
-/// Reads a passphrase or a key: from a file, or from a pipe. What a pipe says must be its owner's alone, too; root may read
-/// another user's, as in `pass show fleet | sudo ...`.
+/// Reads a passphrase or a key from an owner-only file or pipe. Root may read another user's pipe, as in `pass
+/// show fleet | sudo ...`.
 pub fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let mut file = File::open(path).map_err(|error| io(path, error))?;
     let about = file.metadata().map_err(|error| io(path, error))?;
@@ -130,7 +131,7 @@ fn contents(
     about: &Metadata,
     most: usize,
 ) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    // Room for all of it from the start: a vector that grows leaves secrets behind.
+    // Allocated at its full length: a growing vector would leave copies of secrets behind.
     let expected = usize::try_from(about.len()).unwrap_or(usize::MAX);
     let room = if about.is_file() { expected.min(most) } else { most.min(1 << 16) };
     let mut bytes = Zeroizing::new(Vec::with_capacity(room + 1));
@@ -139,10 +140,10 @@ fn contents(
     if bytes.len() > most { Err(FileError::TooLong { path: path.into(), most }) } else { Ok(bytes) }
 }
 
-/// A new file, which nobody else could have read at any moment; durable when this returns. An error leaves none.
+/// Creates an owner-only file that is durable on return. On an error no file is left.
 ///
 /// # Errors
-/// [`FileError::Exists`] if something is there already, whatever it is; [`FileError::Io`].
+/// [`FileError::Exists`] if the path exists; [`FileError::Io`].
 pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
         Ok(file) => file,
@@ -157,11 +158,11 @@ pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     durable.inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
-/// How a file's directory is made durable: [`sync_directory`], or what a test says instead.
+/// Function that syncs a file's directory: [`sync_directory`], or a test's with errors.
 pub type Sync = fn(&Path) -> std::io::Result<()>;
 
-/// Replaces a file, or makes it; a crash leaves the old one or the new one. The caller holds its [`lock`]. After every
-/// error but [`FileError::NotDurable`] the old one is in place.
+/// Replaces or creates a file atomically: a crash leaves the old file or the new one. The caller must hold its
+/// [`lock`]. After every error but [`FileError::NotDurable`] the old file is in place.
 pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
     let partial = beside(path, ".partial");
     match std::fs::remove_file(&partial) {
@@ -173,7 +174,8 @@ pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
     sync(path).map_err(|error| FileError::NotDurable { path: path.to_owned(), error })
 }
 
-/// The lock of a file that is replaced: a file beside it. `None` if somebody else holds it.
+/// Locks a file that is going to be replaced, with a lock file next to it. `None` if another process holds the
+/// lock.
 pub fn lock(path: &Path) -> Result<Option<File>, FileError> {
     let path = beside(path, ".lock");
     regular(&path).map_err(|error| io(&path, error))?;
@@ -186,15 +188,15 @@ pub fn lock(path: &Path) -> Result<Option<File>, FileError> {
     }
 }
 
-/// The directory of a file, for its owner alone if it has to be made.
+/// Creates the directory of a file, with access for its owner only.
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
     let directory = parent(path);
     let made = make_directories(directory, DirBuilder::new().mode(0o700));
     made.map(drop).map_err(|error| io(directory, error))
 }
 
-/// Makes a directory, and those above it that are missing, durable when this returns. Says which it has made, outermost first;
-/// an error leaves none of them.
+/// Creates a directory and its missing parents, durable on return. Returns the created ones, outermost first;
+/// on an error they are removed.
 pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Result<Vec<PathBuf>> {
     let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.is_dir());
     let mut missing: Vec<&Path> = missing.collect();
@@ -205,9 +207,9 @@ pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Resu
                 made.push(path.to_owned());
                 sync_directory(path)
             }
-            // Somebody else was faster.
+            // Another process has created it meanwhile.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-            // A file, which the system says in its own words.
+            // The path is a file: repeat the call to return the error of the system.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => builder.create(directory),
             Err(error) => Err(error),
         };
@@ -219,17 +221,17 @@ pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Resu
     Ok(made)
 }
 
-/// A rename must survive, too.
+/// Syncs the directory of a file, so that a rename survives a power cut.
 pub fn sync_directory(path: &Path) -> std::io::Result<()> {
     File::open(parent(path)).and_then(|directory| directory.sync_all())
 }
 
-/// The directory in which a file lies.
+/// Returns the directory of a file.
 pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The same path with something after the file's name.
+/// Appends a suffix to the file name of a path.
 pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -1,4 +1,4 @@
-//! The aggregator's command line.
+//! Command line of the FedSpan servers.
 
 mod cli;
 
@@ -16,9 +16,9 @@ use fedspan_aggregator::server::fetch_export;
 use fedspan_engine::config::read_file;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The run failed.
+/// Exit code: the command failed.
 const FAILED: u8 = 1;
-/// The command line or a file is wrong.
+/// Exit code: the command line or a file is wrong.
 const WRONG: u8 = 2;
 
 #[derive(Parser)]
@@ -42,7 +42,7 @@ enum Command {
     Adapter(AdapterCommand),
 }
 
-/// With files of adapters.
+/// Commands on adapter files.
 #[derive(Subcommand)]
 enum AdapterCommand {
     #[command(flatten)]
@@ -54,7 +54,7 @@ enum AdapterCommand {
     Serve(fedspan_adapters::cli::serve::ServeOptions),
 }
 
-/// With a fleet's configuration.
+/// Commands that take a fleet's configuration.
 #[derive(Subcommand)]
 enum FleetCommand {
     /// Serve the campaign of a configuration file until Ctrl-C or SIGTERM.
@@ -63,7 +63,8 @@ enum FleetCommand {
         /// The configuration, a commented example is aggregator/examples/fleet.toml.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// A file that holds the key store's passphrase, readable by its owner alone; also FEDSPAN_PASSPHRASE_FILE.
+        /// A file that holds the key store's passphrase and that only its owner can read; also
+        /// FEDSPAN_PASSPHRASE_FILE.
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
         /// Stop once every known device has fitted its final head, instead of waiting for new ones.
@@ -82,7 +83,7 @@ enum FleetCommand {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Look at everything that is kept, and whether it agrees with itself and with the configuration. Changes nothing.
+    /// Check that the state directory is consistent and fits the configuration. Changes nothing.
     #[command(
         after_help = "Only where no server runs: a server looks at the same when it starts.\nExit codes: 0 sound, 1 not sound or \
                       not readable, 2 the command line or the configuration is wrong."
@@ -92,7 +93,7 @@ enum FleetCommand {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Write what is kept for other programs: the model, the rounds, the privacy ledger, the journal.
+    /// Write the stored campaign for other programs: the model, the rounds, the privacy ledger, the journal.
     #[command(
         after_help = "From the running server, which goes on meanwhile, or from its files. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
                       arrivals.jsonl and configuration.txt, all of them or nothing.\nExit codes: 0 written, 1 not, 2 the command \
@@ -102,7 +103,7 @@ enum FleetCommand {
         /// The same configuration that `serve` was given.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// A directory that is not there yet.
+        /// A directory that does not exist yet.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -184,14 +185,14 @@ fn complain(code: u8, message: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A line on standard output.
+/// Prints a line on standard output.
 fn print(line: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
 }
 
-/// The end of a command that prints: a reader that has gone away (`| head`) has seen what it wanted.
+/// Ends a command that prints. A closed pipe (`| head`) is not an error.
 fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
     match result {
         Ok(code) => code,
@@ -200,7 +201,7 @@ fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
     }
 }
 
-/// Ctrl-C or SIGTERM, from now on.
+/// Returns a future that completes on Ctrl-C or SIGTERM, which are handled from now on.
 fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -212,7 +213,7 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Works on files alone; Ctrl-C ends it, and what was there before stays.
+/// Runs a command on adapter files. Ctrl-C ends it without a change to existing files.
 fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
@@ -234,10 +235,10 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     }
 }
 
-/// Serves rounds of files.
+/// Serves rounds of adapter files.
 fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
     with_runtime(async {
-        // First: who sees the server listening may stop it.
+        // Installed before anything is printed, as a script may stop the server once it listens.
         let interrupted = match interrupted() {
             Ok(interrupted) => interrupted,
             Err(error) => return complain(FAILED, &format!("no signals: {error}")),
@@ -250,7 +251,7 @@ fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
     })
 }
 
-/// What is kept, line by line, and what is wrong with it.
+/// Prints the facts and faults of a check.
 fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
     let found = match check(fleet) {
         Ok(Some(found)) => found,
@@ -270,7 +271,7 @@ fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// From the running server, or from its files.
+/// Exports from the running server, or from its files.
 async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
     let written = match fetch_export(&fleet.state).await {
         Ok(Some(told)) => export_state(fleet, &told, to),

@@ -1,4 +1,5 @@
-//! The keys that connections use: a handle that many tasks share, and keys that can be withdrawn from under them.
+//! Active keys: a handle to the key table that connections share, and keys that can be revoked while
+//! connections use them.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -11,8 +12,8 @@ use super::table::{KeyTable, LookupError};
 use crate::sync::{AtomicBool, RwLock};
 use fedspan_engine::DeviceId;
 
-/// One key of one device. A connection keeps it as long as it lives, and asks before every frame whether it
-/// [still counts](Self::is_accepted).
+/// Key of one device. A connection holds it for its lifetime and checks before every frame whether it is [still
+/// accepted](Self::is_accepted).
 pub struct AcceptedKey {
     device: DeviceId,
     key: Key,
@@ -24,26 +25,26 @@ impl AcceptedKey {
         Arc::new(Self { device, key, accepted: AtomicBool::new(true) })
     }
 
-    /// Whose it is.
+    /// Returns the device that owns the key.
     #[must_use]
     pub fn device(&self) -> DeviceId {
         self.device
     }
 
-    /// Which of the device's keys it is.
+    /// Returns the epoch of the key, its number among the device's keys.
     #[must_use]
     pub fn epoch(&self) -> u16 {
         self.key.epoch()
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Whether frames under this key are still taken. Once `false`, for ever: it was revoked, or a later key's
-    /// grace is over. One load of an atomic flag, no lock.
+    /// Returns true while frames under this key are accepted. Once false it stays false: the key was revoked,
+    /// or replaced and its grace is over. The check is one atomic load without a lock.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.accepted.load(Ordering::Acquire)
@@ -65,7 +66,7 @@ impl fmt::Debug for AcceptedKey {
     }
 }
 
-/// The table as connections see it: cheap to clone, every clone sees every change.
+/// Shared key table; all clones see every change.
 #[derive(Clone, Debug, Default)]
 pub struct ActiveKeys(Arc<RwLock<KeyTable>>);
 
@@ -76,45 +77,45 @@ impl ActiveKeys {
         Self(Arc::new(RwLock::new(table)))
     }
 
-    /// The `epoch`th key of a device, if it is accepted now.
+    /// Returns the device's key of this epoch if it is accepted.
     #[must_use]
     pub fn lookup(&self, device: DeviceId, epoch: u16) -> Option<Arc<AcceptedKey>> {
         self.read(|table| table.lookup(device, epoch).ok())
     }
 
-    /// [`Self::lookup`] with the reason why not, for the operator: a peer that has not proved a key learns nothing
-    /// of it.
+    /// Looks up a key like [`Self::lookup`], with the reason of a failure for the operator. An unauthenticated
+    /// peer must not be told it.
     ///
     /// # Errors
-    /// [`LookupError`] if there is no such key, or none any more.
+    /// [`LookupError`] if there is no such key, or it is no longer accepted.
     pub fn find(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, LookupError> {
         self.read(|table| table.lookup(device, epoch))
     }
 
-    /// A round has closed: keys that were replaced before are not accepted any more. Says how many those were.
-    /// [`KeyStore::round_closed`](super::KeyStore::round_closed) does the same and writes the file, too; where there is
-    /// a store it is the one to call, as a request that the store is writing meanwhile would bring those keys back.
+    /// Ends the grace of replaced keys after a round has closed, and returns their number. Where there is a key
+    /// store [`KeyStore::round_closed`](super::KeyStore::round_closed) must be called instead, which also
+    /// writes the file: a request that the store is writing meanwhile would restore those keys.
     pub fn round_closed(&self) -> usize {
         self.change(KeyTable::round_closed)
     }
 
-    /// [`KeyTable::revoke`]. When this returns no frame under these keys is taken any more.
+    /// Revokes keys as [`KeyTable::revoke`] does. Frames under these keys are rejected when this returns.
     pub(super) fn revoke(&self, devices: &[DeviceId], now: u64) -> Result<(), KeyError> {
         self.change(|table| table.revoke(devices, now))
     }
 
-    /// Puts another table in place of this one.
+    /// Replaces the table.
     pub(super) fn adopt(&self, table: KeyTable) {
         self.change(|current| *current = table);
     }
 
-    /// Looks at the table.
+    /// Calls `look` with the table.
     pub fn read<T>(&self, look: impl FnOnce(&KeyTable) -> T) -> T {
-        // A table is whole between operations: a thread that panicked elsewhere has not spoilt it.
+        // A panic elsewhere cannot leave the table half changed.
         look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the table.
+    /// Calls `change` with the table.
     fn change<T>(&self, change: impl FnOnce(&mut KeyTable) -> T) -> T {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }

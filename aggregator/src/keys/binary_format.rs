@@ -1,4 +1,4 @@
-//! The bytes of a key store: header, sealed rows, checksum. `KEYS.md` has the tables.
+//! Binary format of a key store: header, sealed rows, checksum. `KEYS.md` has the tables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,38 +17,38 @@ use fedspan_engine::DeviceId;
 
 const MAGIC: [u8; 8] = *b"FEDSPKEY";
 
-/// The version that is written, and the only one that is read.
+/// Version that is written; no other is read.
 const VERSION: u16 = 1;
 
 const NONCE: usize = 24;
 const TAG: usize = 16;
 const CRC: usize = 4;
 
-/// Magic, version, derivation and its three numbers, salt, nonce, length of the rows.
+/// Header length: magic, version, derivation with its three parameters, salt, nonce, length of the rows.
 const HEADER: usize = 8 + 2 + 2 + 4 + 4 + 4 + SALT + NONCE + 4;
 
-/// Device, epoch, keys that are accepted, three times, two keys.
+/// Row length: device, epoch, number of accepted keys, three times, two keys.
 const ROW: usize = 8 + 2 + 1 + 8 + 8 + 8 + KEY + KEY;
 
-/// Longest file.
+/// Length of the longest file.
 pub(super) const FILE_MAX: usize = HEADER + DEVICES_MAX * ROW + TAG + CRC;
 
-/// A time that has not come.
+/// Time that stands for none.
 const NEVER: u64 = u64::MAX;
 
-/// A key store as it lies on disk, before anything secret is known.
+/// Key store file, parsed but not decrypted.
 pub(super) struct Envelope<'a> {
     pub(super) derivation: Derivation,
     pub(super) salt: [u8; SALT],
     nonce: [u8; NONCE],
-    /// Authenticated, not encrypted.
+    /// Header, which is authenticated but not encrypted.
     header: &'a [u8],
     rows: &'a [u8],
     tag: [u8; TAG],
 }
 
 impl<'a> Envelope<'a> {
-    /// Takes a file apart.
+    /// Parses a file.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         let got = bytes.len();
         let short = |needed| Corruption::Truncated { needed, got };
@@ -96,7 +96,7 @@ impl<'a> Envelope<'a> {
         Ok(Self { derivation, salt, nonce, header, rows, tag: *tag })
     }
 
-    /// The table inside.
+    /// Decrypts the table.
     pub(super) fn open(&self, secret: &Secret) -> Result<KeyTable, Corruption> {
         let passphrase = matches!(self.derivation, Derivation::Argon2id(_));
         let mut rows = Zeroizing::new(self.rows.to_vec());
@@ -109,11 +109,12 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The file of a table. The nonce must never have been used with this secret: 24 random bytes are.
+/// Encodes and encrypts a table. The nonce must not have been used with this secret before, which 24 random
+/// bytes ensure.
 pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Result<Vec<u8>, Corruption> {
     let length = table.rows.len() * ROW;
     let too_long = Corruption::Length { length };
-    // All of it at once: a vector that grows leaves secrets behind.
+    // Allocated at its full length: a growing vector would leave copies of secrets behind.
     let mut file = Zeroizing::new(Vec::with_capacity(HEADER + length + TAG + CRC));
     let (kind, cost): (u16, _) = match secret.derivation() {
         Derivation::KeyFile => (0, [0; 3]),
@@ -133,7 +134,7 @@ pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Res
     file.extend_from_slice(&tag.map_err(|_| too_long)?);
     let check = crc32c(&file);
     file.extend_from_slice(&check.to_le_bytes());
-    // Nothing in it is secret any more.
+    // The content is encrypted now and need not be zeroised.
     Ok(std::mem::take(&mut *file))
 }
 
@@ -150,7 +151,7 @@ fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
     }
 }
 
-/// The rows of a table: devices ascend, what is not accepted is zero.
+/// Decodes the rows: devices must ascend, and keys that are not accepted must be zero.
 fn decode(rows: &[u8]) -> Result<KeyTable, Corruption> {
     let mut table = BTreeMap::new();
     for (number, mut fields) in rows.chunks(ROW).enumerate() {

@@ -1,72 +1,72 @@
-//! What can be wrong with the bytes of a key store.
+//! Corruption of a key store file.
 
-/// The bytes are no key store that can be opened.
+/// Reason why the bytes of a key store cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
-    /// The bytes begin otherwise.
+    /// The magic bytes are missing.
     #[error("not a FedSpan key store")]
     NotKeys,
-    /// A key store of another version.
+    /// Another version wrote the file.
     #[error("key store of version {found}, this program reads version {known}")]
     Version {
-        /// Which.
+        /// Version of the file.
         found: u16,
-        /// The one that is read.
+        /// Version that is supported.
         known: u16,
     },
-    /// The file is shorter than it says.
+    /// The file is shorter than its header says.
     #[error("truncated: {got} bytes of {needed}")]
     Truncated {
-        /// Bytes that it says it has, or at least the header.
+        /// Length according to the header, at least that of the header.
         needed: usize,
-        /// Bytes that are there.
+        /// Length of the file.
         got: usize,
     },
-    /// The file is longer than it says.
+    /// The file is longer than its header says.
     #[error("{extra} bytes after the end")]
     Trailing {
-        /// How many.
+        /// Number of bytes too many.
         extra: usize,
     },
-    /// The checksum does not match: bytes have changed since they were written.
+    /// The checksum does not match.
     #[error("corrupted: CRC-32C {computed:08x}, the file says {stored:08x}; restore it from a backup")]
     Corrupted {
-        /// CRC-32C that stands in the file.
+        /// CRC-32C stored in the file.
         stored: u32,
-        /// CRC-32C that it has.
+        /// CRC-32C of the content.
         computed: u32,
     },
-    /// The header asks for a derivation that is unknown, or for more memory or time than any key store needs.
+    /// The header asks for an unknown key derivation, or for more memory or time than any key store needs.
     #[error(
         "the header asks for key derivation {kind} with {memory} KiB, {passes} passes, {lanes} lanes: refused"
     )]
     Derivation {
-        /// Which derivation.
+        /// Number of the derivation.
         kind: u16,
-        /// KiB.
+        /// Memory in KiB.
         memory: u32,
-        /// Passes over it.
+        /// Passes over the memory.
         passes: u32,
         /// Lanes.
         lanes: u32,
     },
-    /// The contents have a length that rows cannot have.
+    /// The length of the rows is not a multiple of a row's.
     #[error("contents of {length} bytes, which is no number of rows")]
     Length {
-        /// Bytes.
+        /// Length in bytes.
         length: usize,
     },
-    /// The tag does not verify though the checksum matches.
+    /// The authentication tag does not verify although the checksum matches.
     #[error("the {} is wrong, or somebody has changed the file on purpose", if *.passphrase { "passphrase" } else { "key file" })]
     Secret {
-        /// Whether it is opened by a passphrase; by a key file otherwise.
+        /// Whether the store opens with a passphrase; with a key file otherwise.
         passphrase: bool,
     },
-    /// The contents verify, and are not what this version writes.
+    /// The content is authentic but not valid in this version.
     #[error("row {row} is not one of this version")]
     Row {
-        /// Which, from 0.
+        /// Number of the row, from 0.
         row: usize,
     },
 }

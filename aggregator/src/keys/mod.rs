@@ -1,20 +1,21 @@
-//! The keys of a fleet: who has which, what is accepted, and how that is kept.
+//! Keys of a fleet: which key each device has, which are accepted, and how they are stored.
 //!
 //! ```text
-//!  connection -- lookup, is_accepted --> Keys --> KeyTable <-- KeyStore <--> file (encrypted, owner only)
-//!                                                                 ^
-//!                                              `keys add | revoke | rotate | ...`, rounds that close
+//!  connection -- lookup, is_accepted --> ActiveKeys --> KeyTable <-- KeyStore <--> file (encrypted, owner only)
+//!                                                                       ^
+//!                                            `keys add | revoke | rotate | ...`, end of a round
 //! ```
 //!
-//! [`KeyTable`] holds the rules, [`ActiveKeys`] shares it with connections. `KEYS.md` tells a key's life, and the formats.
+//! [`KeyTable`] holds the rules, [`ActiveKeys`] shares it with connections. `KEYS.md` describes the life of a
+//! key and the formats.
 //!
 //! ```
-//! use fedspan_aggregator::keys::{KeyTable, Keys};
+//! use fedspan_aggregator::keys::{ActiveKeys, KeyTable};
 //! use fedspan_protocol::secure::Key;
 //!
 //! let mut table = KeyTable::new();
 //! table.insert(7, Key::new(0, [0x42; 32]), 1_700_000_000)?;
-//! let keys = Keys::new(table);
+//! let keys = ActiveKeys::new(table);
 //! let accepted = keys.lookup(7, 0).expect("it has just been added");
 //! assert!(accepted.is_accepted());
 //! assert!(keys.lookup(7, 1).is_none());

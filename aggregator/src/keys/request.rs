@@ -1,4 +1,4 @@
-//! What can be asked of a key store, by the command line directly or through a server's control socket.
+//! Requests to a key store, from the command line directly or through a server's control socket.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::KeyError;
 use super::table::{DEVICES_MAX, KeyStatus, KeyTable};
 use fedspan_engine::DeviceId;
 
-/// Devices from the first to the last, both included: `7`, or `1..64`.
+/// Range of devices, both ends included: `7`, or `1..64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(DeviceId, DeviceId)", into = "(DeviceId, DeviceId)")]
 pub struct DeviceRange {
@@ -27,7 +27,7 @@ impl DeviceRange {
 }
 
 impl From<(DeviceId, DeviceId)> for DeviceRange {
-    /// The other way round they are the same devices.
+    /// Accepts the ends in either order.
     fn from((one, other): (DeviceId, DeviceId)) -> Self {
         Self { first: one.min(other), last: one.max(other) }
     }
@@ -67,7 +67,7 @@ impl fmt::Display for DeviceRange {
     }
 }
 
-/// Devices in words: neighbours become ranges.
+/// Formats devices as text, with neighbours merged into ranges.
 #[must_use]
 pub fn ranges(devices: impl IntoIterator<Item = DeviceId>) -> String {
     let mut ranges: Vec<DeviceRange> = Vec::new();
@@ -80,47 +80,47 @@ pub fn ranges(devices: impl IntoIterator<Item = DeviceId>) -> String {
     ranges.iter().map(DeviceRange::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Devices by number, or all that have a key that is accepted.
+/// Selection of devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceSelector {
-    /// These.
+    /// Devices by number.
     These(Vec<DeviceRange>),
-    /// Every one that is not revoked.
+    /// All devices with an accepted key.
     All,
 }
 
-/// What is asked for.
+/// Request to a key store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// Give devices their first keys.
+    /// Gives devices their first keys.
     Add {
-        /// Which.
+        /// Devices by number.
         devices: Vec<DeviceRange>,
-        /// Also those that were revoked.
+        /// Whether revoked devices get new keys as well.
         again: bool,
     },
-    /// Withdraw devices' keys.
+    /// Revokes the keys of devices.
     Revoke(Vec<DeviceRange>),
-    /// Give devices new keys.
+    /// Gives devices new keys.
     Rotate(DeviceSelector),
-    /// Tell the newest keys of devices.
+    /// Returns the newest keys of devices.
     Export(DeviceSelector),
-    /// Tell where every device stands.
+    /// Returns the status of every device.
     List,
 }
 
 impl Request {
-    /// Whether it makes sense to somebody who has no keys yet.
+    /// Checks a request before a key store exists.
     ///
     /// # Errors
-    /// [`KeyError`] for what no store would do.
+    /// [`KeyError`] for a request that every store would refuse.
     pub fn check(&self) -> Result<(), KeyError> {
         self.devices(&KeyTable::new()).map(|_| ())
     }
 
-    /// The devices that it is about.
+    /// Returns the devices of the request.
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {
             Self::Add { devices, .. } | Self::Revoke(devices) => expand(devices),
@@ -146,27 +146,27 @@ fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
     }
 }
 
-/// What came of it.
+/// Answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// Where the devices stand that were changed.
+    /// Status of the devices that were changed.
     Changed(Vec<KeyStatus>),
-    /// Where every device stands.
+    /// Status of every device.
     Listed(Vec<KeyStatus>),
-    /// Keys, a line each.
+    /// Keys, one line each.
     Exported(Zeroizing<String>),
-    /// The server that runs has no key store.
+    /// The running server has no key store.
     NoStore,
-    /// Why nothing came of it.
+    /// Reason why the request failed.
     Error(String),
 }
 
 impl Answer {
-    /// One line of JSON, with its end.
+    /// Serialises the answer as one line of JSON with a newline.
     #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
-        // Secrets are as long as in the answer, and every line of theirs gets a backslash.
+        // Escaping adds a backslash to every line of exported keys.
         let room = match self {
             Self::Exported(text) => text.len() + text.len() / 16,
             _ => 0,

@@ -1,4 +1,5 @@
-//! Keys as text, for hosts that play many devices: a line each, `device epoch key`, the key as 64 hexadecimal digits.
+//! Text format of keys, for hosts that emulate many devices: one line `device epoch key` each, the key as 64
+//! hexadecimal digits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,55 +12,55 @@ use fedspan_engine::DeviceId;
 use fedspan_files::hex;
 use fedspan_files::{FileError, private_file};
 
-/// First line of what is written; a comment to who reads it.
+/// First line of a written file, a comment.
 const TITLE: &str = "# fedspan keys 1: device epoch key\n";
 
-/// Longest line that is written: two numbers at their longest, a key, what separates them.
+/// Length of the longest line: two numbers at their longest, a key, separators.
 const LINE_MAX: usize = 20 + 1 + 5 + 1 + 64 + 1;
 
-/// Longest file: as many lines as a table has, and a few comments.
+/// Length of the longest file: as many lines as a table has rows, and a few comments.
 const FILE_MAX: usize = DEVICES_MAX * LINE_MAX + (1 << 16);
 
-/// A file of keys cannot be used.
+/// Reason why a file of keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyTextError {
     /// The file cannot be read, or others can read it.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is none.
+    /// The file does not exist.
     #[error("{}: no such file; `keys export` writes one", path.display())]
     Missing {
-        /// Which.
+        /// Path of the missing file.
         path: std::path::PathBuf,
     },
-    /// A line is not `device epoch key`. What stands there is not told: it may be a key.
+    /// A line is not `device epoch key`. Its text is not shown, as it may be a key.
     #[error("{}:{line}: {}", path.display(), mistake.what())]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Kind of mistake.
         mistake: LineMistake,
     },
 }
 
-/// What is wrong with a line.
+/// Mistake in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LineMistake {
-    /// Not text.
+    /// The file is not UTF-8.
     Encoding,
-    /// Not three fields.
+    /// The line does not have three fields.
     Fields,
-    /// The first is no device number.
+    /// The first field is not a device number.
     Device,
-    /// The second is no epoch.
+    /// The second field is not an epoch.
     Epoch,
-    /// The third is no key.
+    /// The third field is not a key.
     Key,
-    /// A device that an earlier line has.
+    /// An earlier line has the same device.
     Twice,
 }
 
@@ -76,14 +77,14 @@ impl LineMistake {
     }
 }
 
-/// The text of some keys.
+/// Formats keys.
 pub(super) fn write<'a>(keys: impl ExactSizeIterator<Item = (DeviceId, &'a Key)>) -> Zeroizing<String> {
     use std::fmt::Write;
-    // All of it at once: a string that grows leaves secrets behind.
+    // Allocated at its full length: a growing string would leave copies of secrets behind.
     let mut text = Zeroizing::new(String::with_capacity(TITLE.len() + keys.len() * LINE_MAX));
     text.push_str(TITLE);
     for (device, key) in keys {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{device} {} ", key.epoch());
         hex::encode(key.expose(), &mut text);
         text.push('\n');
@@ -91,10 +92,10 @@ pub(super) fn write<'a>(keys: impl ExactSizeIterator<Item = (DeviceId, &'a Key)>
     text
 }
 
-/// Reads keys from text. Empty lines and lines that begin with `#` are skipped.
+/// Parses keys. Empty lines and lines that begin with `#` are skipped.
 ///
 /// # Errors
-/// The first line that is wrong, from 1, and what is wrong with it.
+/// Number of the first wrong line, from 1, with its mistake.
 pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, LineMistake)> {
     let mut keys = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -119,7 +120,7 @@ pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, LineMis
     Ok(keys)
 }
 
-/// Reads a file that `keys export` has written. Pipes will do.
+/// Reads a file written by `keys export`, or a pipe with its content.
 ///
 /// # Errors
 /// [`KeyTextError`] if it cannot be read, others can read it, or a line is wrong.

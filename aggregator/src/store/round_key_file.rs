@@ -1,4 +1,4 @@
-//! The file in which the key of the open round lies.
+//! File with the key of the open round.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -10,13 +10,13 @@ use super::encryption::RoundKeyStorage;
 use fedspan_files::regular;
 use fedspan_files::{beside, create_private, sync_directory};
 
-/// Its name in the state directory.
+/// Name of the file in the state directory.
 pub const KEY_FILE: &str = "round.key";
 
-/// Longest file that is looked at.
+/// Length of the longest file that is read.
 const LONGEST: u64 = 4096;
 
-/// A small file, for its owner alone.
+/// Small file that only its owner can read.
 #[derive(Debug)]
 pub(super) struct RoundKeyFile {
     path: PathBuf,
@@ -36,7 +36,7 @@ impl RoundKeyStorage for RoundKeyFile {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
         regular(&self.path)?;
         match std::fs::metadata(&self.path) {
-            // What is longer is no key.
+            // A longer file is not a key.
             Ok(about) if about.len() > LONGEST => Ok(Some(Zeroizing::default())),
             Ok(_) => std::fs::read(&self.path).map(|bytes| Some(Zeroizing::new(bytes))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -63,7 +63,7 @@ impl RoundKeyStorage for RoundKeyFile {
     }
 }
 
-/// What is overwritten need not be gone for good.
+/// Overwrites and removes a file. File systems may keep a copy nevertheless.
 fn erase(path: &Path) -> std::io::Result<()> {
     let mut file: File = match OpenOptions::new().write(true).open(path) {
         Ok(file) => file,

@@ -1,4 +1,4 @@
-//! `keys`: through the server that runs, so that it takes effect at once, or on the file.
+//! Command `keys`: through the running server, where it takes effect at once, or on the key store's file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use zeroize::Zeroizing;
 use super::noise::{NoiseOptions, multiplier};
 use super::unlock::Sources;
 
-/// How long a command waits for another one that is writing.
+/// Longest wait for another command that is writing.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two attempts.
+/// Interval of the attempts.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of `keys`.
@@ -32,8 +32,8 @@ pub struct KeysOptions {
     /// The same configuration that `serve` is given.
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// A file that holds the key store's passphrase, readable by its owner alone; also FEDSPAN_PASSPHRASE_FILE. Not
-    /// needed while a server runs, nor with `key_file` in [devices].
+    /// A file that holds the key store's passphrase and that only its owner can read; also
+    /// FEDSPAN_PASSPHRASE_FILE. Not needed while a server runs, nor with `key_file` in [devices].
     #[arg(long, value_name = "FILE", global = true)]
     passphrase_file: Option<PathBuf>,
     #[command(subcommand)]
@@ -106,19 +106,19 @@ impl Selection {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// For people.
+    /// Table.
     Human,
-    /// For programs.
+    /// Line of JSON.
     Json,
 }
 
-/// Why a command ends, with its exit code.
+/// Failure of the command, with its exit code.
 pub enum Stop {
-    /// It could not be done: 1.
+    /// The operation failed: 1.
     Failed(String),
     /// The command line or a file is wrong: 2.
     Wrong(String),
-    /// Standard output is gone or full.
+    /// Standard output is closed or full.
     Output(std::io::Error),
 }
 
@@ -129,7 +129,7 @@ fn failed(error: impl ToString) -> Stop {
 /// Runs `keys` for a fleet.
 ///
 /// # Errors
-/// [`Stop`].
+/// [`Stop`] if the command line is wrong, the operation fails, or its output cannot be written.
 pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, Stop> {
     let request = match &options.command {
         Command::Add { devices, again } => Request::Add { devices: devices.clone(), again: *again },
@@ -137,7 +137,7 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::Revoke { devices } => Request::Revoke(devices.clone()),
         Command::Rotate(selection) => Request::Rotate(selection.which()),
         Command::Export { selection, output, noise, .. } => {
-            // Before anything secret is read.
+            // Checked before secrets are read.
             match output.as_ref().is_none_or(|output| is_record(output)) {
                 true => drop(noise.of_records(fleet).map_err(Stop::Wrong)?),
                 false => noise.of_lines().map_err(Stop::Wrong)?,
@@ -178,8 +178,9 @@ fn say(text: &str) -> Result<(), Stop> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Stop::Output)
 }
 
-/// Asks the server, or the file if no server has it. Who holds the lock is a server that has just started, or a
-/// command that is about to end. Also says whether there is a server, and it has no keys.
+/// Sends the request to the server, or performs it on the file if no server runs. The lock is held by a server
+/// that has just started, or by a command that is about to end. Also returns true if a server runs that has no
+/// keys.
 async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<(Answer, bool), Stop> {
     let (path, key_file) = fleet.security.store(&fleet.state);
     let sources = Sources { passphrase_file: options.passphrase_file.clone(), key_file };
@@ -193,13 +194,13 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
         };
         let derivation = KeyStore::derivation(&path).map_err(failed)?;
         if derivation.is_none() {
-            // Before a store is made for it.
+            // Checked before a store is created for it.
             request.check().map_err(failed)?;
         }
         if derivation.is_none() && !matches!(request, Request::Add { .. }) {
             return Err(failed(KeyStoreError::Missing { path }));
         }
-        // Nobody is asked for it twice.
+        // Prompted for only once.
         let unlock = match &unlock {
             Some(unlock) => unlock,
             None => unlock.insert(sources.unlock(&path, derivation).map_err(Stop::Wrong)?),
@@ -212,7 +213,7 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
             Ok(mut store) => {
                 return store.perform(request, now()).map(|answer| (answer, plaintext)).map_err(failed);
             }
-            // Another command has made it in the meantime, or holds it.
+            // Another command has created the store meanwhile, or uses it.
             Err(KeyStoreError::Locked { .. }) if began.elapsed() < PATIENCE => {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -224,7 +225,7 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
     }
 }
 
-/// `None` if no server runs.
+/// Sends a request to the server; `None` if no server runs.
 async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, Stop> {
     let request = serde_json::to_string(request).map_err(failed)?;
     let mut lines = Vec::new();
@@ -288,10 +289,11 @@ fn table(rows: &[KeyStatus]) -> String {
     text
 }
 
-/// RFC 3339, from seconds since 1970; days to dates as in H. Hinnant's "chrono-compatible low-level date algorithms".
+/// Formats seconds since 1970 by RFC 3339; dates as in H. Hinnant's "chrono-compatible low-level date
+/// algorithms".
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Counted from 1 March of the year 0, in eras of 400 years.
+    // Days since 1 March of year 0, in eras of 400 years.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -304,7 +306,7 @@ fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Writes keys, and says what was written.
+/// Writes keys, and returns a report.
 fn export(
     output: Option<&Path>,
     flash: Option<&Path>,
@@ -322,7 +324,7 @@ fn export(
         std::fs::create_dir_all(directory).map_err(in_directory)?;
         let path = |device| directory.join(format!("device-{device}.bin"));
         let records: Vec<Provision> = records.collect();
-        // All or none, as far as one can know.
+        // All records or none, as far as can be known in advance.
         if let Some(there) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok()) {
             return Err(failed(FileError::Exists { path: there }));
         }
@@ -366,7 +368,7 @@ fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
     create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failed)
 }
 
-/// Whether a file of this name is to hold a provisioning record.
+/// Returns true if a file of this name is to hold a provisioning record.
 fn is_record(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "bin")
 }
@@ -377,7 +379,7 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_calendar() {
-        // From `date -u -d @N +%FT%TZ`.
+        // Computed with `date -u -d @N +%FT%TZ`.
         for (seconds, said) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
@@ -389,7 +391,7 @@ mod tests {
         ] {
             assert_eq!(utc(seconds), said);
         }
-        // No second that a file may hold is an overflow.
+        // No time in a file overflows.
         assert!(utc(u64::MAX).ends_with('Z'));
     }
 }

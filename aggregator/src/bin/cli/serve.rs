@@ -1,4 +1,4 @@
-//! `serve`: the campaign of a configuration, until Ctrl-C or SIGTERM.
+//! Command `serve`: runs the campaign of a configuration until Ctrl-C or SIGTERM.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,14 +17,14 @@ use super::keys::{PATIENCE, PAUSE};
 use super::unlock::Sources;
 use crate::{FAILED, WRONG, complain, interrupted, print};
 
-/// Serves, and says where and how it ended.
+/// Serves, and prints the address at the start and the outcome at the end.
 pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
     let (expected, state) = (fleet.expected, fleet.state.clone());
     let protection = match protection(&fleet, passphrase_file) {
         Ok(protection) => protection,
         Err((code, message)) => return complain(code, &message),
     };
-    // First: who sees the server listening may stop it.
+    // Installed before anything is printed, as a script may stop the server once it listens.
     let interrupted = match interrupted() {
         Ok(interrupted) => interrupted,
         Err(error) => return complain(FAILED, &format!("no signals: {error}")),
@@ -38,7 +38,7 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
         Some(checkpoint) => goes_on(&checkpoint, server.status().rounds),
         None => format!("waiting for {expected} devices"),
     };
-    // Nobody has to read this.
+    // Standard output may be closed.
     match server.address() {
         Ok(address) => drop(print(&format!("listening on {address}, {then}"))),
         Err(error) => return complain(FAILED, &error.to_string()),
@@ -53,7 +53,7 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
     }
 }
 
-/// Where a campaign is that was begun earlier.
+/// Describes the round from which a campaign continues.
 fn goes_on(checkpoint: &Checkpoint, rounds: u32) -> String {
     match checkpoint.done {
         Phase::Train(done) if checkpoint.ends_training() => {
@@ -65,7 +65,7 @@ fn goes_on(checkpoint: &Checkpoint, rounds: u32) -> String {
     }
 }
 
-/// What the configuration asks for: the fleet's keys, opened, or none of them. With the exit code.
+/// Opens the key store that the configuration asks for. Errors come with the exit code.
 fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protection, (u8, String)> {
     let Security::Keys { store, key_file } = &fleet.security else { return Ok(Protection::Plaintext) };
     let wrong = |message| (WRONG, message);
@@ -87,7 +87,8 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
             Err(error @ KeyStoreError::Locked { .. }) => error,
             Err(error) => return Err(refused(error)),
         };
-        // A server has it as long as it runs, a command for a moment. A server has the state, too, a moment after the keys.
+        // A server holds the key store for its lifetime, a command for a moment. A server locks the state
+        // directory shortly after it.
         let is_late = began.elapsed() > PATIENCE;
         if (is_first || is_late)
             && let Err(error @ StoreError::Locked { .. }) = OfflineStore::open(&fleet.state)
@@ -102,7 +103,7 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
     }
 }
 
-/// A number that differs from one campaign to the next; nothing secret hangs on it.
+/// Returns a number that differs from one campaign to the next; it need not be secret.
 fn campaign() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = u64::from(since.subsec_nanos());

@@ -1,4 +1,4 @@
-//! `status` and `watch`: what a running server says of itself, or what its files know.
+//! Commands `status` and `watch`: the status of the running server, or of its files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use fedspan_engine::Phase;
 
 use crate::{FAILED, complain, print, printed};
 
-/// A line from the server, or from its files.
+/// Prints the status of the server, or of its files if none runs.
 pub async fn status(state: &Path) -> ExitCode {
     match answer(state).await {
         Ok(Some(line)) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
@@ -18,7 +18,7 @@ pub async fn status(state: &Path) -> ExitCode {
     }
 }
 
-/// What the server says of itself; `None` if none runs.
+/// Asks the server for its status; `None` if none runs.
 async fn answer(state: &Path) -> Result<Option<String>, String> {
     let mut answer = None;
     let asked = query(state, "status", |line| {
@@ -35,7 +35,7 @@ async fn answer(state: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// A line of the server, which may be a refusal.
+/// Returns a line of the server, or the error in it.
 fn said(line: String) -> Result<String, String> {
     match serde_json::from_str::<serde_json::Value>(&line) {
         Ok(value) => match value.get("error").and_then(serde_json::Value::as_str) {
@@ -58,14 +58,14 @@ fn from_files(state: &Path) -> ExitCode {
     }
 }
 
-/// The campaign, and how many answers its open round has: for that no key is needed.
+/// Loads the campaign and the number of updates of its open round, which needs no key.
 fn glance(state: &Path) -> Result<Option<(CampaignState, u64)>, StoreError> {
     let Some(snapshot) = OfflineStore::open(state)? else { return Ok(None) };
     let Some(stored) = snapshot.campaign()? else { return Ok(None) };
     Ok(Some((stored, snapshot.count_updates()?)))
 }
 
-/// What the files know, in the words of a running server's status.
+/// Formats the state of the files like the status of a running server.
 fn offline(stored: &CampaignState, answers: u64) -> String {
     let Some(checkpoint) = &stored.checkpoint else {
         return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
@@ -88,11 +88,11 @@ fn offline(stored: &CampaignState, answers: u64) -> String {
     .to_string()
 }
 
-/// A line after every round, as long as the server runs.
+/// Prints a line after every round until the server stops.
 pub async fn watch(state: &Path) -> ExitCode {
     let name = state.display();
     let nobody = || complain(FAILED, &format!("{name}: no server is running on this state directory"));
-    // Until the next round is over it says nothing: whether it would is found out so.
+    // A watched server is silent until a round is over, so its status is asked for first.
     match answer(state).await {
         Ok(Some(_)) => {}
         Ok(None) => return nobody(),

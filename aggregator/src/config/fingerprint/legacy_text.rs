@@ -1,22 +1,23 @@
-//! The text that the first versions with store format 5 wrote, in which some values had the names of the program rather than those
-//! of the file.
+//! Legacy settings text, written by the first versions with store format 5: some values have the names of the
+//! program instead of those of `fleet.toml`.
 //!
-//! Settings that a text then left out had the defaults of then, which stand here. This file goes when format 5 is no longer read.
+//! Settings missing from such a text had the defaults of that time, which are repeated here. This file can be
+//! removed when format 5 is no longer read.
 
 use std::cell::RefCell;
 
 use super::text::Settings;
 use super::value::Setting;
 
-/// A line that every text then had, and none has had since.
+/// Key that every legacy text has, and no later one.
 const MARK: &str = "algorithm.final_head";
 
-/// Whether a text is one of then.
+/// Returns true if a text is in the legacy format.
 pub(super) fn is_of_then(text: &str) -> bool {
     text.lines().any(|line| line.split_once(" = ").is_some_and(|(key, _)| key == MARK))
 }
 
-/// The settings of a text of then. A line that is not understood keeps its key and its words, which no setting equals.
+/// Translates a legacy text. A line that is not understood keeps its key and text, which equal no setting.
 pub(super) fn translate(text: &str) -> Settings {
     let lines = Lines::of(text);
     let mut settings = Settings::default();
@@ -45,7 +46,7 @@ pub(super) fn translate(text: &str) -> Settings {
     settings
 }
 
-/// Lines of a text, each of which is taken once.
+/// Lines of a text; each is taken once.
 struct Lines<'t>(RefCell<Vec<(&'t str, &'t str)>>);
 
 impl<'t> Lines<'t> {
@@ -59,14 +60,14 @@ impl<'t> Lines<'t> {
         Some(lines.remove(place).1)
     }
 
-    /// A line that means what the file would.
+    /// Copies a line whose value needs no translation.
     fn copy(&self, settings: &mut Settings, key: &str) {
         if let Some(value) = self.take(key) {
             settings.set(key, Setting::parse(value));
         }
     }
 
-    /// Whatever nothing was made of.
+    /// Adds all lines that were not taken.
     fn rest(self, settings: &mut Settings) {
         for (key, value) in self.0.into_inner() {
             settings.set(key, Setting::Other(value.to_owned()));
@@ -78,7 +79,7 @@ fn unquoted(word: &str) -> &str {
     word.strip_prefix('"').and_then(|word| word.strip_suffix('"')).unwrap_or(word)
 }
 
-/// Parts between commas that stand in no brackets.
+/// Splits at commas outside brackets.
 fn parts(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
     for (place, c) in text.char_indices() {
@@ -96,7 +97,7 @@ fn parts(text: &str) -> Vec<&str> {
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// A word and fields: `Name { field: value, field: value }`, or a word alone.
+/// Parses `Name { field: value, field: value }` or a single word.
 fn taken_apart(text: &str) -> Option<(&str, Vec<(&str, &str)>)> {
     let Some((name, rest)) = text.split_once('{') else { return Some((text, Vec::new())) };
     let fields = parts(rest.strip_suffix('}')?).into_iter();
@@ -105,7 +106,7 @@ fn taken_apart(text: &str) -> Option<(&str, Vec<(&str, &str)>)> {
 }
 
 fn linear_model(lines: &Lines<'_>, settings: &mut Settings) {
-    // No line said which models were adapters: those of these two algorithms.
+    // No line says whether the model is an adapter: it is for these two algorithms.
     let adapter =
         lines.0.borrow().iter().any(|(key, value)| {
             *key == "algorithm.name" && ["rolora", "ffa-lora"].contains(&unquoted(value))
@@ -134,7 +135,7 @@ fn linear_model(lines: &Lines<'_>, settings: &mut Settings) {
 }
 
 fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
-    // Networks have no other.
+    // Networks have only one kind of initial model.
     lines.take("model.init");
     let mut layers: Vec<Setting> = Vec::new();
     let (mut side, mut pool) = (None, None);
@@ -166,7 +167,7 @@ fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
     for key in ["model.cells", "model.rank", "model.width", "model.frozen"] {
         lines.copy(settings, key);
     }
-    // Zeros stood for layers that are not there.
+    // Zeros stand for missing layers.
     if let Some(hidden) = lines.take("model.hidden") {
         let hidden = match Setting::parse(hidden) {
             Setting::List(widths) => {
@@ -211,14 +212,14 @@ fn linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
     for key in ["algorithm.head_step_size", "algorithm.local_steps"] {
         lines.copy(settings, key);
     }
-    // Left out where it was this.
+    // Missing if it is f32.
     settings.set("algorithm.numeric", "f32");
     lines.copy(settings, "algorithm.numeric");
     lines.copy(settings, "algorithm.send");
 }
 
 fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fields: &[(&str, &str)]) {
-    // All of these are in the fields, or follow from the method.
+    // These are among the fields, or follow from the method.
     for key in ["step_size", "head", "final_head", "head_step_size", "local_steps", "send"] {
         lines.take(&format!("algorithm.{key}"));
     }
@@ -244,7 +245,7 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
     for (key, value) in parameters {
         match key {
             "layers" => settings.set("algorithm.shared_layers", Setting::parse(value)),
-            // The algorithm's name says it.
+            // The name of the algorithm implies it.
             "hessian_free" => {}
             key => settings.set(&format!("algorithm.{key}"), Setting::parse(value)),
         }
@@ -254,7 +255,7 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
 }
 
 fn rule(lines: &Lines<'_>, settings: &mut Settings) {
-    // Left out where it was the mean.
+    // Missing if it is the mean.
     let rule = lines.take("aggregation.rule").unwrap_or("\"mean\"");
     let (word, trim) = rule.split_once(", trim = ").map_or((rule, None), |(word, trim)| (word, Some(trim)));
     settings.set("aggregation.rule", unquoted(word));

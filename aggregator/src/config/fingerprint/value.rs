@@ -1,29 +1,29 @@
-//! The value of a setting, as it stands in a file.
+//! Value of a setting, as written in TOML.
 
 use std::fmt;
 use std::str::FromStr;
 
 use toml_edit::Value;
 
-/// A value of TOML, or text that is none.
+/// TOML value, or text that is none.
 #[derive(Clone, Debug)]
 pub(super) enum Setting {
-    /// True or false.
+    /// Boolean.
     Flag(bool),
-    /// An integer.
+    /// Integer.
     Integer(i64),
-    /// A number.
+    /// Float.
     Number(f64),
-    /// A string.
+    /// String.
     Word(String),
-    /// Several values.
+    /// Array.
     List(Vec<Setting>),
-    /// Text that no file could have had.
+    /// Text that no file can contain.
     Other(String),
 }
 
 impl Setting {
-    /// Reads a value as it stands in a file.
+    /// Parses a value as written in TOML.
     pub(super) fn parse(text: &str) -> Self {
         match Value::from_str(text) {
             Ok(value) => Self::of(&value),
@@ -31,7 +31,7 @@ impl Setting {
         }
     }
 
-    /// A value of a document.
+    /// Converts a value of a document.
     pub(super) fn of(value: &Value) -> Self {
         match value {
             Value::Boolean(flag) => Self::Flag(*flag.value()),
@@ -43,14 +43,14 @@ impl Setting {
         }
     }
 
-    /// An f32 with the digits that tell it from every other.
+    /// Converts an f32 with the fewest digits that identify it.
     pub(super) fn narrow(value: f32) -> Self {
-        // What a number is written as is one again.
+        // The formatted number always parses.
         Self::Number(value.to_string().parse().unwrap_or(f64::from(value)))
     }
 }
 
-/// By meaning: 1 is 1.0.
+/// Compares by meaning: 1 equals 1.0.
 impl PartialEq for Setting {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -66,13 +66,13 @@ impl PartialEq for Setting {
     }
 }
 
-/// Whether both are the same number, which a conversion alone does not say where an f64 has fewer digits.
+/// Returns true if both are the same number, also where an f64 cannot represent the integer.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "what is lost is compared")]
 fn is_equal(integer: i64, number: f64) -> bool {
     integer as f64 == number && number as i64 == integer
 }
 
-/// As it stands in a file.
+/// Formats the value as in TOML.
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -121,7 +121,7 @@ impl From<f32> for Setting {
 
 impl From<u64> for Setting {
     fn from(integer: u64) -> Self {
-        // No key of a file can be larger.
+        // No key allows a larger value.
         Self::Integer(i64::try_from(integer).unwrap_or(i64::MAX))
     }
 }
