@@ -193,9 +193,9 @@ impl Campaign {
         let paths: Vec<_> = results.iter().map(|(path, _, _)| path.clone()).collect();
         let samples: Vec<u64> = results.iter().map(|(_, samples, _)| *samples).collect();
         let inputs = Inputs::open(&base, &paths, Some(&samples))?;
-        let interference = adapter::check(&inputs, &|_, _| true)?.interference;
+        let interference = files::check(&inputs, &|_, _| true)?.interference;
         let job = Job { round, output: Output::named(&next), threads: 1 };
-        adapter::average(&inputs, job, &|_, _| true)?;
+        files::average(&inputs, job, &|_, _| true)?;
         drop(inputs);
         let mean = Adapter::read(&next, &model.shape, self.rank)?;
         std::fs::remove_file(&base).map_err(|error| EncoderError::file(&base, error))?;
