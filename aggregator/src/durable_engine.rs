@@ -26,8 +26,8 @@ pub enum ResumeError {
     Store(#[from] StoreError),
     /// The campaign was begun under other settings.
     #[error(
-        "the campaign was begun under another configuration:\n{difference}put the lines back to go on with it (- was, + is), \
-         or begin a new one in another directory (`state`)"
+        "the campaign was begun under another configuration:\n{difference}restore the lines to resume it (- stored, + given), or begin a new \
+         campaign in another directory (`state`)"
     )]
     Changed {
         /// Settings that differ, one line each: `-` stored, `+` given.
@@ -36,8 +36,8 @@ pub enum ResumeError {
     /// The journal file has more lines than the database, although the file is written after it: the database
     /// is an older copy.
     #[error(
-        "arrivals.jsonl has {file} lines, and the database {table}, which is older than the one that was here: put the newer one \
-         back, or move arrivals.jsonl away to go on from this one"
+        "arrivals.jsonl has {file} lines and the database {table}: the database is an older copy. Restore the newer one, or move \
+         arrivals.jsonl away to resume from this one"
     )]
     Older {
         /// Lines in the file.
@@ -46,7 +46,7 @@ pub enum ResumeError {
         table: u64,
     },
     /// The stored campaign is inconsistent, or was written by an engine that decides differently.
-    #[error("the stored campaign cannot be taken up: {what}")]
+    #[error("the stored campaign cannot be resumed: {what}")]
     Contradiction {
         /// Description of the inconsistency.
         what: String,
@@ -97,14 +97,14 @@ pub(crate) fn restore(
     let Some(checkpoint) = &stored.checkpoint else { return Ok(()) };
     let round = checkpoint.id.round;
     if !engine.resume(stored.clock, checkpoint) {
-        return Err(ResumeError::Contradiction { what: format!("round {round} would not be what it was") });
+        return Err(ResumeError::Contradiction { what: format!("round {round} cannot be restored") });
     }
     let contradiction = |what| Err(ResumeError::Contradiction { what });
     if checkpoint.open.is_some() && engine.open_round().is_none() {
         // The engine has dropped the open round, so its updates no longer count.
         return match stored.last_round() {
             Some(last) if !engine.drop_as(last) => {
-                contradiction(format!("round {round} cannot have become round {}", last.round))
+                contradiction(format!("round {round} cannot continue as round {}", last.round))
             }
             _ => Ok(()),
         };
@@ -116,12 +116,12 @@ pub(crate) fn restore(
         // The update was counted under the round id of that time: renumber the round until it has that id.
         while !is_called(engine) && names.next().is_some_and(|name| engine.go_on_as(name)) {}
         if !engine.recount(counted.at, *device, &counted.update) {
-            return contradiction(format!("the update of device {device} in round {round}"));
+            return contradiction(format!("the update of device {device} does not count in round {round}"));
         }
     }
     for name in names {
         if !engine.go_on_as(name) {
-            return contradiction(format!("round {round} cannot have become round {}", name.round));
+            return contradiction(format!("round {round} cannot continue as round {}", name.round));
         }
     }
     for device in &stored.excluded {
@@ -130,7 +130,7 @@ pub(crate) fn restore(
     if let Some(deadline) = stored.deadline
         && !engine.wait_as(deadline)
     {
-        return contradiction(format!("round {round} waits for nobody"));
+        return contradiction(format!("round {round} has no device to wait for"));
     }
     Ok(())
 }

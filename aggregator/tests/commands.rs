@@ -1,4 +1,4 @@
-//! The program as its users run it: exit codes, and readers that go away.
+//! Commands of the program as users run them: exit codes, closed pipes, bad files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
-/// A new directory with a `fleet.toml` whose state is inside it.
+/// Makes a new directory with a `fleet.toml` whose state directory is inside it.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -27,7 +27,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A server that has been up, and is gone.
+/// Runs a server and stops it.
 fn stopped(name: &str) -> PathBuf {
     let directory = directory(name);
     let mut server =
@@ -66,7 +66,8 @@ fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
     assert!(errors(&output).contains("No space left"), "{}", errors(&output));
 }
 
-/// No fleet is asked for matrices that can equal a record, whatever it was built to send: it never begins to serve.
+/// Start products can equal a record, so a fleet that uses them without noise is refused, whatever its firmware
+/// could send.
 #[test]
 fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
     let directory = directory("moments");
@@ -81,7 +82,8 @@ fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
     assert!(!directory.join("state").exists(), "nothing is written");
 }
 
-/// What is no file is not waited for and not read to its end, and what is too long, or no text, or too deep, is told in a line.
+/// Input that is not a regular file is not opened, and input that is too long, not UTF-8 or nested too deeply
+/// is refused in one line.
 #[test]
 fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
     let here = directory("no-configuration");
@@ -134,8 +136,8 @@ fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
     assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
 }
 
-/// What stands in a state directory in a file's place is told in a line by every command that would open it: a pipe without
-/// another end would be waited for, and a device read until memory ends.
+/// Every command that would open a file of the state directory reports in one line if something else is there:
+/// opening a pipe would wait for its other end, and reading a device would exhaust memory.
 #[test]
 fn what_is_no_file_in_a_state_directory_is_not_opened() {
     let here = stopped("no-state");
@@ -161,7 +163,7 @@ fn what_is_no_file_in_a_state_directory_is_not_opened() {
             }
             let mut said = Vec::new();
             for command in [&["status"][..], &["check"], &["export", "--out", "out"], &["serve"]] {
-                // A server that never opens the file serves, and `check` may have nothing against it.
+                // The server never opens this file, and `check` need not report it.
                 if command == ["serve"] && name != "lock" && name != "campaign.redb" {
                     continue;
                 }

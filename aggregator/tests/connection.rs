@@ -1,4 +1,4 @@
-//! One device's side on the host: whole updates in any order of chunks, foreign and hostile bytes, bounds.
+//! Connection: updates in any order of chunks, foreign and hostile bytes, bounds.
 
 use crate::common;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const DEVICE: u64 = 9;
 
 const WELCOME: Welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
 
-/// A campaign whose updates are as long as frames can be.
+/// Makes an acceptor for a campaign with updates as long as frames allow.
 fn gate() -> Arc<Acceptor> {
     let request = Request {
         task: Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } },
@@ -33,7 +33,7 @@ fn gate() -> Arc<Acceptor> {
     Arc::new(Acceptor::plaintext(Requirements::new(model, &[request], None), WELCOME))
 }
 
-/// A device with room for anything.
+/// Makes the hello of a device with room for anything.
 fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     let mut hello = common::hello(device, shape, limit);
     hello.capabilities.tensor_elements = u32::MAX;
@@ -41,7 +41,7 @@ fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     hello
 }
 
-/// A round that sends and expects one d x k tensor (and, with two, a 2 x 3 head each way).
+/// Makes a round that sends and expects one d x k tensor (with `two`, also a 2 x 3 head each way).
 fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Opening> {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let (down, up) = (Role::Representation, if two { Role::Representation } else { Role::Gradient });
@@ -62,7 +62,7 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Op
     Arc::new(Opening::new(RoundId { round: number, stage: 1 }, request).unwrap())
 }
 
-/// A connection that has heard hello and said welcome.
+/// Makes a connection that has exchanged hello and welcome.
 fn greeted(limit: u16) -> Connection {
     let mut connection = Connection::new(gate());
     let said = say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), limit)), &[]);
@@ -81,14 +81,14 @@ fn hear(connection: &mut Connection, bytes: &[u8]) -> Vec<PeerMessage> {
     said
 }
 
-/// All frames that wait, decoded.
+/// Decodes all queued frames.
 fn sent(connection: &mut Connection) -> Vec<(ToDevice, Vec<u8>)> {
     let mut bytes = Vec::new();
     while connection.next_frame(&mut bytes) {}
     messages(&bytes)
 }
 
-/// The frames of an update, head first, and the update as it should arrive.
+/// Returns the frames of an update, head first, and the update as it should arrive.
 fn update_frames(opening: &Opening, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
     let mut descriptors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut descriptors, limit).unwrap();
@@ -96,7 +96,7 @@ fn update_frames(opening: &Opening, limit: usize, seed: u64) -> (Vec<Vec<u8>>, U
     let mut bytes = Vec::new();
     for (tensor, descriptor) in values.iter_mut().zip(&descriptors) {
         let own = encoded(descriptor.encoding, &tensor.values);
-        // What arrives is what was encoded.
+        // The expected values are the decoded ones, after rounding.
         descriptor.encoding.decode(&own, &mut tensor.values).unwrap();
         bytes.push(own);
     }
@@ -123,7 +123,7 @@ fn chunk_frame(id: RoundId, d: &TensorDescriptor, tensor: usize, index: usize, b
     frame(&ToServer::Chunk(chunk), body)
 }
 
-/// What a device has after a round was opened on it: its tensors' values, once all chunks have come.
+/// Returns the tensor values that a device has received for a round, once all chunks are there.
 fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> {
     let (open, body) = frames.iter().rev().find_map(|(message, body)| match message {
         ToDevice::RoundOpen(open) => Some((open, body)),
@@ -152,7 +152,7 @@ fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> 
     assembly.is_complete().then_some((open.id, values))
 }
 
-/// The values of an opening as they decode.
+/// Returns the values of an opening after decoding.
 fn decoded(opening: &Opening) -> Vec<Vec<f32>> {
     let decode = |(tensor, bytes): (&Tensor, &Vec<u8>)| {
         let mut values = vec![0.0; tensor.values.len()];
@@ -185,8 +185,8 @@ fn case() -> impl Strategy<Value = Case> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Inline or chunked, in any order, with losses that are asked for and with repetitions: one update,
-    /// with the bits that were sent; and downwards the same.
+    /// Inline or chunked, in any order, with losses that are requested again and with repetitions: one update
+    /// with the bits that were sent, and the same for rounds sent to the device.
     #[test]
     fn an_update_comes_whole_and_once(
         case in case(), order in any::<u64>(), lose in 0.0f64..0.6, cut in 1usize..200
@@ -208,7 +208,7 @@ proptest! {
         }
         let bytes: Vec<u8> = [head.clone()].into_iter().chain(arriving).flatten().collect();
         let mut said: Vec<PeerMessage> = bytes.chunks(cut).flat_map(|part| hear(&mut connection, part)).collect();
-        // What was lost is asked for until it is here.
+        // Lost chunks are requested until they have arrived.
         for _ in 0..300 {
             if !said.is_empty() {
                 break;
@@ -226,7 +226,7 @@ proptest! {
         prop_assert_eq!(said, vec![PeerMessage::Update(whole)]);
         prop_assert!(!connection.is_mid_message());
         prop_assert_eq!(connection.pending(), 0, "nothing but the update");
-        // Chunks that come after that are left over, not faults.
+        // Later chunks are stale, not faults.
         if let Some(last) = chunks.last() {
             let before = connection.traffic().stale;
             prop_assert_eq!(hear(&mut connection, last), vec![]);
@@ -234,7 +234,7 @@ proptest! {
         }
     }
 
-    /// A device asks for any chunks of the round that is open, and gets exactly those.
+    /// A device may request any chunks of the open round and gets exactly those.
     #[test]
     fn chunks_that_are_asked_for_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
         let mut connection = greeted(case.limit);
@@ -250,18 +250,18 @@ proptest! {
         let (repeated, faults): (Vec<_>, Vec<_>) =
             again.into_iter().partition(|(message, _)| matches!(message, ToDevice::Chunk(_)));
         prop_assert_eq!(repeated, there.clone());
-        // What does not exist is the device's fault, and said so once.
+        // A request for chunks that do not exist is answered with one fault.
         let strange = there.len() < wanted.len();
         prop_assert_eq!(faults.len(), usize::from(strange));
         prop_assert_eq!(said, vec![PeerMessage::Fault(Fault::Tensors); usize::from(strange)]);
         prop_assert_eq!((connection.traffic().unsent, connection.traffic().faults), (0, u32::from(strange)));
-        // Of another round: nothing.
+        // Chunks of another round are not sent.
         let other = Missing { id: RoundId { round: 4, stage: 1 }, tensor: 0, chunks: [0].into_iter().collect() };
         prop_assert_eq!(say(&mut connection, &ToServer::Missing(other), &[]), vec![]);
         prop_assert_eq!((connection.pending(), connection.traffic().stale), (0, 1));
     }
 
-    /// A round that replaces another: the device is told nothing more of the first, and ends with the second.
+    /// After a round is replaced the device receives nothing more of the first, and ends with the second.
     #[test]
     fn a_new_round_replaces_the_one_that_is_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
         let mut connection = greeted(case.limit);
@@ -272,7 +272,7 @@ proptest! {
         for _ in 0..after {
             connection.next_frame(&mut bytes);
         }
-        // The device is in the middle of an update for the first.
+        // The device is in the middle of an update for the first round.
         let (frames, _) = update_frames(&first, case.limit.into(), case.seed);
         let begun = half.min(frames.len() - 1);
         for frame in &frames[..begun] {
@@ -283,7 +283,7 @@ proptest! {
         let rest = sent(&mut connection);
         prop_assert!(rest.iter().all(|(message, _)| !matches!(message, ToDevice::Chunk(c) if c.id == first.id)));
         prop_assert_eq!(received(&rest), Some((second.id, decoded(&second))));
-        // What was on its way of the old update is left over.
+        // Remaining frames of the old update are stale.
         for frame in &frames[begun.max(1)..] {
             hear(&mut connection, frame);
         }
@@ -296,7 +296,7 @@ proptest! {
         prop_assert_eq!(said.last(), Some(&PeerMessage::Update(whole)));
     }
 
-    /// RoundClosed in the middle of an update: the device stops, and is not cut off for it.
+    /// A round is closed in the middle of an update: the device stops, and its connection does not time out.
     #[test]
     fn a_closed_round_takes_its_half_update_along(case in case(), half in 1usize..20) {
         let mut connection = greeted(case.limit);
@@ -313,7 +313,7 @@ proptest! {
             hear(&mut connection, frame);
         }
         prop_assert!(connection.is_mid_message());
-        // A round that is not this one changes nothing.
+        // Closing another round changes nothing.
         connection.close_round(RoundId { round: 2, stage: 1 });
         prop_assert!(connection.is_mid_message());
         connection.close_round(opening.id);
@@ -328,7 +328,7 @@ proptest! {
         prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
     }
 
-    /// Bytes of any kind, before and after hello: no panic, no update that nobody sent, bounded queues.
+    /// Arbitrary bytes before and after the hello: no panic, no update that was not sent, bounded queues.
     #[test]
     fn garbage_does_no_harm(
         greet in any::<bool>(), seed in any::<u64>(),
@@ -373,7 +373,7 @@ proptest! {
         prop_assert_eq!(connection.traffic().faults as usize, faults, "every one is counted");
     }
 
-    /// Every byte after hello is counted, however the stream is cut.
+    /// Every byte after the hello is counted, however the stream is split.
     #[test]
     fn traffic_is_counted_to_the_byte(case in case(), cut in 1usize..300) {
         let mut connection = Connection::new(gate());
@@ -391,7 +391,7 @@ proptest! {
         while connection.next_frame(&mut bytes) {}
         prop_assert_eq!(connection.traffic().down as usize, bytes.len());
 
-        // Bytes may be counted anew; what was dropped stays counted.
+        // Resetting the byte counters keeps the counters of dropped frames.
         say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
         hear(&mut connection, &[5, 1, 2, 3, 4, 0]);
         connection.reset_traffic();
@@ -400,8 +400,6 @@ proptest! {
         prop_assert!(traffic.frames.framing + traffic.frames.check + traffic.frames.header >= 1);
     }
 }
-
-// ---- examples -----------------------------------------------------------------------------------------
 
 #[test]
 fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
@@ -417,11 +415,11 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     assert_eq!(refusal_of(Hello { wire_version: WIRE_VERSION - 1, ..good }), version);
     assert_eq!(refusal_of(Hello { wire_version: WIRE_VERSION + 1, schema_hash: 0, ..good }), version);
     assert_eq!(refusal_of(Hello { schema_hash: 7, ..good }), Refusal::Schema { served: SCHEMA_HASH });
-    // Of another version only the first fields are alike.
+    // Versions share only the first fields of a hello.
     let mut connection = Connection::new(gate());
     let strange = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
     let check = fedspan_protocol::frame::crc32c(&strange).to_le_bytes();
-    // Nothing in it is zero but the tag: one COBS block, and a second.
+    // It holds no zero but the tag: one COBS block, and a second.
     let plain = [strange.as_slice(), &check].concat();
     let at = plain.iter().position(|b| *b == 0).unwrap();
     assert!(plain[at + 1..].iter().all(|b| *b != 0));
@@ -430,7 +428,8 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     assert_eq!(hear(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
 }
 
-/// Bits that have no meaning here are ignored, those of a fleet's own tasks as well; a campaign that needs one says which.
+/// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses devices
+/// without it.
 #[test]
 fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
     let own: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
@@ -481,7 +480,7 @@ fn nothing_but_hello_is_heard_before_hello() {
     assert_eq!(say(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
 }
 
-/// A device that says hello again has restarted, or has missed its welcome: it begins anew.
+/// A device that repeats its hello has restarted or lost its welcome, and starts over.
 #[test]
 fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     let mut connection = greeted(256);
@@ -495,7 +494,7 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     let again = hello(DEVICE, (8, 2, 1), 200);
     assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![PeerMessage::Hello(again)]);
     assert!(!connection.is_mid_message() && connection.pending() == 1 && connection.unanswered().is_none());
-    // Its new frame limit holds, and rounds go on.
+    // Its new frame limit holds, and rounds continue.
     connection.open(&opening);
     let told = sent(&mut connection);
     assert_eq!(told[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
@@ -514,7 +513,7 @@ fn a_second_hello_of_another_device_has_no_place() {
     assert_eq!(connection.traffic().faults, 1);
 }
 
-/// On a line that outlasts conversations a device may not know that this one has begun.
+/// On a persistent link a device cannot know that a new session has begun.
 #[test]
 fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
     let mut connection = Connection::persistent(gate());
@@ -531,7 +530,7 @@ fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
     assert_eq!(say(&mut connection, &stranger, &[]), vec![PeerMessage::OtherDevice]);
 }
 
-/// A round that was sent and never answered is sent again as it was; any answer ends that.
+/// An unanswered round is sent again unchanged; any answer ends that.
 #[test]
 fn an_unanswered_round_is_sent_again() {
     let id = RoundId { round: 3, stage: 1 };
@@ -551,14 +550,15 @@ fn an_unanswered_round_is_sent_again() {
         assert!(connection.unanswered().is_none(), "it has not been sent yet");
         let first = sent(&mut connection);
         assert!(connection.unanswered().is_some() && first.len() > 2);
-        // An answer to another round is none.
+        // A decline of another round is not an answer.
         let other = Decline { id: RoundId { round: 2, stage: 1 }, reason: DeclineReason::NoSamples };
         say(&mut connection, &ToServer::Decline(other), &[]);
         say(&mut connection, &ToServer::Alive, &[]);
         assert!(connection.unanswered().is_some());
         connection.resend_round();
         assert_eq!(sent(&mut connection), first);
-        // Who asks for chunks is receiving it, and may have begun anew since. Found by simulated disasters.
+        // A device that requests chunks is receiving the round, and may have restarted since. Found by
+        // simulated disasters.
         for (round, asked) in [(2, 0), (3, 1), (3, 2)] {
             say(&mut connection, &missing(round), &[]);
             sent(&mut connection);
@@ -576,7 +576,7 @@ fn an_unanswered_round_is_sent_again() {
     }
 }
 
-/// What an update announces is compared with what was asked for before anything is given memory.
+/// An announced update is compared with the request before memory is allocated.
 #[test]
 fn an_update_of_more_than_was_asked_is_refused() {
     let announce = |rows, cols, count: usize| {
@@ -588,7 +588,7 @@ fn an_update_of_more_than_was_asked_is_refused() {
     };
     let mut connection = greeted(4096);
     let refused = vec![PeerMessage::Fault(Fault::Tensors)];
-    // Before any round is open, and for another round: not read, and its chunks are stale.
+    // Before any round is open, and for another round: not decoded, and its chunks are stale.
     let early = announce(400, 500, 1);
     let id = early.id;
     assert_eq!(say(&mut connection, &ToServer::Update(early), &[]), vec![PeerMessage::UnreadUpdate(id)]);
@@ -600,7 +600,7 @@ fn an_update_of_more_than_was_asked_is_refused() {
         assert_eq!(say(&mut connection, &ToServer::Update(announce(rows, cols, count)), &[]), refused);
         assert!(!connection.is_mid_message());
     }
-    // As much, but of another shape: taken, for the engine to judge.
+    // The same size in another shape is accepted for the engine to judge.
     assert_eq!(say(&mut connection, &ToServer::Update(announce(50, 40, 1)), &[]), vec![]);
     assert!(connection.is_mid_message());
     // Impossible descriptors.
@@ -656,7 +656,7 @@ fn a_decline_ends_a_half_update() {
     assert_eq!(hear(&mut connection, &frames[1]), vec![]);
 }
 
-/// However much a device asks for and gets wrong in one read, what waits for it is bounded.
+/// The outbox stays bounded however much a device requests and gets wrong in one read.
 #[test]
 fn the_outbox_is_bounded() {
     let mut connection = greeted(128);
@@ -672,13 +672,13 @@ fn the_outbox_is_bounded() {
     assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
     // All are counted, answered or not.
     assert_eq!((said.len(), connection.traffic().faults), (1000, 1000));
-    // What the host says still gets through.
+    // Messages of the core are queued all the same.
     connection.send(ToDevice::Ack(Ack { id: opening.id, outcome: AckOutcome::Counted }));
     assert!(sent(&mut connection).iter().any(|(message, _)| matches!(message, ToDevice::Ack(_))));
 }
 
-/// A frame limit that cannot carry the round: counted, and nothing half is sent. Admission refuses such a
-/// device before.
+/// A round that does not fit the frame limit is counted, and no part of it is sent. Admission refuses such a
+/// device earlier.
 #[test]
 fn a_round_that_does_not_fit_is_counted() {
     let mut connection = greeted(128);
@@ -686,8 +686,8 @@ fn a_round_that_does_not_fit_is_counted() {
     assert_eq!((connection.pending(), connection.traffic().unsent), (0, 1));
 }
 
-/// Whoever does not choose ridges is asked for the same head with the ridge that comes with the choice, each time it is
-/// opened, counted once; whoever does is asked to choose.
+/// A device that cannot choose ridges is asked for the same head with the fallback ridge, counted at each
+/// opening; others are asked to choose.
 #[test]
 fn devices_that_choose_no_ridge_are_not_asked_to() {
     let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 0.25 } };

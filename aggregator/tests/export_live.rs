@@ -1,4 +1,4 @@
-//! `export` while a server runs: what was durable at one moment, and nothing of an answer that is not whole.
+//! Export from a running server: the state as of one moment, and nothing from an incomplete answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::kept::{configuration, keep};
 use crate::common::{Scratch, output, spawned};
 
-/// A configuration, and perhaps a state: five devices in the middle of their third round.
+/// Configuration with or without a state: five devices in the middle of their third round.
 struct Place {
     scratch: Scratch,
 }
@@ -45,7 +45,7 @@ impl Place {
         output(&mut self.program(arguments))
     }
 
-    /// Runs a command that is refused with one line, which says this.
+    /// Runs a command that must fail with one line that contains this.
     fn refuses(&self, arguments: &[&str], says: &str) {
         let output = self.run(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-/// A server of the program, which is stopped when this goes.
+/// Server of the program that is stopped on drop.
 struct Served(Child);
 
 impl Served {
@@ -108,13 +108,13 @@ fn a_running_server_says_what_its_files_say() {
     assert!(kept.run(&["export", "--out", &slash]).status.success());
     assert_eq!(std::fs::read_dir(&slash).unwrap().count(), 6);
     assert_eq!(read(&partial, "f"), "x", "what is another's stays");
-    kept.refuses(&["export", "--out", &during_text], "it is there already, and nothing is written over");
+    kept.refuses(&["export", "--out", &during_text], "already exists; refusing to overwrite it");
     kept.refuses(&["check"], "another server is running on this state directory");
     drop(server);
     assert_eq!(kept.run(&["check"]).status.code(), Some(0));
 }
 
-/// A server that answers one request so.
+/// Answers one request with this text.
 fn answering(kept: &Place, answer: String) -> std::thread::JoinHandle<String> {
     std::fs::create_dir_all(kept.state()).unwrap();
     let _ = std::fs::remove_file(kept.state().join("control.sock"));
@@ -132,37 +132,37 @@ fn answering(kept: &Place, answer: String) -> std::thread::JoinHandle<String> {
 fn an_answer_that_is_not_whole_is_written_nowhere() {
     let version = env!("CARGO_PKG_VERSION");
     let cases = [
-        (String::new(), "the server's answer was cut off"),
-        ("{\"error\":\"unknown request\"}\n".to_owned(), "the server says: unknown request"),
-        (format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n"), "the server's answer was cut off"),
+        (String::new(), "incomplete answer of the server"),
+        ("{\"error\":\"unknown request\"}\n".to_owned(), "the server reports: unknown request"),
+        (format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n"), "incomplete answer of the server"),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{}}\n"),
-            "the server's answer was cut off",
+            "incomplete answer of the server",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{}}\n{{\"end\":2}}\n"),
-            "the server's answer was cut off",
+            "incomplete answer of the server",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{\"end\":0}}\n"),
-            "the server's answer holds no campaign",
+            "malformed answer of the server: no campaign",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"0\"}}\n{{\"end\":0}}\n"),
-            "the server's answer holds no campaign",
+            "malformed answer of the server: no campaign",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"zz\"}}\n{{\"end\":0}}\n"),
-            "the server's answer holds no campaign",
+            "malformed answer of the server: no campaign",
         ),
         (
             "{\"version\":\"0.0.0\",\"campaign\":\"00\"}\n{\"end\":0}\n".to_owned(),
-            "the server is version 0.0.0, and this is version",
+            "the server has version 0.0.0, this program has",
         ),
-        ("nonsense\n{\"end\":0}\n".to_owned(), "the server's answer makes no sense"),
+        ("nonsense\n{\"end\":0}\n".to_owned(), "malformed answer of the server"),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{\"error\":\"a page\"}}\n"),
-            "the server says: a page",
+            "the server reports: a page",
         ),
     ];
     let kept = Place::nothing();
@@ -178,7 +178,7 @@ fn an_answer_that_is_not_whole_is_written_nowhere() {
     }
 }
 
-/// Bad places: one line from each command, and nothing is made.
+/// Unusable directories: one line from each command, and nothing is created.
 #[test]
 fn a_state_that_is_no_directory_is_said_in_a_line() {
     let kept = Place::nothing();

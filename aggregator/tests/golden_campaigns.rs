@@ -1,5 +1,5 @@
-//! Campaigns of every kind that earlier versions left in the middle of a round: this version goes on with each, and decides what that
-//! version decided, bit for bit.
+//! Golden campaigns, each left by an earlier version in the middle of a round: this version resumes each of
+//! them and makes the same decisions, bit for bit.
 
 use crate::common::Scratch;
 use crate::common::golden::{RESUMED, Underway, configuration, copy, directory, make};
@@ -7,8 +7,8 @@ use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::Phase;
 
-/// Directories of `tests/golden`, each with the round that was open, how many had answered, and whether this version writes such ones:
-/// the others have their settings in the words of the program of then.
+/// Directories in `tests/golden`, each with its open round, the number of updates counted in it, and whether
+/// this version writes such a directory; the others have legacy settings.
 const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
     ("store-5-network", (Phase::Train(2), 2), false),
     ("store-5-fedpower", (Phase::Train(2), 3), false),
@@ -19,8 +19,8 @@ const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
     ("store-5-words-doubling", (Phase::Train(2), 1), true),
 ];
 
-/// What only the file of then said, or what was a default then and is none now: the campaign goes on under it where the file says
-/// nothing of it, and is refused where the file says something else.
+/// Stored settings that the file does not set stay in force although their defaults have changed; if the file
+/// sets another value the campaign is refused.
 #[test]
 fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
     let scratch = Scratch::new();
@@ -48,7 +48,8 @@ fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
     assert_eq!(Underway::new(&required).joined().finished(), expected);
 }
 
-/// With FEDSPAN_REGENERATE_VECTORS=1 those that this version writes are written anew, before the first release only.
+/// FEDSPAN_REGENERATE_VECTORS=1 writes anew the directories that this version can write; only before the first
+/// release.
 #[test]
 fn this_version_goes_on_with_each_and_decides_the_same() {
     for (name, middle, is_of_now) in CAMPAIGNS {

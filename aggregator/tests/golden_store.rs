@@ -1,5 +1,5 @@
-//! A state directory of this version, as it lies on disk: what is written from now on opens it, or refuses it plainly. A version that
-//! changes the format keeps this directory, adds one of its own, and says here what it does with this one.
+//! Golden state directories, one per store format. Later versions must open them or refuse them clearly. A
+//! version that changes the format keeps these directories, adds one of its own, and extends these tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use fedspan_engine::{Action, Event, Phase};
 use fedspan_protocol::frame::crc32c;
 use getrandom::SysRng;
 
-/// CRC-32C of the representations after rounds 2 and 3, as the journal says them.
+/// CRC-32C of the representations after rounds 2 and 3, as in the journal.
 const DIGESTS: [&str; 2] = ["832be009", "de987d3e"];
 
 const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
 
-/// The directory of a format.
+/// Returns the directory of a format.
 fn golden(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/store-{format}"))
 }
@@ -36,7 +36,7 @@ fn digest(values: impl Iterator<Item = f64>) -> String {
     format!("{:08x}", crc32c(&bytes))
 }
 
-/// Its settings are in the words of the program of then, and nothing writes them any more: it stays as it is.
+/// Its settings are in the legacy text, which nothing writes any more, so it stays as it is.
 #[test]
 fn this_version_goes_on_with_it() {
     let scratch = Scratch::new();
@@ -55,7 +55,7 @@ fn this_version_goes_on_with_it() {
     let round = coordinator.engine().open_round().unwrap();
     assert_eq!((round.opening.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
     let opening = Arc::clone(&round.opening);
-    // The others answer as they would have.
+    // The other devices answer as they would have.
     for device in 2..5 {
         coordinator.handle(5, Event::Joined(device));
         coordinator.handle(5, Event::Update(device, honest(device, &opening)));
@@ -69,7 +69,7 @@ fn this_version_goes_on_with_it() {
     assert_eq!(digest(coordinator.engine().representation().iter().copied()), DIGESTS[1]);
 }
 
-/// Format 3 kept no rounds, format 4 no clock; neither was ever released.
+/// Format 3 had no rounds, format 4 no clock; neither was released.
 #[test]
 fn the_formats_before_are_refused_and_left_as_they_are() {
     for format in [3, 4] {
@@ -82,7 +82,7 @@ fn refused(format: u32) {
     let state = scratch.path().join("state");
     copy(format, &state);
     let says = |error: StoreError| {
-        let what = format!("it has format {format}, and this version reads format 5");
+        let what = format!("format {format}, this version reads format 5");
         assert!(error.to_string().contains(&what), "{error}");
     };
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();

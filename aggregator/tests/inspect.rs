@@ -1,4 +1,5 @@
-//! `check` and `export`: what is sound is said to be, what is not is said plainly, and not a byte of the state is changed.
+//! Commands `check` and `export`: consistent states are reported as such, others with one clear line, and the
+//! state directory is never changed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,11 +19,11 @@ const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
 
-/// A campaign of five devices in the middle of its third round: two have answered.
+/// State directory of a campaign of five devices in its third round, which two have answered.
 struct Kept {
     scratch: Scratch,
     config: PathBuf,
-    /// The representation after two rounds.
+    /// Representation after two rounds.
     representation: Vec<f64>,
 }
 
@@ -45,7 +46,7 @@ impl Kept {
         output(program.args([command, "--config"]).arg(&self.config).args(more))
     }
 
-    /// A server of the program, once it listens.
+    /// Starts the program's server and waits until it listens.
     fn served(&self) -> Served {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         command.args(["serve", "--config"]).arg(&self.config);
@@ -62,7 +63,7 @@ impl Kept {
         entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
     }
 
-    /// Runs a command that is refused with one line, which has all of `says` in it.
+    /// Runs a command that must fail with one line that contains all of `says`.
     fn refuses(&self, arguments: &[&str], says: &[&str]) {
         let before = self.files();
         let output = self.run(arguments);
@@ -73,7 +74,7 @@ impl Kept {
             "{arguments:?}: {said}"
         );
         assert_eq!(said.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(), 1, "{said}");
-        // A server's database is opened for writing, which leaves marks in it.
+        // A server opens the database for writing, which changes bytes of it.
         let mut after = self.files();
         if arguments[0] == "serve" {
             after.insert(self.state().join(FILE), before[&self.state().join(FILE)].clone());
@@ -81,7 +82,7 @@ impl Kept {
         assert!(after == before, "{arguments:?} changes something");
     }
 
-    /// What lies beside the state, in order.
+    /// Returns the names next to the state directory, in order.
     fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.scratch.path()).unwrap();
         let mut names: Vec<String> =
@@ -90,13 +91,13 @@ impl Kept {
         names
     }
 
-    /// Adds to the configuration.
+    /// Appends to the configuration.
     fn configure(&self, more: &str) {
         let text = std::fs::read_to_string(&self.config).unwrap();
         std::fs::write(&self.config, text + more).unwrap();
     }
 
-    /// Changes the database, as somebody who knows how.
+    /// Changes the database directly.
     fn change(&self, change: impl FnOnce(&redb::WriteTransaction)) {
         let database = Database::open(self.state().join(FILE)).unwrap();
         let write = database.begin_write().unwrap();
@@ -106,7 +107,7 @@ impl Kept {
     }
 }
 
-/// Is stopped when this goes.
+/// Process that is stopped on drop.
 struct Served(Child);
 
 impl Drop for Served {
@@ -131,8 +132,8 @@ fn what_is_sound_is_said_to_be() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     for says in [
         "every page has its checksum",
-        "campaign 7: Train(2) of 4 is done; exchange 3 is open among 5 devices, with 2 updates, which open and count; 0 privacy accounts",
-        "rounds: 2, the last is exchange 2",
+        "campaign 7: Train(2) of 4 is done; round id 3 is open among 5 devices, with 2 updates, which decrypt and count; 0 privacy accounts",
+        "rounds: 2, the last has round id 2",
         "journal: 18 lines, 2 rounds",
         "arrivals.jsonl: 18 lines, all of them",
         "\nsound\n",
@@ -140,7 +141,7 @@ fn what_is_sound_is_said_to_be() {
         assert!(said.contains(says), "{says}: {said}");
     }
     assert!(kept.files() == before, "something was changed");
-    // The file may be behind the table, which completes it; and its last line need not be whole.
+    // The file may be behind the database, which completes it, and its last line may be incomplete.
     let path = kept.state().join("arrivals.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
@@ -187,11 +188,11 @@ fn what_is_exported_is_what_others_read() {
     );
     assert!(std::fs::read_to_string(out.join("ledger.json")).unwrap().contains("\"devices\":{}"));
     assert!(std::fs::read_to_string(out.join("configuration.txt")).unwrap().contains("data.d = 6"));
-    // Nothing is written over.
-    kept.refuses(&["export", "--out", &text], &["out: it is there already, and nothing is written over"]);
+    // Existing files are not overwritten.
+    kept.refuses(&["export", "--out", &text], &["out: already exists; refusing to overwrite it"]);
 }
 
-/// What lies beside may be anybody's, also where an export would put what is not whole yet.
+/// Directories next to the target may belong to others, also under the names of temporary directories.
 #[test]
 fn an_export_removes_nothing_that_it_has_not_made() {
     let kept = Kept::new();
@@ -200,7 +201,7 @@ fn an_export_removes_nothing_that_it_has_not_made() {
     std::fs::create_dir(&beside).unwrap();
     std::fs::write(beside.join("f"), b"x").unwrap();
     let before = kept.names();
-    // It fails after its first files: one file is longer than any may be.
+    // The export fails after its first files, as one is longer than the limit on file sizes.
     for place in ["out", "deep/er/out", "out.partial/out"] {
         let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
@@ -231,10 +232,7 @@ fn a_path_with_a_slash_at_its_end_is_the_same_path() {
         let output = kept.run(&["export", "--out", &text]);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(std::fs::read_dir(&text).unwrap().count(), 6, "{place}");
-        kept.refuses(
-            &["export", "--out", &text],
-            &["out", "it is there already, and nothing is written over"],
-        );
+        kept.refuses(&["export", "--out", &text], &["out", "already exists; refusing to overwrite it"]);
     }
     assert_eq!(kept.names(), ["fleet.toml", "new", "out", "out2", "state"]);
 }
@@ -247,12 +245,12 @@ fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// One clear line each, from whoever is asked; nothing is changed, and nothing begins anew.
+/// Every command reports bad states in one clear line; nothing is changed, and no campaign is begun.
 #[test]
 fn what_cannot_be_used_is_said_in_a_line() {
     let cases: [(Damage, &[&str]); 12] = [
         (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes.truncate(5000)), &["campaign.redb"]),
-        (|kept| overwrite(&kept.state().join(FILE), Vec::clear), &["campaign.redb: it is empty"]),
+        (|kept| overwrite(&kept.state().join(FILE), Vec::clear), &["campaign.redb: the file is empty"]),
         (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes[..64].fill(0x55)), &["campaign.redb"]),
         (
             |kept| overwrite(&kept.state().join(KEY_FILE), |bytes| bytes[20] ^= 1),
@@ -264,7 +262,7 @@ fn what_cannot_be_used_is_said_in_a_line() {
         ),
         (
             |kept| std::fs::write(kept.state().join("campaign.bin"), b"FEDSPAN1").unwrap(),
-            &["campaign.bin: it has format 1"],
+            &["campaign.bin: format 1"],
         ),
         (
             |kept| {
@@ -272,7 +270,7 @@ fn what_cannot_be_used_is_said_in_a_line() {
                     drop(write.open_table(ABOUT).unwrap().insert("format", 6u64.to_le_bytes().as_slice()))
                 })
             },
-            &["campaign.redb: it has format 6, and this version reads format 5"],
+            &["campaign.redb: format 6, this version reads format 5"],
         ),
         (
             |kept| kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_first())),
@@ -285,7 +283,7 @@ fn what_cannot_be_used_is_said_in_a_line() {
             },
             &["another configuration", "- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"],
         ),
-        // What counted would not count again, or with another weight.
+        // Counted updates would not count again, or with another weight.
         (
             |kept| kept.configure("[limits]\nnorm = 0.001\n"),
             &["another configuration:\n- limits.norm = 10000.0\n+ limits.norm = 0.001"],
@@ -308,12 +306,12 @@ fn what_cannot_be_used_is_said_in_a_line() {
         let (_, text) = out(&kept);
         kept.refuses(&["check"], says);
         kept.refuses(&["serve"], says);
-        // What the open round has counted is nothing to these.
+        // Updates of the open round do not matter to these.
         let of_round = says[0].contains("round.key") || says[0].contains("an update");
         if !of_round {
             kept.refuses(&["export", "--out", &text], says);
         }
-        // And this knows of no configuration.
+        // `status` has no configuration to compare with.
         if !of_round && !says[0].contains("configuration") {
             kept.refuses(&["status"], says);
         }
@@ -326,7 +324,7 @@ fn what_cannot_be_used_is_said_in_a_line() {
     }
 }
 
-/// The first round has been opened: more devices may come, and nobody computes anything of how many were expected.
+/// After the first round has opened, the number of expected devices may grow, since nothing depends on it.
 #[test]
 fn more_devices_may_be_expected_of_a_campaign_that_runs() {
     let kept = Kept::new();
@@ -336,7 +334,7 @@ fn more_devices_may_be_expected_of_a_campaign_that_runs() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The file follows the database: where it is ahead, the database is not the one that it followed.
+/// The file follows the database: if it is ahead, the database is an older copy.
 #[test]
 fn a_database_that_is_older_than_its_journal_is_not_served() {
     let kept = Kept::new();
@@ -344,9 +342,9 @@ fn a_database_that_is_older_than_its_journal_is_not_served() {
     let text = std::fs::read_to_string(&path).unwrap();
     let last = text.lines().last().unwrap();
     std::fs::write(&path, format!("{text}{last}\n{last}\n")).unwrap();
-    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines, and the database 18"]);
-    kept.refuses(&["check"], &["arrivals.jsonl: 20 lines, and the database has 18"]);
-    // Also where the campaign would be begun anew.
+    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
+    kept.refuses(&["check"], &["arrivals.jsonl: 20 lines, but the database has 18"]);
+    // Also if the campaign would be replaced.
     kept.change(|write| {
         drop(write.open_table(ABOUT).unwrap().insert("configuration", b"another".as_slice()));
         write.delete_table(CHECKPOINT).unwrap();
@@ -354,16 +352,16 @@ fn a_database_that_is_older_than_its_journal_is_not_served() {
         write.delete_table(UPDATES).unwrap();
         drop(write.open_table(UPDATES).unwrap());
     });
-    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines, and the database 18"]);
+    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
 }
 
-/// What a server would go on from, and what does not agree.
+/// Journals that contradict the stored campaign.
 #[test]
 fn a_journal_that_tells_otherwise_is_not_sound() {
     let cases: [(Damage, &str); 7] = [
         (
             |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().remove(3))),
-            "the journal has no line 3",
+            "the journal lacks line 3",
         ),
         (
             |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().insert(3, "{}"))),
@@ -371,11 +369,11 @@ fn a_journal_that_tells_otherwise_is_not_sound() {
         ),
         (
             |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
-            "exchange 3 has counted 1 devices, and 2 updates are stored",
+            "round id 3 has counted 1 devices, but 2 updates are stored",
         ),
         (
             |kept| kept.change(|write| drop(write.open_table(ROUNDS).unwrap().pop_last())),
-            "exchange 2 is not what the rounds say of it",
+            "round id 2 differs from the committed round",
         ),
         (
             |kept| {
@@ -386,7 +384,7 @@ fn a_journal_that_tells_otherwise_is_not_sound() {
                     rounds.insert(2, line.as_str()).unwrap();
                 })
             },
-            "the rounds: the stored representation is not that of round 2",
+            "the rounds: the stored representation differs from that of round id 2",
         ),
         (
             |kept| kept.change(|write| drop(write.open_table(ROUNDS).unwrap().insert(2, "{}"))),
@@ -416,29 +414,29 @@ fn line(kept: &Kept, number: u64) -> String {
     line
 }
 
-/// Says nothing in the configuration of the journal from now on, or that none is kept.
+/// Removes `journal` from the configuration, or disables the journal.
 fn keeps(kept: &Kept, journal: bool) {
     let text = std::fs::read_to_string(&kept.config).unwrap().replace("journal = false\n", "");
     std::fs::write(&kept.config, if journal { text } else { "journal = false\n".to_owned() + &text })
         .unwrap();
 }
 
-/// A journal that was not kept for a while has a gap, and nothing else is wrong with it.
+/// A journal that was disabled for a while has a gap and no fault.
 #[test]
 fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
     type JournalCheck = &'static [(bool, &'static [usize])];
     let cases: [(JournalCheck, &str); 8] = [
-        // The rest of a round, and all of one.
-        (&[(false, &[5, 1]), (true, &[2])], "a gap of rounds 3 to 4 (not kept)"),
-        (&[(false, &[5, 1]), (true, &[5, 2])], "a gap of rounds 3 to 4 (not kept)"),
-        // In the middle of one round, which goes on and is committed.
-        (&[(false, &[3]), (true, &[4])], "a gap of round 3 (not kept)"),
-        (&[(false, &[3]), (true, &[5, 2])], "a gap of round 3 (not kept)"),
-        (&[(false, &[5]), (true, &[1])], "a gap of rounds 3 to 4 (not kept)"),
+        // The rest of a round, and a whole round.
+        (&[(false, &[5, 1]), (true, &[2])], "a gap at round ids 3 to 4 (not kept)"),
+        (&[(false, &[5, 1]), (true, &[5, 2])], "a gap at round ids 3 to 4 (not kept)"),
+        // Within one round, which continues and is committed.
+        (&[(false, &[3]), (true, &[4])], "a gap at round id 3 (not kept)"),
+        (&[(false, &[3]), (true, &[5, 2])], "a gap at round id 3 (not kept)"),
+        (&[(false, &[5]), (true, &[1])], "a gap at round ids 3 to 4 (not kept)"),
         // Twice, the second time until now.
-        (&[(false, &[3]), (true, &[5, 1]), (false, &[2])], "gaps of rounds 3, 4 (not kept)"),
-        (&[(false, &[5])], "a gap of rounds 3 to 4 (not kept)"),
-        // Not kept, and nothing has happened.
+        (&[(false, &[3]), (true, &[5, 1]), (false, &[2])], "gaps at round ids 3, 4 (not kept)"),
+        (&[(false, &[5])], "a gap at round ids 3 to 4 (not kept)"),
+        // Disabled while nothing happened.
         (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
     ];
     for (course, says) in cases {
@@ -462,10 +460,10 @@ fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
     assert!(said.contains("journal: none is kept\n") && said.contains("\nsound\n"), "{said}");
     kept::go_on(&kept.state(), true, &[5, 2]);
     let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
-    assert!(said.contains("a gap of rounds 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
+    assert!(said.contains("a gap at round ids 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
 }
 
-/// What a gap does not explain is wrong as before.
+/// A fault that no gap explains is reported as before.
 #[test]
 fn a_gap_hides_nothing_else() {
     type JournalCheck = [(bool, &'static [usize]); 2];
@@ -476,38 +474,38 @@ fn a_gap_hides_nothing_else() {
             drop(write.open_table(JOURNAL).unwrap().insert(number, old.replace(from, to).as_str()))
         });
     }
-    // Lines 0 to 17 are from before; 18 is that of the server that goes on.
+    // Lines 0 to 17 are from before; 18 is that of the resuming server.
     let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
     let cases: [(&JournalCheck, Damage, &str); 9] = [
         (
             whole,
             |kept| replace(kept, 18, "\"after\":4", "\"after\":2"),
-            "it goes on after exchange 2, and exchange 3 was opened before",
+            "it resumes after round id 2, but round id 3 was opened before",
         ),
         (
             whole,
             |kept| replace(kept, 20, "\"device\":2", "\"device\":1"),
-            "device 1 counted again in exchange 4",
+            "device 1 counted again in round id 4",
         ),
         (
             whole,
             |kept| replace(kept, 23, "[0,1,2,3,4]", "[0,2,1,3,4]"),
-            "exchange 4 was committed with others than it counted",
+            "round id 4 was committed with other devices than it counted",
         ),
         (
             whole,
             |kept| replace(kept, 23, "\"round\":4", "\"round\":3"),
-            "exchange 4 was committed, and the journal does not say so",
+            "round id 4 was committed but has no entry",
         ),
         (
             part,
             |kept| replace(kept, 21, "[0,1,2,3,4]", "[0,2,1,3,4]"),
-            "exchange 3 was committed with others than it counted",
+            "round id 3 was committed with other devices than it counted",
         ),
         (
             part,
             |kept| replace(kept, 20, "\"device\":4", "\"device\":2"),
-            "exchange 3 was committed with others than it counted",
+            "round id 3 was committed with other devices than it counted",
         ),
         (
             part,
@@ -517,19 +515,19 @@ fn a_gap_hides_nothing_else() {
                 let (from, to) = (&old[at..at + 8], if &old[at..at + 8] == "00000000" { "1" } else { "0" });
                 replace(kept, 21, from, &to.repeat(8));
             },
-            "the stored representation is not that of the last commit",
+            "the stored representation differs from that of the last commit",
         ),
         (
             whole,
             |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
-            "exchange 5 has counted 1 devices, and 2 updates are stored",
+            "round id 5 has counted 1 devices, but 2 updates are stored",
         ),
         (
             whole,
             |kept| {
                 kept.change(|write| drop(write.open_table(ROUNDS).unwrap().remove(4)));
             },
-            "exchange 4 is not what the rounds say of it",
+            "round id 4 differs from the committed round",
         ),
     ];
     for (course, damage, says) in cases {
@@ -544,23 +542,23 @@ fn a_gap_hides_nothing_else() {
         assert_eq!(output.status.code(), Some(1), "{says}: {said}");
         assert!(said.contains(says), "{says}: {said}");
     }
-    // Where a journal is to be kept, and its end is missing, somebody has to know why.
+    // A missing end is a fault if a journal is kept.
     let kept = Kept::new();
     kept::go_on(&kept.state(), false, &[5, 1]);
     kept.refuses(
         &["check"],
-        &["the journal: it ends in exchange 3", "exchange 4 was opened", "journal = false"],
+        &["the journal: it ends in round id 3", "round id 4 was opened", "journal = false"],
     );
     keeps(&kept, false);
     assert_eq!(kept.run(&["check"]).status.code(), Some(0));
-    // One that is not kept is behind, and never ahead.
+    // A disabled journal may be behind, but not ahead.
     let kept = Kept::new();
     kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
     keeps(&kept, false);
-    kept.refuses(&["check"], &["exchange 3 has counted 2 devices, and 1 updates are stored"]);
+    kept.refuses(&["check"], &["round id 3 has counted 2 devices, but 1 updates are stored"]);
 }
 
-/// What to do about the file, which follows the database.
+/// The message names a remedy for the file, which is derived from the database.
 #[test]
 fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
     let damages: [(Damage, &str); 3] = [
@@ -568,10 +566,10 @@ fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
             |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
             "line 1 is not that",
         ),
-        (|kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "it is no text"),
+        (|kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "not UTF-8"),
         (
             |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes.extend(b"{}\n")),
-            "19 lines, and the database has 18",
+            "19 lines, but the database has 18",
         ),
     ];
     for (damage, says) in damages {
@@ -579,7 +577,7 @@ fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
         let path = kept.state().join("arrivals.jsonl");
         let whole = std::fs::read(&path).unwrap();
         damage(&kept);
-        let remedy = "move it away; the next start writes it anew from the database";
+        let remedy = "move it away; the next start rewrites it from the database";
         kept.refuses(&["check"], &["arrivals.jsonl", says, remedy]);
         std::fs::rename(&path, path.with_extension("old")).unwrap();
         drop(kept.served());
@@ -589,7 +587,7 @@ fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
     }
 }
 
-/// Of the settings only those are named that differ, with the directory and the ways out.
+/// Only the settings that differ are named, with the directory and the remedies.
 #[test]
 fn a_setting_that_differs_is_named_and_no_other() {
     let kept = Kept::new();
@@ -606,11 +604,12 @@ fn a_setting_that_differs_is_named_and_no_other() {
             said.lines().filter(|line| line.starts_with("- ") || line.starts_with("+ ")).collect();
         let named = ["- aggregation.rule = \"mean\"", "+ aggregation.rule = \"geometric-median\""];
         assert_eq!(lines, named, "{command:?}: {said}");
-        assert!(said.contains(&state) && said.contains("put the lines back"), "{command:?}: {said}");
+        assert!(said.contains(&state) && said.contains("restore the lines"), "{command:?}: {said}");
     }
 }
 
-/// What the file does not say any more, or what was the default then: the campaign goes on under it, and one line says so.
+/// A setting that the file does not set keeps its stored value, with one line of log, whatever its default is
+/// now.
 #[test]
 fn a_setting_that_the_file_does_not_say_is_the_stored_one() {
     let kept = Kept::new();
@@ -620,7 +619,7 @@ fn a_setting_that_the_file_does_not_say_is_the_stored_one() {
     let check = kept.run(&["check"]);
     let seen = String::from_utf8(check.stdout).unwrap();
     assert_eq!(check.status.code(), Some(0), "{seen}");
-    let line = "settings that the campaign began with and the file does not say: seed = 3\n";
+    let line = "settings of the campaign that the file does not set: seed = 3\n";
     assert!(seen.contains(line), "{seen}");
     let (to, out) = out(&kept);
     assert_eq!(kept.run(&["export", "--out", &out]).status.code(), Some(0));
@@ -638,14 +637,13 @@ fn a_setting_that_the_file_does_not_say_is_the_stored_one() {
     }
     drop(Served(server));
     let log = std::fs::read_to_string(&log).unwrap();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("does not say")).collect();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
     let [told] = told.as_slice() else { panic!("{log}") };
-    let says =
-        "going on under settings that the campaign began with and the file does not say settings=seed = 3";
+    let says = "resuming with stored settings that the file does not set settings=seed = 3";
     assert!(told.contains(says), "{told}");
 }
 
-/// A server waits for those who are reading: they are done in a moment.
+/// A server waits for readers, which take a moment.
 #[test]
 fn a_server_waits_for_a_check_that_is_reading() {
     let kept = Kept::new();
@@ -685,7 +683,7 @@ fn a_running_server_is_in_the_way_and_nothing_is_nothing() {
     assert!(!kept.state().exists(), "looking makes nothing");
 }
 
-/// Where nothing may be written there is still something to look at, and no server. Whoever may do everything is not asked.
+/// A read-only directory can be checked but not served; not run as root, who may write anyway.
 #[test]
 fn what_is_read_only_can_be_looked_at() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! The key store's file: what it says, who may read it, and everything that can be wrong with it.
+//! Key store file: content, permissions, and every kind of corruption.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -19,7 +19,7 @@ use rand_core::SeedableRng;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-/// Whoever starts a program has it alone: between its fork and its first instruction it has copies of all open files of this process, and
+/// Lock held while a program is started: between fork and exec it has copies of this process's open files, and
 /// with them their locks.
 static FORKS: RwLock<()> = RwLock::new(());
 
@@ -36,12 +36,12 @@ fn key_file() -> Unlock {
     Unlock::KeyFile(Zeroizing::new(SECRET))
 }
 
-/// One guess takes no time.
+/// Returns a cost at which a guess takes no time.
 fn cheap() -> Argon2Cost {
     Argon2Cost::new(64, 1, 1).unwrap()
 }
 
-/// A store with a device of every state: 3 active, 5 rotating, 7 revoked, 9 added again.
+/// Makes a store with a device in every state: 3 active, 5 rotating, 7 revoked, 9 added again.
 fn filled(path: &Path, unlock: &Unlock) -> KeyStore {
     let mut store = KeyStore::create(path, unlock, cheap(), entropy(1)).unwrap();
     store.add(&[3, 5, 7, 9], false, NOW).unwrap();
@@ -57,7 +57,7 @@ struct Store {
 }
 
 impl Store {
-    /// Made by [`filled`], and closed.
+    /// Makes a store with [`filled`], and closes it.
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
@@ -73,16 +73,16 @@ impl Store {
         KeyStore::open(&self.path, &key_file(), entropy(2))
     }
 
-    /// What is wrong with these bytes.
+    /// Returns the corruption of these bytes.
     fn damage(&self, bytes: &[u8]) -> Corruption {
-        // A new file: to overwrite one takes the file system much longer.
+        // A new file, as overwriting takes the file system much longer.
         std::fs::remove_file(&self.path).unwrap();
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(&self.path).unwrap().write_all(bytes).unwrap();
         loop {
             match self.open() {
                 Err(KeyStoreError::Damaged { damage, .. }) => return damage,
-                // Another test starts a program: until that begins it has every file that was open here, and its lock.
+                // Another test is starting a program, which holds the lock until it runs.
                 Err(KeyStoreError::Locked { .. }) => std::thread::yield_now(),
                 other => panic!("{other:?}"),
             }
@@ -90,7 +90,7 @@ impl Store {
     }
 }
 
-/// The same bytes with a checksum that matches: what somebody does on purpose.
+/// Returns the same bytes with a matching checksum, as an attacker would.
 fn forged(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 4;
     let check = crc32c(&bytes[..end]).to_le_bytes();
@@ -131,7 +131,7 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
     }
     let mut store = KeyStore::open(&path, &key_file(), entropy(2)).unwrap();
     assert_eq!((listed(&store), secrets(&store)), (rows, keys));
-    // The grace of the rotation outlives the restart, and ends for good.
+    // The grace of the rotation survives the restart, and ends for good.
     assert_eq!(store.round_closed().unwrap(), 1);
     drop(store);
     let store = KeyStore::open(&path, &key_file(), entropy(3)).unwrap();
@@ -142,7 +142,8 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
     assert!(!format!("{store:?} {:?}", key_file()).contains("94, 94"));
 }
 
-/// The tables in KEYS.md, and the RustCrypto crate: a reader that shares no code with the one under test.
+/// A reader written from the tables in KEYS.md with the RustCrypto crate; it shares no code with the one under
+/// test.
 #[test]
 fn the_file_is_what_its_description_says() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -179,7 +180,7 @@ fn the_file_is_what_its_description_says() {
     assert_eq!(rows, expected.concat());
 }
 
-/// A file of version 1 as it was first written: it opens for ever, or is refused by its version.
+/// A file of version 1 as first written must open for ever, or be refused by its version.
 /// `FEDSPAN_REGENERATE_KEYS=1` writes it anew.
 #[test]
 fn a_store_of_version_1_opens() {
@@ -201,7 +202,7 @@ fn a_store_of_version_1_opens() {
     let path = again.path().join("keys");
     let same = filled(&path, &unlock);
     assert_eq!((listed(&store), secrets(&store)), (listed(&same), secrets(&same)));
-    // The same randomness makes the same bytes.
+    // The same randomness gives the same bytes.
     assert_eq!(std::fs::read(&path).unwrap(), include_bytes!("data/keys-version-1.bin"));
 }
 
@@ -240,7 +241,7 @@ fn every_truncation_is_an_error() {
     assert_eq!(store.damage(&long), Corruption::Trailing { extra: 2 });
 }
 
-/// By accident, the checksum says so; on purpose, the tag.
+/// The checksum detects accidental changes, the tag deliberate ones.
 #[test]
 fn every_flip_of_every_bit_is_an_error() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -257,7 +258,7 @@ fn every_flip_of_every_bit_is_an_error() {
             _ => assert!(matches!(by_accident, Corruption::Corrupted { .. }), "{at}: {by_accident}"),
         }
         if at >= bytes.len() - 4 {
-            // Forging the checksum mends it.
+            // Replacing the checksum repairs it.
             continue;
         }
         let on_purpose = store.damage(&forged(flipped));
@@ -277,12 +278,12 @@ proptest! {
             let bytes = store.bytes();
             (store, bytes)
         });
-        // As far as `begin` it is a key store.
+        // The first `begin` bytes are those of a key store.
         STORE.with(|(store, bytes)| _ = store.damage(&[&bytes[..begin], &tail].concat()));
     }
 }
 
-/// Only a program with the secret can write these: a later one with a mistake, an earlier one with another idea.
+/// Only a program with the secret can write these, such as another version with an error.
 #[test]
 fn rows_that_verify_and_make_no_sense_are_refused() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -354,7 +355,7 @@ fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
         let refused = Corruption::Derivation { kind: 1, memory, passes, lanes };
         assert!(matches!(error, KeyStoreError::Damaged { damage, .. } if damage == refused), "{error}");
     }
-    // A length that would be terabytes is none that rows have, or more than is there.
+    // A length of terabytes is not a number of rows, or exceeds the file.
     let mut hostile = bytes;
     hostile[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
     std::fs::write(&path, forged(hostile)).unwrap();
@@ -378,7 +379,7 @@ fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
     assert!(error(&file, &other).contains("the key file is wrong, or"));
     assert!(error(&words, &key_file()).ends_with("it opens with a passphrase, not with a key file"));
     assert!(error(&file, &passphrase("x")).ends_with("it opens with a key file, not with a passphrase"));
-    // The end of the line is not part of it.
+    // The line end is not part of the passphrase.
     for words_again in ["correct horse\n", "correct horse\r\n"] {
         KeyStore::open(&words, &passphrase(words_again), entropy(2)).unwrap();
     }
@@ -405,7 +406,7 @@ fn a_store_that_others_can_read_is_refused_with_what_to_do() {
         std::fs::set_permissions(&store.path, Permissions::from_mode(mode)).unwrap();
         store.open().unwrap();
     }
-    // Only root can give a file away.
+    // Only root can change the owner of a file.
     if std::os::unix::fs::chown(&store.path, Some(65_534), None).is_ok() {
         let error = store.open().unwrap_err();
         assert!(matches!(error, KeyStoreError::File(FileError::Foreign { owner: 65_534, .. })), "{error}");
@@ -447,7 +448,7 @@ fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
     assert_eq!(left.len(), 2, "the store and its lock: {left:?}");
 }
 
-/// The disk is full: nothing is given that is not kept, and what is withdrawn stays withdrawn.
+/// On a full disk no unsaved key is accepted, and a revoked key stays revoked.
 #[test]
 fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -467,7 +468,7 @@ fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
     let old = open.keys().lookup(5, 0).unwrap();
     assert!(matches!(open.round_closed(), Err(KeyStoreError::Unwritten { .. })));
     assert!(!old.is_accepted());
-    // The next round finds the disk well again, and makes up for it.
+    // At the next round the disk works again, and the file is written.
     std::fs::remove_dir(&obstacle).unwrap();
     assert_eq!(open.round_closed().unwrap(), 0);
     drop(open);
@@ -486,7 +487,7 @@ fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
     assert_eq!(store.bytes(), after);
 }
 
-/// Where no round will close, a rotation has no grace.
+/// A rotation after the last round has no grace.
 #[test]
 fn after_the_last_round_a_rotation_takes_effect_at_once() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -508,7 +509,7 @@ fn after_the_last_round_a_rotation_takes_effect_at_once() {
     assert!(store.keys().lookup(device, epoch).is_none() && store.keys().lookup(device, epoch + 1).is_some());
 }
 
-/// A pipe that others may write to, or read from, is as good as a file that they may.
+/// A pipe that others may read or write is refused like such a file.
 #[test]
 fn a_named_pipe_is_checked_as_a_file_is() {
     let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
@@ -581,7 +582,7 @@ fn key_files_and_passphrase_files_are_read_and_checked() {
         Unlock::from_key_file(directory.path()),
         Err(UnlockError::File(FileError::NotRegular { .. } | FileError::Foreign { .. }))
     ));
-    // What `keys export` writes is read under the same rules.
+    // Files of `keys export` are read under the same rules.
     let lines = write("lines", format!("7 2 {hex}\n").as_bytes());
     assert_eq!(read_keys(&lines).unwrap()[&7].epoch(), 2);
     std::fs::set_permissions(&lines, Permissions::from_mode(0o640)).unwrap();

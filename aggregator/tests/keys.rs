@@ -1,4 +1,4 @@
-//! The key table against a model; its handle, while connections hold keys.
+//! Key table compared with a model; active keys while connections hold them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn entropy(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
-/// A source that has failed.
+/// Source of randomness that has failed.
 struct Dry;
 
 impl Entropy for Dry {
@@ -26,7 +26,7 @@ impl Entropy for Dry {
     }
 }
 
-/// What the rules are, without keys: which epochs each device has had, and which of them count.
+/// Model of the rules, without keys: the epochs that each device has had, and those that are accepted.
 #[derive(Default)]
 struct Model {
     last: BTreeMap<u64, u16>,
@@ -43,7 +43,7 @@ enum Step {
 }
 
 impl Model {
-    /// Whether the step is allowed; it is taken then.
+    /// Applies a step, and returns whether it is allowed.
     fn step(&mut self, step: &Step) -> bool {
         let (Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices)) = step else {
             self.previous.clear();
@@ -100,7 +100,7 @@ proptest! {
     fn the_table_does_what_the_model_does(steps in steps()) {
         let (mut table, mut model) = (KeyTable::new(), Model::default());
         let mut entropy = entropy(1);
-        // Every key there ever was, as a connection would hold it.
+        // Every key that ever existed, as a connection would hold it.
         let mut held: BTreeMap<(u64, u16), Arc<AcceptedKey>> = BTreeMap::new();
         for (now, step) in (NOW..).zip(&steps) {
             let before: Vec<_> = table.list().collect();
@@ -157,7 +157,7 @@ fn a_connection_learns_of_a_revocation_before_its_next_frame() {
     table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
     let keys = ActiveKeys::new(table.clone());
     let (seven, eight) = (keys.lookup(7, 0).unwrap(), keys.lookup(8, 0).unwrap());
-    // A clone shares the keys: whoever decides, every connection hears it.
+    // Clones share the keys, so connections see a revocation in any of them.
     table.revoke(&[7], NOW + 1).unwrap();
     assert!(!seven.is_accepted() && eight.is_accepted());
     assert_eq!(table.lookup(7, 0).unwrap_err(), LookupError::Revoked);
@@ -214,7 +214,7 @@ fn refusals_have_their_numbers_and_change_nothing() {
     assert_eq!(table.len(), 1);
 }
 
-/// Revoking does not wait for connections, and once it has returned none of them takes a frame.
+/// Revocation does not wait for connections; once it has returned none of them accepts a frame.
 #[test]
 fn connections_on_other_threads_see_a_revocation_at_once() {
     let mut table = KeyTable::new();

@@ -1,5 +1,6 @@
-//! Devices that lose an answer with their power cannot give it again: they have done the round, as far as they know. It goes on
-//! under another number for them, what has counted counts, and restarts of the server in between change nothing.
+//! Devices that lose an update in a power cut after it may have been sent cannot compute it again, and decline
+//! the round as done. The round continues for them under another id, updates counted before stay counted, and
+//! restarts of the server change nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// A device as its flash and its memory are.
+/// Flash and memory of a device.
 #[derive(Default)]
 struct Device {
-    /// The last round of which an answer has left, or may have.
+    /// Last round id for which an update was or may have been sent.
     last: u32,
-    /// What is in memory, and not acknowledged.
+    /// Update in memory that is not acknowledged.
     pending: Option<Update>,
     counted: BTreeSet<RoundId>,
 }
@@ -31,10 +32,10 @@ struct World {
     now: u64,
     devices: Vec<Device>,
     sent: VecDeque<Event>,
-    /// Answers that take their time.
+    /// Updates that arrive late.
     later: Vec<(u64, Update)>,
     random: ChaCha8Rng,
-    /// Answers that are still to be lost.
+    /// Updates that are still to be lost.
     losses: u32,
     renamed: u64,
 }
@@ -83,7 +84,7 @@ impl World {
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;
             device.pending = None;
-            // It may have been sent, or not.
+            // The update may have been sent, or not.
             if fate == 0 {
                 self.sent.push_back(Event::Update(id, update));
             }
@@ -100,7 +101,7 @@ impl World {
 
     fn step(&mut self) {
         let event = self.sent.pop_front().unwrap_or_else(|| {
-            // Nobody says anything: the time of something has come.
+            // Nothing is sent: advance to the next timer.
             match self.coordinator.engine().wake() {
                 Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
                     self.now = wake.max(self.now);
@@ -146,7 +147,7 @@ impl World {
         self.renamed += self.coordinator.engine().counters().renamed;
     }
 
-    /// Who counted in each committed round, and under which number; from the journal.
+    /// Returns the devices counted in each committed round, with the id they answered, from the journal.
     fn rounds(&self) -> Vec<(u32, BTreeMap<u64, u32>)> {
         let lines = self.coordinator.store().journal(0).unwrap();
         let (mut rounds, mut open, mut last) = (Vec::new(), BTreeMap::new(), 0);
@@ -176,7 +177,7 @@ impl World {
     }
 }
 
-/// Nobody can be done without.
+/// Every device is needed.
 fn everybody(setup: Setup) -> Setup {
     Setup {
         deadline: setup.deadline.map(|_| 300),
@@ -218,7 +219,7 @@ proptest! {
                 prop_assert!(kept || id.round > rounds.last().map_or(0, |(last, _)| *last), "{} {:?}", device, id);
             }
         }
-        // What was kept of the rounds says the same.
+        // The stored rounds agree.
         let mut kept: Vec<(u32, BTreeSet<u64>)> = Vec::new();
         let take = |line: &str| {
             let round: CommittedRound = serde_json::from_str(line).unwrap();
@@ -232,7 +233,7 @@ proptest! {
     }
 }
 
-/// A server that is started again in the middle of a round that has had several numbers knows them.
+/// A server that is restarted in a round with several ids knows all of them.
 #[test]
 fn a_round_has_as_many_numbers_as_it_needs() {
     let setup = everybody(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });

@@ -1,5 +1,5 @@
-//! Whoever reads what was stored at one moment sees that moment, and writers do not wait for it: 10,000 accounts and 110,000 lines of
-//! journal. `-- --nocapture` prints how long writes take.
+//! Read snapshots stay at their moment, and writers do not wait for them: 10,000 accounts and 110,000 journal
+//! lines. `-- --nocapture` prints the durations of writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ fn account(device: u64, spent: u64) -> Record {
     Record::Account(device, account)
 }
 
-/// So many transactions of an account and a line; how long each took, ascending.
+/// Writes `count` transactions of an account and a line, and returns their durations, ascending.
 fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
     let mut took: Vec<Duration> = (first..first + count)
         .map(|line| {

@@ -1,5 +1,5 @@
-//! `status`, `watch`, `check` and `export` over every state that a state directory can be in: the answer, or one line that says why
-//! there is none.
+//! Commands `status`, `watch`, `check` and `export` on every condition of a state directory: an answer, or one
+//! line with the reason.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -18,7 +18,7 @@ struct Place {
 }
 
 impl Place {
-    /// A state below the scratch directory, which is not made.
+    /// Makes a configuration for a state directory that does not exist.
     fn new(state: &str) -> Self {
         let scratch = Scratch::new();
         let state = scratch.path().join(state);
@@ -37,7 +37,7 @@ impl Place {
         output(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
-    /// The same, by somebody to whom permissions mean something: root may become one.
+    /// Runs a command as a user without root's rights; root switches to one.
     fn run_by_another(&self, command: &[&str]) -> Output {
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::process::CommandExt;
@@ -50,14 +50,14 @@ impl Place {
         output(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
-    /// A command that goes on, with what it says.
+    /// Starts a command and captures its output.
     fn spawn(&self, command: &str) -> Child {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         program.args([command, "--config"]).arg(self.scratch.path().join("fleet.toml"));
         spawned(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
-    /// A server, once it listens, and the line that says so.
+    /// Starts a server and returns it with the line that it prints once it listens.
     fn served(&self) -> (Child, String) {
         let mut server = self.spawn("serve");
         let mut line = String::new();
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-/// A program that nobody writes to any more, or it could not be run.
+/// Copies the program, and closes the copy, as a file open for writing cannot be run.
 fn copied(to: &Path) {
     let _alone = alone();
     std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
@@ -104,7 +104,7 @@ fn sound(place: &Place) {
 fn nothing_is_nothing() {
     let place = Place::new("state");
     for _ in 0..2 {
-        refused(&place.run(&["status"]), "no server is running and nothing is committed");
+        refused(&place.run(&["status"]), "no server is running and no round is committed");
         refused(&place.run(&["watch"]), "no server is running on this state directory");
         refused(&place.run(&["check"]), "no campaign was begun here");
         refused(&place.export(), "no campaign was begun here");
@@ -125,7 +125,7 @@ fn a_file_where_a_directory_should_be() {
     refused(&place.export(), "Not a directory");
 }
 
-/// A server has lived there, or somebody has put something in its place.
+/// The path of the state directory is a file, or its server has gone.
 #[test]
 fn a_socket_to_which_nobody_listens() {
     let place = Place::kept("state");
@@ -137,7 +137,7 @@ fn a_socket_to_which_nobody_listens() {
     sound(&place);
 }
 
-/// A path that is too long for a socket of its own is good enough for everything else.
+/// A path too long for a socket works for everything else.
 #[test]
 fn a_path_that_is_too_long_for_a_socket() {
     let place = Place::kept(&"a-long-name/".repeat(12));
@@ -151,7 +151,7 @@ fn a_path_that_is_too_long_for_a_socket() {
     sound(&place);
 }
 
-/// Answers one client so.
+/// Answers one client with this text.
 fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
     std::fs::create_dir_all(state).unwrap();
     let _ = std::fs::remove_file(state.join("control.sock"));
@@ -167,17 +167,17 @@ fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> 
 fn a_server_that_hangs_up_or_refuses() {
     let place = Place::new("state");
     let cases = [
-        ("status", "", "the server hung up before it had answered"),
-        ("status", "{\"phase\":", "the server's answer makes no sense"),
+        ("status", "", "the server closed the control socket without an answer"),
+        ("status", "{\"phase\":", "malformed answer of the server"),
         (
             "status",
             "{\"error\":\"this server answers user 7 only\"}\n",
-            "the server says: this server answers user 7 only",
+            "the server reports: this server answers user 7 only",
         ),
         (
             "watch",
             "{\"error\":\"this server answers user 7 only\"}\n",
-            "the server says: this server answers user 7 only",
+            "the server reports: this server answers user 7 only",
         ),
     ];
     for (command, answer, says) in cases {
@@ -186,11 +186,11 @@ fn a_server_that_hangs_up_or_refuses() {
         server.join().unwrap();
     }
     let server = answering(&place.state, "");
-    refused(&place.export(), "the server's answer was cut off");
+    refused(&place.export(), "incomplete answer of the server");
     server.join().unwrap();
 }
 
-/// Stores of other formats, whole and damaged ones.
+/// Stores of other formats, intact and damaged.
 #[test]
 fn a_store_that_cannot_be_read() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
@@ -198,7 +198,7 @@ fn a_store_that_cannot_be_read() {
     std::fs::create_dir(&place.state).unwrap();
     let file = place.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
-    let says = "it has format 3, and this version reads format 5";
+    let says = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
         refused(&place.run(&[command]), says);
     }
@@ -208,13 +208,13 @@ fn a_store_that_cannot_be_read() {
     refused(&place.run(&["status"]), "campaign.redb");
 }
 
-/// Asked by somebody who may not.
+/// A user without rights runs the commands.
 #[test]
 fn what_others_may_not_read() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
     let place = Place::kept("state");
-    // Permissions mean nothing to root, who may become somebody to whom they do.
+    // Permissions do not restrict root, who switches to a user whom they restrict.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
     copied(&program);
@@ -237,7 +237,7 @@ fn what_others_may_not_read() {
         }
         mode(&path, usual);
     }
-    // Nor may they ask a server.
+    // Such users may not ask a server either.
     let listener = UnixListener::bind(place.state.join("control.sock")).unwrap();
     mode(&place.state.join("control.sock"), 0);
     for command in [&["status"][..], &["watch"], &["export", "--out", &out]] {
@@ -262,7 +262,8 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// What cannot be looked into holds keys, perhaps: nobody is told to do without. And no file is named that never was.
+/// A directory that cannot be searched may hold keys: the message must not suggest plaintext, nor name a file
+/// that never existed.
 #[test]
 fn a_directory_that_cannot_be_looked_into() {
     let place = Place::kept("state");
@@ -282,14 +283,14 @@ fn a_directory_that_cannot_be_looked_into() {
     std::fs::remove_dir_all(&place.state).unwrap();
     std::fs::write(&place.state, b"a file").unwrap();
     refused(&place.run(&["serve"]), "state/keys: Not a directory");
-    // Where there is nothing it is said what to do.
+    // If nothing is there the message names the remedy.
     std::fs::remove_file(&place.state).unwrap();
     let output = place.run(&["serve"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
 }
 
-/// A server has to make files: one that cannot says so before anybody is let in.
+/// A server that cannot create files reports it before it listens.
 #[test]
 fn a_directory_in_which_nothing_can_be_made() {
     let place = Place::kept("state");
@@ -300,17 +301,17 @@ fn a_directory_in_which_nothing_can_be_made() {
     set_mode(&place.state, 0o555);
     let before = names();
     let output = place.run_by_another(&["serve"]);
-    refused(&output, "no file can be made here");
+    refused(&output, "cannot create files here");
     assert!(
         String::from_utf8_lossy(&output.stderr)
-            .contains("state: no file can be made here: Permission denied")
+            .contains("state: cannot create files here: Permission denied")
     );
     set_mode(&place.state, 0o777);
     assert_eq!(names(), before);
     sound(&place);
 }
 
-/// Who has no business there does not even see what is there.
+/// Other users cannot list the state directory.
 #[test]
 fn a_directory_that_a_server_makes_is_its_own() {
     let place = Place::new("new/state");
@@ -320,27 +321,27 @@ fn a_directory_that_a_server_makes_is_its_own() {
     assert_eq!(mode(&place.state), 0o700);
     assert!(!place.state.join("probe").exists());
     ended(server, "-INT");
-    // One that was there is its owner's affair.
+    // The mode of an existing directory is kept.
     set_mode(&place.state, 0o750);
     ended(place.served().0, "-INT");
     assert_eq!(mode(&place.state), 0o750);
 }
 
-/// Nobody is told that it listens before it can go on, and from where.
+/// The line about listening is printed once the campaign is resumed, and says from where.
 #[test]
 fn a_server_says_that_it_listens_when_it_has_the_campaign() {
     let place = Place::kept("state");
     let (server, line) = place.served();
     assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
-    assert!(line.ends_with(", going on with round 3 of 4\n"), "{line}");
+    assert!(line.ends_with(", resuming with round 3 of 4\n"), "{line}");
     ended(server, "-INT");
-    // Heads are left to fit.
+    // Heads remain to be fitted.
     go_on(&place.state, true, &[5, 5]);
     let (server, line) = place.served();
-    assert!(line.ends_with(", going on after round 4 of 4: heads are fitted\n"), "{line}");
+    assert!(line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{line}");
     ended(server, "-INT");
     let place = Place::kept("state");
-    // Nothing is said before a refusal.
+    // Nothing is printed before a refusal.
     let key = place.state.join("round.key");
     let kept = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
@@ -353,7 +354,7 @@ fn a_server_says_that_it_listens_when_it_has_the_campaign() {
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
-/// A server that was stopped, or waits for a disk that is gone: it takes connections, and says nothing.
+/// A suspended server, or one that waits for its disk, accepts connections and does not answer.
 #[test]
 fn a_server_that_does_not_answer() {
     let place = Place::kept("state");
@@ -365,7 +366,7 @@ fn a_server_that_does_not_answer() {
             let place = &place;
             scope.spawn(move || {
                 let began = Instant::now();
-                refused(&place.run(command), "the server that runs here does not answer");
+                refused(&place.run(command), "the running server has not answered");
                 let took = began.elapsed();
                 assert!((9..30).contains(&took.as_secs()), "{command:?}: {took:?}");
             });
@@ -374,14 +375,14 @@ fn a_server_that_does_not_answer() {
     assert!(!Path::new(&out).exists());
 }
 
-/// Who watches hears how it ended: orderly, or not.
+/// A watcher reports whether the server shut down cleanly.
 #[test]
 fn a_watcher_hears_of_a_server_that_is_gone() {
-    for (signal, code, says) in [("-KILL", 1, "the server is gone"), ("-INT", 0, "")] {
+    for (signal, code, says) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
         let place = Place::kept("state");
         let (server, _) = place.served();
         let mut watch = place.spawn("watch");
-        // Longer than it takes to be heard.
+        // Long enough to be accepted.
         std::thread::sleep(Duration::from_millis(700));
         assert!(watch.try_wait().unwrap().is_none(), "it watches");
         ended(server, signal);

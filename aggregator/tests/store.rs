@@ -1,4 +1,5 @@
-//! What is written comes back; anything else in its place is a typed error, never a panic, never "nothing".
+//! Store: records are read back; anything else in their place is a typed error, never a panic, never an empty
+//! store.
 
 use std::path::Path;
 
@@ -67,7 +68,7 @@ fn what_is_written_comes_back() {
     assert_eq!((stored.excluded.as_slice(), stored.next_journal_line, stored.clock), (&[5][..], 2, 33));
     assert_eq!(stored.deadline, Some(Waits { deadline: Some(90), wanting: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
-    // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
+    // A device that was excluded and counts after all; a new checkpoint, which ends the round.
     let mut store = Store::open(directory.path(), SysRng).unwrap();
     store.apply(&[counted(7, 2, 5)]).unwrap();
     assert!(store.load().unwrap().unwrap().excluded.is_empty());
@@ -79,7 +80,7 @@ fn what_is_written_comes_back() {
     );
     assert_eq!(now.clock, 33, "it does not go back with the round");
     assert_eq!(store.journal(1).unwrap(), ["[]"]);
-    // Another campaign: what happened has happened.
+    // A new campaign keeps the journal.
     store.begin(1, "seed = 2\n").unwrap();
     let now = store.load().unwrap().unwrap();
     assert_eq!((now.campaign, now.checkpoint, now.next_journal_line), (1, None, 2));
@@ -88,7 +89,7 @@ fn what_is_written_comes_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Torn, flipped, overwritten: the error says so, or it was a place that nothing was in.
+    /// Truncated, flipped and overwritten bytes: an error, or the bytes were unused.
     #[test]
     fn damage_is_an_error_or_nothing(
         at in any::<prop::sample::Index>(), bit in 0u8..8, how in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
@@ -98,7 +99,7 @@ proptest! {
         let path = directory.path().join(FILE);
         let whole = std::fs::read(&path).unwrap();
         let mut bytes = whole.clone();
-        // Most of the file is empty.
+        // Most of the file is unused.
         let used: Vec<usize> = (0..whole.len()).filter(|place| whole[*place] != 0).collect();
         match how {
             0 => bytes.truncate(at.index(whole.len())),
@@ -117,7 +118,8 @@ proptest! {
         }
     }
 
-    /// Cuts and faults at any write: afterwards it is what was applied, and at most the one that was in the air.
+    /// Power cuts and faults at any write: afterwards the store holds what was applied, and at most the
+    /// interrupted call.
     #[test]
     fn an_application_is_whole_or_not_at_all(
         seed in any::<u64>(), faults in prop::collection::vec((0u32..60, any::<bool>()), 1..12), waits in any::<bool>(),
@@ -130,7 +132,7 @@ proptest! {
             let lines = store.load().unwrap().unwrap().next_journal_line;
             prop_assert!(lines == sure || lines == sure + 2, "{} {}", lines, sure);
             sure = lines;
-            // A sync that fails is the worse of the two: what it was for is seen, and is not there.
+            // A failed sync is worse than a failed write: the data are visible and not on disk.
             disk.fail(if syncs { Faults::Sync(after / 8) } else { Faults::After(after) });
             for _ in 0..4 {
                 let line = |number| Record::JournalEntry(number, "x".repeat(900));
@@ -151,7 +153,7 @@ proptest! {
     }
 }
 
-/// An operator makes room by moving the database away; a disk is unplugged, and there is nothing under its name, or something else.
+/// The database is moved away or its disk unplugged, and there is nothing under its name, or another file.
 #[test]
 fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
@@ -190,7 +192,7 @@ fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
     assert_eq!(read(scratch.path()).unwrap().unwrap().next_journal_line, 5);
 }
 
-/// A server that finds the rest of a campaign does not begin a new one in its place.
+/// A server that finds other files of a campaign does not begin a new one.
 #[test]
 fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
     let scratch = Scratch::new();
@@ -200,7 +202,7 @@ fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
     assert!(matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("round.key")), "{error}");
     std::fs::remove_file(scratch.path().join("round.key")).unwrap();
     std::fs::write(scratch.path().join("arrivals.jsonl"), "{}\n").unwrap();
-    // Nor does anybody who looks at it say that there never was one.
+    // Nor does a reader conclude that there never was one.
     for error in [Store::open(scratch.path(), SysRng).unwrap_err(), read(scratch.path()).unwrap_err()] {
         assert!(
             matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("arrivals.jsonl")),
@@ -212,7 +214,7 @@ fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
     Store::open(scratch.path(), SysRng).unwrap();
 }
 
-/// A database without a format that holds something is none of ours.
+/// A non-empty database without a format is refused.
 #[test]
 fn tables_without_a_format_are_damage() {
     let scratch = Scratch::new();
@@ -226,8 +228,8 @@ fn tables_without_a_format_are_damage() {
     }
 }
 
-/// A database that was not closed may be repaired when it is opened. That undoes what had not been synced: nothing that was, which is what
-/// a flipped bit looks like.
+/// A database that was not closed is repaired when it is opened. Repair rolls back unsynced transactions, never
+/// a synced one, although a flipped bit looks like the former.
 #[test]
 fn a_flipped_bit_after_a_crash_takes_nothing_back() {
     let (running, copy) = (Scratch::new(), Scratch::new());
@@ -258,7 +260,7 @@ fn a_flipped_bit_after_a_crash_takes_nothing_back() {
         }
     }
     println!("{refused} refused, {same} changed nothing");
-    // One bit of the file says which of the last two transactions was the last, and has no checksum.
+    // One bit of the file, without a checksum, selects the current one of the last two transactions.
     assert_eq!(back, [(9, 0)]);
     assert!(refused > 1000, "{refused} refused, {same} changed nothing");
 }
@@ -302,6 +304,6 @@ fn what_is_no_directory_or_of_another_version_is_said_with_its_path() {
     std::fs::write(directory.path().join("campaign.bin"), b"FEDSPAN1").unwrap();
     for error in [Store::open(directory.path(), SysRng).unwrap_err(), read(directory.path()).unwrap_err()] {
         assert!(matches!(error, StoreError::Version { found: 1, .. }), "{error}");
-        assert!(error.to_string().contains("campaign.bin: it has format 1"), "{error}");
+        assert!(error.to_string().contains("campaign.bin: format 1"), "{error}");
     }
 }

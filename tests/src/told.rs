@@ -97,7 +97,7 @@ pub fn examine(scenario: &Scenario, state: &Path, devices: usize, told: &Told) -
     let checkpoint = stored.and_then(|stored| stored.checkpoint).ok_or("nothing is stored")?;
     let bytes: Vec<u8> = checkpoint.state.iter().flat_map(|value| value.to_le_bytes()).collect();
     if representation != Some(&format!("{:08x}", crc32c(&bytes))) {
-        return Err("the stored representation is not that of the last commit".to_owned());
+        return Err("the stored representation differs from that of the last commit".to_owned());
     }
     Ok(Kept { amid, rounds, counted: counted.len() })
 }

@@ -33,13 +33,13 @@ pub enum FileError {
         error: std::io::Error,
     },
     /// The file exists and would be overwritten.
-    #[error("{}: it exists; move it away or choose another name", path.display())]
+    #[error("{}: already exists; move it away or choose another name", path.display())]
     Exists {
         /// Path of the file.
         path: PathBuf,
     },
     /// Users other than the owner have rights.
-    #[error("{0}: others may use it (mode {mode:04o}), and it holds secrets: chmod 600 {0}", path.display())]
+    #[error("{0}: mode {mode:04o} lets other users read secrets; run chmod 600 {0}", path.display())]
     Exposed {
         /// Path of the file.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum FileError {
         mode: u32,
     },
     /// The file belongs to another user.
-    #[error("{0}: it belongs to user {owner}, and this is user {user}: chown {user} {0}", path.display())]
+    #[error("{0}: owned by user {owner}, this process is user {user}; run chown {user} {0}", path.display())]
     Foreign {
         /// Path of the file.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum FileError {
         path: PathBuf,
     },
     /// The file is longer than allowed.
-    #[error("{}: longer than {most} bytes, the most there may be", path.display())]
+    #[error("{}: longer than {most} bytes, the most allowed", path.display())]
     TooLong {
         /// Path of the file.
         path: PathBuf,

@@ -85,8 +85,8 @@ enum FleetCommand {
     },
     /// Check that the state directory is consistent and fits the configuration. Changes nothing.
     #[command(
-        after_help = "Only where no server runs: a server looks at the same when it starts.\nExit codes: 0 sound, 1 not sound or \
-                      not readable, 2 the command line or the configuration is wrong."
+        after_help = "Only while no server runs; a server checks the same when it starts.\nExit codes: 0 sound, 1 faults or \
+                      unreadable, 2 the command line or the configuration is wrong."
     )]
     Check {
         /// The same configuration that `serve` was given.
@@ -95,7 +95,7 @@ enum FleetCommand {
     },
     /// Write the stored campaign for other programs: the model, the rounds, the privacy ledger, the journal.
     #[command(
-        after_help = "From the running server, which goes on meanwhile, or from its files. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
+        after_help = "From the running server, which continues meanwhile, or from its files. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
                       arrivals.jsonl and configuration.txt, all of them or nothing.\nExit codes: 0 written, 1 not, 2 the command \
                       line or the configuration is wrong."
     )]
@@ -223,7 +223,7 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     };
     let waiting = match runtime.block_on(async { interrupted() }) {
         Ok(waiting) => waiting,
-        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+        Err(error) => return complain(FAILED, &format!("cannot handle signals: {error}")),
     };
     runtime.spawn(async move {
         waiting.await;
@@ -241,7 +241,7 @@ fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
         // Installed before anything is printed, as a script may stop the server once it listens.
         let interrupted = match interrupted() {
             Ok(interrupted) => interrupted,
-            Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+            Err(error) => return complain(FAILED, &format!("cannot handle signals: {error}")),
         };
         match fedspan_adapters::cli::serve::serve(options, interrupted, |line| drop(print(line))).await {
             Ok(()) => ExitCode::SUCCESS,

@@ -55,7 +55,7 @@ impl<'a> JournalCheck<'a> {
         let Self { last, .. } = *self;
         if after < last {
             self.wrong
-                .push(format!("it goes on after exchange {after}, and exchange {last} was opened before"));
+                .push(format!("it resumes after round id {after}, but round id {last} was opened before"));
         }
         if after > last {
             self.skip_to(after);
@@ -71,10 +71,10 @@ impl<'a> JournalCheck<'a> {
     fn opened(&mut self, opened: &Opened) {
         let Self { last, .. } = *self;
         if opened.round <= last {
-            self.wrong.push(format!("exchange {} was opened after exchange {last}", opened.round));
+            self.wrong.push(format!("round id {} was opened after round id {last}", opened.round));
         }
         if opened.continues.is_some_and(|before| before != last) {
-            self.wrong.push(format!("exchange {} continues another one than the last", opened.round));
+            self.wrong.push(format!("round id {} does not continue the last round", opened.round));
         }
         (self.last, self.is_over) = (opened.round, false);
         if opened.continues.is_none() {
@@ -85,7 +85,7 @@ impl<'a> JournalCheck<'a> {
 
     fn counted(&mut self, answer: &Answered) {
         if answer.round > self.last || self.open.contains(&answer.device) {
-            self.wrong.push(format!("device {} counted again in exchange {}", answer.device, answer.round));
+            self.wrong.push(format!("device {} counted again in round id {}", answer.device, answer.round));
         }
         self.open.push(answer.device);
         self.unsure.remove(&self.last);
@@ -93,8 +93,10 @@ impl<'a> JournalCheck<'a> {
 
     fn committed(&mut self, committed: &'a Committed) {
         if committed.round != self.last || !self.has_counted(&committed.participants) {
-            self.wrong
-                .push(format!("exchange {} was committed with others than it counted", committed.round));
+            self.wrong.push(format!(
+                "round id {} was committed with other devices than it counted",
+                committed.round
+            ));
         }
         self.commits.push(committed);
         self.open.clear();
@@ -152,9 +154,11 @@ impl<'a> JournalCheck<'a> {
         let named = named.join(", ");
         match (self.gaps.len(), self.gaps.first_key_value()) {
             (0, _) => None,
-            (1, Some((first, last))) if first == last => Some(format!("a gap of round {named} (not kept)")),
-            (1, _) => Some(format!("a gap of rounds {named} (not kept)")),
-            _ => Some(format!("gaps of rounds {named} (not kept)")),
+            (1, Some((first, last))) if first == last => {
+                Some(format!("a gap at round id {named} (not kept)"))
+            }
+            (1, _) => Some(format!("a gap at round ids {named} (not kept)")),
+            _ => Some(format!("gaps at round ids {named} (not kept)")),
         }
     }
 

@@ -15,7 +15,7 @@ use fedspan_engine::{DeviceId, Engine};
 use fedspan_files::regular;
 
 /// Remedy for a journal file that differs from the database.
-const ANEW: &str = "move it away; the next start writes it anew from the database";
+const ANEW: &str = "move it away; the next start rewrites it from the database";
 
 /// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,9 +41,7 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     let taken = with_stored_settings(fleet, &stored.configuration).and_then(|with_stored_settings| {
         if !with_stored_settings.kept.is_empty() {
             let settings = with_stored_settings.kept.join(", ");
-            found
-                .seen
-                .push(format!("settings that the campaign began with and the file does not say: {settings}"));
+            found.seen.push(format!("settings of the campaign that the file does not set: {settings}"));
         }
         let mut engine = with_stored_settings.fleet.engine();
         restore(&mut engine, &stored, &with_stored_settings.fleet.fingerprint()).map(|()| engine)
@@ -57,7 +55,7 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     let text = (0..).zip(&lines).map(|(place, (number, text))| {
         let first = lines.first().map_or(0, |(first, _)| *first);
         if *number != first + place {
-            return Err(format!("the journal has no line {}", first + place));
+            return Err(format!("the journal lacks line {}", first + place));
         }
         serde_json::from_str::<JournalEntry>(text)
             .map_err(|error| format!("line {number} of the journal: {error}"))
@@ -86,7 +84,7 @@ fn about(stored: &CampaignState) -> String {
     let Some(checkpoint) = checkpoint else { return format!("campaign {campaign}: no round was opened yet") };
     let open = match &checkpoint.open {
         Some(open) => format!(
-            "exchange {} is open among {} devices, with {} updates, which open and count",
+            "round id {} is open among {} devices, with {} updates, which decrypt and count",
             checkpoint.id.round,
             open.fleet.len(),
             updates.len()
@@ -108,18 +106,18 @@ impl CheckReport {
         let last = rounds.last();
         let exchange = last.map_or(0, |round| round.exchange);
         if stored.last_round().is_none_or(|id| id.round < exchange) && last.is_some() {
-            wrong(format!("round {exchange} was committed, and was never opened"));
+            wrong(format!("round id {exchange} was committed but never opened"));
         }
         let now = engine.map(|engine| sha256(engine.representation()));
         if now.zip(last).is_some_and(|(now, last)| now != last.representation) {
-            wrong(format!("the stored representation is not that of round {exchange}"));
+            wrong(format!("the stored representation differs from that of round id {exchange}"));
         }
         for round in rounds {
             if !round.participants.iter().all(|device| round.cohort.binary_search(device).is_ok()) {
-                wrong(format!("round {} counts devices that were not asked", round.exchange));
+                wrong(format!("round id {} counts devices that were not asked", round.exchange));
             }
         }
-        self.seen.push(format!("rounds: {}, the last is exchange {exchange}", rounds.len()));
+        self.seen.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
     }
 
     /// Checks the journal against rounds and campaign. `goes_on`: a journal is kept now; rounds without entries
@@ -145,7 +143,7 @@ impl CheckReport {
             let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
             let known = known.ok().and_then(|place| rounds.get(place));
             if known.is_none_or(|round| round.participants != committed.participants) {
-                wrong.push(format!("exchange {} is not what the rounds say of it", committed.round));
+                wrong.push(format!("round id {} differs from the committed round", committed.round));
             }
         }
         let told: BTreeSet<u32> = course.commits.iter().map(|committed| committed.round).collect();
@@ -154,14 +152,14 @@ impl CheckReport {
             let is_told =
                 told.contains(exchange) || goes_on && (*exchange > last || *exchange == last && now > last);
             if !is_told && !course.may_miss(*exchange) {
-                wrong.push(format!("exchange {exchange} was committed, and the journal does not say so"));
+                wrong.push(format!("round id {exchange} was committed but has no entry"));
             }
         }
         let counted: Vec<DeviceId> = stored.updates.iter().map(|(device, _)| *device).collect();
         if now > last && goes_on {
             wrong.push(format!(
-                "it ends in exchange {last}, and exchange {now} was opened since; if none was kept until now (journal = \
-                 false), the next start says so in it"
+                "it ends in round id {last}, but round id {now} was opened since; if no journal was kept until now (journal = \
+                 false), the next start records the gap"
             ));
         } else if now <= last
             && stored.open_round().is_some()
@@ -169,7 +167,7 @@ impl CheckReport {
         {
             let open = course.open.len();
             wrong.push(format!(
-                "exchange {last} has counted {open} devices, and {} updates are stored",
+                "round id {last} has counted {open} devices, but {} updates are stored",
                 counted.len()
             ));
         }
@@ -178,7 +176,7 @@ impl CheckReport {
         let is_last = rounds.last().zip(committed).is_none_or(|(round, told)| told.round >= round.exchange);
         let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
         if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
-            wrong.push("the stored representation is not that of the last commit".to_owned());
+            wrong.push("the stored representation differs from that of the last commit".to_owned());
         }
         self.faults.extend(wrong.into_iter().map(|what| format!("the journal: {what}")));
         let number = lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count();
@@ -193,7 +191,7 @@ impl CheckReport {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                return self.faults.push(format!("{name}: it is no text; {ANEW}"));
+                return self.faults.push(format!("{name}: not UTF-8; {ANEW}"));
             }
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
@@ -207,9 +205,9 @@ impl CheckReport {
             at.is_some_and(|written| written != line)
         });
         if let Some((number, _)) = differs {
-            self.faults.push(format!("{name}: line {} is not that of the database; {ANEW}", number + 1));
+            self.faults.push(format!("{name}: line {} differs from the database; {ANEW}", number + 1));
         } else if written > next {
-            self.faults.push(format!("{name}: {written} lines, and the database has {next}; {ANEW}"));
+            self.faults.push(format!("{name}: {written} lines, but the database has {next}; {ANEW}"));
         } else {
             let behind = match next - written {
                 0 => "all of them".to_owned(),

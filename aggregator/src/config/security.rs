@@ -41,7 +41,7 @@ impl Security {
         match self {
             Self::Keys { store, .. } if matches!(store.try_exists(), Ok(false)) => Err(format!(
                 "{}: no key store, so that no device could join. Either make one, `fedspan-aggregator keys add \
-                 DEVICE...` with the same --config; or let anybody in who can reach the port, for a bench: \
+                 DEVICE...` with the same --config; or, on a test bench, admit every device that can reach the port: \
                  `plaintext = true` in [listen]",
                 store.display()
             )),
@@ -87,7 +87,7 @@ pub(super) fn decide(
     match (plaintext, asked) {
         (Some(true), Some(key)) => Err(listen.problem(
             "plaintext",
-            format!("found true, but devices.{key} asks for keys: take one of the two out"),
+            format!("found true, but devices.{key} asks for keys: remove one of the two"),
         )),
         (Some(true), None) => Ok(Security::Plaintext),
         _ => Ok(Security::Keys { store: store.unwrap_or_else(|| state.join(STORE)), key_file }),

@@ -43,15 +43,15 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Joined => "joined",
-            Self::Left => "left",
-            Self::Refused => "refused",
-            Self::TurnedAway => "turned away",
-            Self::Declined => "declined",
+            Self::Joined => "device joined",
+            Self::Left => "device left",
+            Self::Refused => "device refused",
+            Self::TurnedAway => "device turned away",
+            Self::Declined => "round declined",
             Self::Rejected => "update rejected",
-            Self::CutOff => "cut off",
+            Self::CutOff => "device cut off",
             Self::AcceptFailed => "accept failed",
-            Self::Unchosen => "does not choose the ridge of its head",
+            Self::Unchosen => "device cannot choose the ridge of its head",
         })
     }
 }

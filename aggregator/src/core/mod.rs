@@ -204,7 +204,7 @@ impl ServerCore {
 
     fn log_suppressed(&mut self, now: Millis) {
         for (kind, lines) in self.log.drain_expired(now) {
-            tracing::warn!(lines, "left out of this log since the first of their minute: {kind}");
+            tracing::warn!(kind = %kind, lines, "similar messages suppressed in the last minute");
         }
     }
 
@@ -230,7 +230,7 @@ impl ServerCore {
             tracing::warn!(
                 device,
                 %from,
-                "does not choose the ridge of its head: it takes the published one (firmware without ridge-choice, fixed point, or samples seen once)"
+                "device cannot choose the ridge of its head and uses the published one (firmware without ridge-choice, fixed point, or samples seen once)"
             );
         }
         if kind.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
@@ -245,19 +245,19 @@ impl ServerCore {
                     self.peers.remove(&old);
                 }
                 if self.may_log(now, Kind::Joined) {
-                    tracing::info!(device, %from, "joined");
+                    tracing::info!(device, %from, "device joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
                 self.joined(now, device, privacy)
             }
             (PeerEventKind::Refused(refusal), device) => {
                 if self.may_log(now, Kind::Refused) {
-                    tracing::warn!(device, %from, "refused: {refusal}");
+                    tracing::warn!(device, %from, reason = %refusal, "device refused");
                 }
             }
             (PeerEventKind::TurnedAway, _) => {
                 if self.may_log(now, Kind::TurnedAway) {
-                    tracing::warn!(%from, "turned away: there is no place for one more device");
+                    tracing::warn!(%from, "device turned away: no free connection slot");
                 }
                 self.connections.turned_away += 1;
             }
@@ -280,7 +280,7 @@ impl ServerCore {
             }
             (PeerEventKind::Decline(decline), Some(device)) => {
                 if self.may_log(now, Kind::Declined) {
-                    tracing::warn!(device, %from, round = decline.id.round, "declined: {}", decline.reason);
+                    tracing::warn!(device, %from, round = decline.id.round, reason = %decline.reason, "round declined");
                 }
                 self.apply_event(now, Event::Declined(device, decline))
             }
@@ -305,7 +305,7 @@ impl ServerCore {
 
     fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: DisconnectReason) {
         if self.may_log(now, Kind::Left) {
-            tracing::info!(device, %from, ?gone, "left");
+            tracing::info!(device, %from, reason = ?gone, "device left");
         }
     }
 
@@ -349,10 +349,10 @@ impl ServerCore {
         self.durable.handle(self.clock.saturating_add(now.saturating_sub(self.paused_for)), event);
         let after = self.engine().counters();
         if after.ruined > before.ruined {
-            tracing::warn!("the updates of a round left no representation of full width; it is asked again");
+            tracing::warn!("averaged update is rank deficient; repeating the round");
         }
         if after.renamed > before.renamed {
-            tracing::warn!("devices have lost their answers to a round; it goes on under another number");
+            tracing::warn!("some devices lost their cached update; the round continues under a new id");
         }
         // Every opened round has its own quota.
         self.quota.follow(self.engine().open_round().map(|round| round.opening.id));
@@ -375,7 +375,7 @@ impl ServerCore {
             };
             if let Some(stall) = self.write_stall.take() {
                 self.paused_for = self.paused_for.saturating_add(now.saturating_sub(stall.since));
-                tracing::info!("the store can be written again");
+                tracing::info!("store can be written again");
             }
             if let Some(journal) = &mut self.journal {
                 journal.append(&lines);
@@ -416,7 +416,7 @@ impl ServerCore {
         let since = self.write_stall.map_or(now, |stall| stall.since);
         let again = Stall { since, retry_at: now.saturating_add(WRITE_RETRY) };
         if self.write_stall.replace(again).is_none() {
-            tracing::error!(%error, "nothing is acknowledged until this can be written; trying every second");
+            tracing::error!(%error, "store cannot be written and nothing is acknowledged; retrying every second");
             self.stalls += 1;
         }
         self.publish_status();
@@ -441,7 +441,7 @@ impl ServerCore {
                 if let Some(journal) = &mut self.journal {
                     journal.flush();
                 }
-                tracing::info!("finished; new devices may still fit their heads");
+                tracing::info!("campaign finished; new devices may still fit their heads");
             }
             Action::Failed(failure) => {
                 self.failure = Some(failure);
@@ -462,7 +462,7 @@ impl ServerCore {
     /// Ends the grace of replaced keys, as `end` decides.
     fn expire_replaced_keys(&self, end: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>) {
         if let Some(Err(error)) = self.key_store.as_ref().map(end) {
-            tracing::error!("keys that were replaced: {error}");
+            tracing::error!(%error, "replaced keys cannot be revoked");
         }
     }
 
@@ -481,7 +481,7 @@ impl ServerCore {
             && self.may_log(now, Kind::Rejected)
         {
             let from = self.peer(device).map(|known| tracing::field::display(&known.from));
-            tracing::warn!(device, from, round = ack.id.round, "update rejected: {reason}");
+            tracing::warn!(device, from, round = ack.id.round, reason = %reason, "update rejected");
         }
     }
 
@@ -492,7 +492,7 @@ impl ServerCore {
             let from = known.from.clone();
             self.connections.congested += 1;
             if self.may_log(now, Kind::CutOff) {
-                tracing::warn!(device, %from, "left: it does not take what is sent to it");
+                tracing::warn!(device, %from, "device cut off: command queue full");
             }
             self.cut_off(device);
         }
@@ -514,7 +514,7 @@ impl ServerCore {
 
     fn cut_off_over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
         if self.may_log(now, Kind::CutOff) {
-            tracing::warn!(device, %from, "left: it sends update after update");
+            tracing::warn!(device, %from, "device cut off: update quota exceeded");
         }
         self.connections.over_quota += 1;
         self.cut_off(device);

@@ -26,13 +26,22 @@ impl ServerCore {
             }
             _ => ("other", 0),
         };
-        tracing::info!(phase = label, round = number, participants = record.participants.len(), "committed");
+        tracing::info!(
+            phase = label,
+            round = number,
+            participants = record.participants.len(),
+            "round committed"
+        );
         if let Some(wanted) = record.short_of {
             let answers = record.participants.len();
-            tracing::warn!(answers, wanted, "closed with fewer answers than it waited for");
+            tracing::warn!(answers, wanted, "round closed with fewer updates than its target");
         }
         if let (Some(change), true) = (record.change, record.ends_training && self.done < self.rounds) {
-            tracing::info!(round = self.done, change, "training ends: the representation moved little");
+            tracing::info!(
+                round = self.done,
+                change,
+                "training ends: the representation moved less than stop.change"
+            );
         }
         let mut line = serde_json::json!({
             "phase": label,
@@ -61,7 +70,7 @@ impl ServerCore {
         if devices == 0 {
             tracing::warn!(
                 ridge,
-                "no device has scored ridges (the client's feature ridge-choice does): final heads take the default"
+                "no device has scored ridges, which needs the client feature ridge-choice; final heads use the default"
             );
         } else {
             tracing::info!(ridge, devices, labels_per_class, "ridge of final heads chosen");
@@ -72,7 +81,7 @@ impl ServerCore {
                 ridge,
                 least,
                 most,
-                "the chosen ridge is an end of the grid, and a better one may be beyond: scale the features, or set final_ridge"
+                "the chosen ridge is at an end of the grid, a better one may lie beyond it; scale the features, or set final_ridge"
             );
         }
     }

@@ -65,7 +65,7 @@ impl ServerCore {
         }
         let counted = durable.engine().open_round().map_or(0, |round| round.participants.len());
         if counted > 0 {
-            tracing::info!(counted, "resuming in the middle of a round");
+            tracing::info!(counted, "resuming an open round");
         }
         let (status, _) = watch::channel(Status::default());
         let (round_feed_sender, _) = broadcast::channel(64);
@@ -75,7 +75,7 @@ impl ServerCore {
         let acceptor = match keys {
             None => {
                 tracing::warn!(
-                    "PLAINTEXT: frames are not encrypted, and every device is believed; for the bench only"
+                    "PLAINTEXT: frames are not encrypted and device identities are not verified; for test benches only"
                 );
                 Acceptor::plaintext(requirements, welcome)
             }
@@ -119,7 +119,7 @@ fn resumed_fleet(fleet: &Fleet, store: &Store) -> Result<Fleet, ResumeError> {
     let Resumed { fleet, kept } = with_stored_settings(fleet, &stored)?;
     if !kept.is_empty() {
         let settings = kept.join(", ");
-        tracing::info!(%settings, "going on under settings that the campaign began with and the file does not say");
+        tracing::info!(%settings, "resuming with stored settings that the file does not set");
     }
     Ok(fleet)
 }

@@ -43,7 +43,7 @@ fn text(state: &std::path::Path) -> String {
     )
 }
 
-/// A disk that is full when it is told to be.
+/// Storage that is full when told to be.
 #[derive(Clone, Debug, Default)]
 struct Disk(Arc<(InMemoryBackend, AtomicBool)>);
 
@@ -80,7 +80,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// Where the key of a round lies while these tests run.
+/// Key storage for these tests.
 #[derive(Clone, Default)]
 struct Slot(Arc<Mutex<Option<Vec<u8>>>>);
 
@@ -104,7 +104,8 @@ impl RoundKeyStorage for Slot {
     }
 }
 
-/// While the disk is full nothing is acknowledged, and it is said; when there is room what waited is done, once.
+/// While the disk is full nothing is acknowledged and the status says so; when there is room, pending updates
+/// are acknowledged once.
 #[test]
 fn a_full_disk_delays_acknowledgements() {
     let state = tempfile::tempdir().unwrap();
@@ -133,13 +134,13 @@ fn a_full_disk_delays_acknowledgements() {
     let acknowledged =
         |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
     assert!(acknowledged(commands.try_recv()) && commands.try_recv().is_none());
-    // And the round goes on.
+    // The round continues.
     take(&mut host, 1, update(&round));
     assert_eq!(opened(&mut others).len(), 2);
     assert_eq!(host.status().updates.counted, 2);
 }
 
-/// Who waited to be heard while the disk was full is not late for it, and what was said again and again is answered once.
+/// A device whose update waited during a write stall is not late, and copies of the update are answered once.
 #[test]
 fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
     let state = tempfile::tempdir().unwrap();
@@ -162,7 +163,7 @@ fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
         host.tick(second * 1_000).unwrap();
     }
     disk.fills(false);
-    // As soon as there is room, and before what waited is heard, the server looks at the time.
+    // When there is room the timer fires before the waiting events are handled.
     host.tick(200_000).unwrap();
     assert!(!host.is_stalled());
     assert_eq!(host.wake(), Some(230_000), "the deadline is as far away as it was");
@@ -179,7 +180,7 @@ fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
     assert_eq!(acknowledged, 1);
 }
 
-/// Two devices have joined, and training is over.
+/// Lets two devices join and finishes training.
 fn trained(host: &mut ServerCore) -> Vec<Receiver<Command>> {
     let boxes = [command_queue(64), command_queue(64)];
     let (senders, mut heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
@@ -209,7 +210,7 @@ fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> Pe
     PeerEvent { peer, from, key: key.cloned(), kind: what, traffic: Default::default() }
 }
 
-/// An update of zeros.
+/// Makes an update of zeros.
 fn update(opening: &Opening) -> PeerEventKind {
     PeerEventKind::Update(Box::new(Update {
         id: opening.id,
@@ -224,7 +225,7 @@ fn unzip<A, B>([a, b, c]: [(A, B); 3]) -> ([A; 3], [B; 3]) {
     ([a.0, b.0, c.0], [a.1, b.1, c.1])
 }
 
-/// Nobody will send anything more.
+/// Returns true if the queue is empty and closed.
 fn is_over(commands: &mut Receiver<Command>) -> bool {
     opened(commands);
     commands.is_closed()
@@ -240,7 +241,7 @@ fn opened(heard: &mut Receiver<Command>) -> Vec<Arc<Opening>> {
     opened
 }
 
-/// Nothing is sent back that would slow it down: the journal must not grow with what it says.
+/// The journal must not grow with repeated declines, which nothing slows down.
 #[test]
 fn a_device_that_declines_again_and_again_is_journalled_once() {
     let state = tempfile::tempdir().unwrap();
@@ -264,14 +265,13 @@ fn a_device_that_declines_again_and_again_is_journalled_once() {
     assert_eq!(host.status().updates.declined, 150);
 }
 
-/// It is the last that the round waits for. That it is gone closes the round: what follows from it is done like
-/// anything else.
+/// Cutting off the last awaited device closes the round, and the actions that follow are performed as well.
 #[test]
 fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let (honest, mut heard) = command_queue(16);
-    // Room for one opening, which it does not take.
+    // Room for one opening, which is not taken.
     let (mute, _unread) = command_queue(1);
     take(&mut host, 0, PeerEventKind::Hello(0, Privacy::None, honest));
     take(&mut host, 1, PeerEventKind::Hello(1, Privacy::None, mute));
@@ -287,7 +287,7 @@ fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one
     assert_eq!(host.status().connections.congested, 1);
 }
 
-/// That it has gone is what the host hears of it next: nobody has to wait for what it does not take.
+/// A session that has ended is not cut off for a full queue: its `Gone` event comes next.
 #[test]
 fn a_device_that_has_just_gone_is_not_one_that_takes_nothing() {
     let state = tempfile::tempdir().unwrap();
@@ -307,7 +307,7 @@ fn a_device_that_has_just_gone_is_not_one_that_takes_nothing() {
     assert_eq!(host.done, 1, "its update counts");
 }
 
-/// `revoke` has returned, and then the host comes to what was waiting for it.
+/// Keys are revoked while events under them wait in the inbox.
 #[test]
 fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
     for waiting in ["hello", "hello again", "update", "decline"] {
@@ -339,7 +339,7 @@ fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
             assert!(is_over(&mut gone), "{waiting}: its connection ends");
             assert_eq!(host.status().connected, 1, "{waiting}");
         }
-        // What it said before still ends as everything does; nobody else is disturbed.
+        // The session still ends as usual, and other devices are not disturbed.
         take_under(&mut host, peer, Some(&keys[1]), PeerEventKind::Gone(DisconnectReason::Revoked));
         take_under(&mut host, 0, Some(&keys[0]), update(&round));
         let status = host.status();
@@ -350,7 +350,7 @@ fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
     }
 }
 
-/// What is written, by a subscriber of this thread.
+/// Log lines captured by a subscriber of this thread.
 #[derive(Clone, Debug, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -365,7 +365,7 @@ impl std::io::Write for Written {
     }
 }
 
-/// Each costs a peer a few bytes; a disk is finite.
+/// Each line costs a peer a few bytes, so the log must stay bounded.
 #[test]
 fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_out() {
     let state = tempfile::tempdir().unwrap();
@@ -400,7 +400,7 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
     assert_eq!((status.connections.refused, status.updates.declined), (hellos, hellos));
 }
 
-/// What does not count there ends no round, so that nothing else would stop it.
+/// Updates do not end a round of heads, so only the quota limits them.
 #[test]
 fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
     let state = tempfile::tempdir().unwrap();
@@ -437,7 +437,7 @@ fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
     assert!(lines < 5 * host.quota.most as usize, "{lines} lines");
 }
 
-/// Sensors that saturate for a while, on all devices: each round is asked again, and each has a quota.
+/// Sensors of all devices saturate for a while: the round is repeated, and each repetition has its own quota.
 #[test]
 fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
     let state = tempfile::tempdir().unwrap();
@@ -468,8 +468,8 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
     assert_eq!(host.done, 1);
 }
 
-/// A network that holds everything back, and then delivers it at once: hellos, each with an update that comes before the round
-/// was opened anew. None of them can count; the one after the last opening must.
+/// A network delivers delayed traffic at once: hellos, each with an update sent before the round was reopened.
+/// None of these can count; the update after the last opening must.
 #[test]
 fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
     let state = tempfile::tempdir().unwrap();
@@ -489,14 +489,15 @@ fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
     take(&mut host, 1, update(&round));
     let status = host.status();
     assert_eq!((host.done, status.updates.counted, status.connections.over_quota), (1, 2, 0));
-    // What is unread for another reason is answered, and has a quota.
+    // Updates that are not decoded for another reason are answered, and have a quota.
     for _ in 0..=host.quota.most {
         take(&mut host, 1, PeerEventKind::UnreadUpdate(round.id));
     }
     assert_eq!(host.status().connections.over_quota, 1);
 }
 
-/// The same, and the round has closed meanwhile: who is cut off for what came late comes back, and counts.
+/// The round has closed meanwhile: a device that is cut off for late updates reconnects, and its next update
+/// counts.
 #[test]
 fn late_updates_do_not_cost_a_device_the_next_round() {
     let state = tempfile::tempdir().unwrap();

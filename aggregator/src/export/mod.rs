@@ -30,7 +30,7 @@ pub enum ExportError {
         path: PathBuf,
     },
     /// The target exists.
-    #[error("{}: it is there already, and nothing is written over", path.display())]
+    #[error("{}: already exists; refusing to overwrite it", path.display())]
     Exists {
         /// Path of the target.
         path: PathBuf,

@@ -112,7 +112,7 @@ impl Journal {
     }
 
     fn fail(&mut self, error: &std::io::Error) {
-        tracing::warn!(path = %self.path.display(), %error, "the journal ends here; the campaign goes on");
+        tracing::warn!(path = %self.path.display(), %error, "journal cannot be written and ends here; the campaign continues");
         self.file = None;
         self.give_up();
     }

@@ -30,7 +30,7 @@ pub enum Corruption {
         extra: usize,
     },
     /// The checksum does not match.
-    #[error("corrupted: CRC-32C {computed:08x}, the file says {stored:08x}; restore it from a backup")]
+    #[error("corrupted: CRC-32C {computed:08x}, stored {stored:08x}; restore it from a backup")]
     Corrupted {
         /// CRC-32C stored in the file.
         stored: u32,
@@ -52,19 +52,19 @@ pub enum Corruption {
         lanes: u32,
     },
     /// The length of the rows is not a multiple of a row's.
-    #[error("contents of {length} bytes, which is no number of rows")]
+    #[error("contents of {length} bytes, which is not a number of rows")]
     Length {
         /// Length in bytes.
         length: usize,
     },
     /// The authentication tag does not verify although the checksum matches.
-    #[error("the {} is wrong, or somebody has changed the file on purpose", if *.passphrase { "passphrase" } else { "key file" })]
+    #[error("wrong {}, or the file was tampered with", if *.passphrase { "passphrase" } else { "key file" })]
     Secret {
         /// Whether the store opens with a passphrase; with a key file otherwise.
         passphrase: bool,
     },
     /// The content is authentic but not valid in this version.
-    #[error("row {row} is not one of this version")]
+    #[error("row {row} is invalid in this version")]
     Row {
         /// Number of the row, from 0.
         row: usize,

@@ -7,7 +7,7 @@ use fedspan_engine::DeviceId;
 #[non_exhaustive]
 pub enum KeyError {
     /// The device has an accepted key already.
-    #[error("device {device} has a key already, epoch {epoch}; rotate gives it a new one")]
+    #[error("device {device} already has a key, epoch {epoch}; use rotate to replace it")]
     Exists {
         /// Device number.
         device: DeviceId,
@@ -15,13 +15,15 @@ pub enum KeyError {
         epoch: u16,
     },
     /// The device has never had a key.
-    #[error("device {device} has no key; add gives it one")]
+    #[error("device {device} has no key; use add to give it one")]
     Unknown {
         /// Device number.
         device: DeviceId,
     },
     /// The device's keys were revoked.
-    #[error("device {device} was revoked, its last key was epoch {epoch}; add --again gives it a new key")]
+    #[error(
+        "device {device} was revoked, its last key was epoch {epoch}; use add --again to give it a new key"
+    )]
     Revoked {
         /// Device number.
         device: DeviceId,
@@ -30,8 +32,8 @@ pub enum KeyError {
     },
     /// The grace of an earlier rotation has not ended.
     #[error(
-        "device {device} is still rotating to epoch {epoch}, until a round closes; a key that must go at once is \
-         revoked, then added again"
+        "device {device} is still rotating to epoch {epoch}, until a round closes; to replace a key at once, revoke \
+         it and add the device again"
     )]
     Rotating {
         /// Device number.
@@ -40,7 +42,7 @@ pub enum KeyError {
         epoch: u16,
     },
     /// The device has used all epochs.
-    #[error("device {device} has had {} keys, the most there are; give it another number", u32::from(u16::MAX) + 1)]
+    #[error("device {device} has used all {} epochs; give the device another number", u32::from(u16::MAX) + 1)]
     UsedUp {
         /// Device number.
         device: DeviceId,
@@ -52,7 +54,7 @@ pub enum KeyError {
         device: DeviceId,
     },
     /// The table is full.
-    #[error("{devices} devices would have keys, at most {most} may")]
+    #[error("{devices} devices would have keys, allowed: at most {most}")]
     Full {
         /// Number of devices that the table would hold.
         devices: usize,
@@ -60,9 +62,9 @@ pub enum KeyError {
         most: usize,
     },
     /// The operation names no device, or `--all` selects none.
-    #[error("no device to do this for")]
+    #[error("no device selected")]
     NoDevices,
     /// The source of randomness failed.
-    #[error("no randomness to make a key from")]
+    #[error("the source of randomness failed: no key can be made")]
     NoEntropy,
 }

@@ -27,7 +27,7 @@ pub enum KeyStoreError {
     #[error(transparent)]
     Refused(#[from] KeyError),
     /// The key store does not exist.
-    #[error("{}: no key store; `keys add` makes one", path.display())]
+    #[error("{}: no key store; create one with `keys add`", path.display())]
     Missing {
         /// Path of the missing file.
         path: PathBuf,
@@ -55,13 +55,15 @@ pub enum KeyStoreError {
         passphrase: bool,
     },
     /// The passphrase of a new store is too short.
-    #[error("a passphrase of {bytes} bytes, a new key store wants {PASSPHRASE_MIN} or more")]
+    #[error("found a passphrase of {bytes} bytes, allowed for a new key store: {PASSPHRASE_MIN} or more")]
     ShortPassphrase {
         /// Length of the passphrase in bytes.
         bytes: usize,
     },
     /// The keys were revoked in memory, but the file could not be written.
-    #[error("withdrawn, but not written, so that they would be accepted again after a restart: {error}")]
+    #[error(
+        "keys were revoked in memory but the key store could not be saved, so a restart would accept them again; repeat the command: {error}"
+    )]
     Unwritten {
         /// Error of the write.
         error: Box<KeyStoreError>,

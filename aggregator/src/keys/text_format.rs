@@ -29,7 +29,7 @@ pub enum KeyTextError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The file does not exist.
-    #[error("{}: no such file; `keys export` writes one", path.display())]
+    #[error("{}: no such file; create it with `keys export`", path.display())]
     Missing {
         /// Path of the missing file.
         path: std::path::PathBuf,
@@ -69,9 +69,9 @@ impl LineMistake {
         match self {
             Self::Encoding => "not UTF-8",
             Self::Fields => "allowed: three fields, device epoch key",
-            Self::Device => "the first field is no device number",
-            Self::Epoch => "the second field is no epoch, 0 to 65535",
-            Self::Key => "the third field is no key of 64 hexadecimal digits",
+            Self::Device => "the first field is not a device number",
+            Self::Epoch => "the second field is not an epoch, 0 to 65535",
+            Self::Key => "the third field is not a key of 64 hexadecimal digits",
             Self::Twice => "an earlier line has this device",
         }
     }

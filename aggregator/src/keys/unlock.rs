@@ -87,7 +87,7 @@ pub enum UnlockError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The passphrase is empty or too long.
-    #[error("a passphrase of {bytes} bytes, allowed: 1 to {PASSPHRASE_MAX}")]
+    #[error("found a passphrase of {bytes} bytes, allowed: 1 to {PASSPHRASE_MAX}")]
     Passphrase {
         /// Length of the passphrase, in bytes.
         bytes: usize,
@@ -100,7 +100,7 @@ pub enum UnlockError {
     },
     /// The file does not hold a key.
     #[error(
-        "{}: {bytes} bytes, and a key file holds {KEY_FILE} random bytes or {} hexadecimal digits",
+        "{}: found {bytes} bytes, allowed for a key file: {KEY_FILE} random bytes or {} hexadecimal digits",
         path.display(), 2 * KEY_FILE
     )]
     KeyFile {

@@ -282,7 +282,7 @@ mod tests {
         drop(third);
         tokio::select! {
             biased;
-            () = second.evicted() => panic!("a device makes room for nobody"),
+            () = second.evicted() => panic!("a device was evicted"),
             () = std::future::ready(()) => {}
         }
     }

@@ -47,7 +47,7 @@ impl Control {
         match bound {
             Ok(listener) => Some(Self { listener, path }),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "no control socket");
+                tracing::warn!(path = %path.display(), %error, "control socket cannot be bound; status, watch, keys and export are not available");
                 None
             }
         }
@@ -198,7 +198,7 @@ async fn with_timeout<T>(work: impl Future<Output = std::io::Result<T>>) -> std:
 fn timed_out() -> std::io::Error {
     let seconds = REQUEST_TIMEOUT.as_secs();
     let what = format!(
-        "the server that runs here does not answer ({seconds} s): it is stopped, or waits for its disk"
+        "the running server has not answered within {seconds} s: it is suspended, or waits for its disk"
     );
     std::io::Error::new(std::io::ErrorKind::TimedOut, what)
 }

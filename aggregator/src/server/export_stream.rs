@@ -139,10 +139,10 @@ pub async fn fetch_export(directory: &Path) -> std::io::Result<Option<ExportedSt
 }
 
 fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
-    let cut = || "the server's answer was cut off".to_owned();
+    let cut = || "incomplete answer of the server: it stopped while sending".to_owned();
     let last = lines.pop().ok_or_else(cut)?;
     if let Ok(Last::Error { error }) = serde_json::from_str(&last) {
-        return Err(format!("the server says: {error}"));
+        return Err(format!("the server reports: {error}"));
     }
     if lines.is_empty() {
         return Err(cut());
@@ -150,19 +150,21 @@ fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
     let (digits, rounds) = match serde_json::from_str(&lines.remove(0)) {
         Ok(First::Campaign { version, campaign, rounds }) if version == VERSION => (campaign, rounds),
         Ok(First::Campaign { version, .. }) => {
-            return Err(format!("the server is version {version}, and this is version {VERSION}"));
+            return Err(format!(
+                "the server has version {version}, this program has {VERSION}; use the same version"
+            ));
         }
-        Ok(First::Error { error }) => return Err(format!("the server says: {error}")),
-        Err(_) => return Err("the server's answer makes no sense".to_owned()),
+        Ok(First::Error { error }) => return Err(format!("the server reports: {error}")),
+        Err(_) => return Err("malformed answer of the server".to_owned()),
     };
     match serde_json::from_str(&last) {
         Ok(Last::End { end }) if end == lines.len() => {}
         _ => return Err(cut()),
     }
-    let stored = decode_campaign(&digits).ok_or("the server's answer holds no campaign")?;
+    let stored = decode_campaign(&digits).ok_or("malformed answer of the server: no campaign")?;
     let rounds: Result<Vec<CommittedRound>, _> =
         lines.drain(..rounds.min(lines.len())).map(|line| serde_json::from_str(&line)).collect();
-    let rounds = rounds.map_err(|error| format!("a round in the server's answer: {error}"))?;
+    let rounds = rounds.map_err(|error| format!("malformed answer of the server: a round: {error}"))?;
     Ok(ExportedState { stored, rounds, lines })
 }
 

@@ -145,7 +145,7 @@ fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, S
     let probe = store.directory().join(PROBE);
     match std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe)) {
         Err(error) if !matches!(error.kind(), StorageFull | QuotaExceeded) => {
-            let error = std::io::Error::new(error.kind(), format!("no file can be made here: {error}"));
+            let error = std::io::Error::new(error.kind(), format!("cannot create files here: {error}"));
             Err(StoreError::Io { path: store.directory().to_owned(), error })
         }
         _ => Ok(store),
@@ -244,7 +244,7 @@ impl<L: Listener> Server<L> {
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
         if let Some(advice) = core.advice() {
-            tracing::warn!("{advice}");
+            tracing::warn!(advice, "configuration advice");
         }
         let result = loop {
             let wake = core.wake();

@@ -34,13 +34,13 @@ pub(super) async fn serial(path: String, baud: u32, peer_ids: PeerIds, context: 
         match SerialPort::open(&path, baud) {
             Ok(port) => {
                 missing = false;
-                tracing::info!(port = path, baud, "serial port is open");
+                tracing::info!(port = path, baud, "serial port opened");
                 stream(&path, port, &peer_ids, &context).await;
-                tracing::warn!(port = path, "serial port is gone");
+                tracing::warn!(port = path, "serial port closed");
             }
             Err(error) if !missing => {
                 missing = true;
-                tracing::warn!(port = path, %error, "serial port cannot be opened; it is tried every second");
+                tracing::warn!(port = path, %error, "serial port cannot be opened; retrying every second");
             }
             Err(_) => {}
         }
@@ -62,7 +62,7 @@ pub(super) async fn stream(
     loop {
         let number = peer_ids.next();
         let reason = peer::on_line(number, Arc::clone(&own), &mut stream, context.clone()).await;
-        tracing::debug!(peer = number, line = name, ?reason, "conversation ended");
+        tracing::debug!(peer = number, link = name, ?reason, "session ended");
         if reason == DisconnectReason::Closed || context.inbox.is_closed() {
             return;
         }

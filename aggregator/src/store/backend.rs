@@ -49,7 +49,7 @@ impl Backend {
         if self.identity()? == self.opened.get() {
             return Ok(());
         }
-        Err(std::io::Error::other("another file than the one that was opened is here"))
+        Err(std::io::Error::other("the file was replaced after it was opened"))
     }
 
     fn identity(&self) -> std::io::Result<Option<(u64, u64)>> {

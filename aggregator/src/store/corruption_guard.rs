@@ -32,5 +32,5 @@ pub(super) fn catch_corruption<T>(
     let before = QUIET.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
-    done.unwrap_or_else(|_| Err(DatabaseError::Damaged("its pages make no sense".to_owned())))
+    done.unwrap_or_else(|_| Err(DatabaseError::Damaged("corrupt pages".to_owned())))
 }

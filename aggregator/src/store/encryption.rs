@@ -117,11 +117,11 @@ impl UpdateCipher {
         match Self::read_key(self.storage.as_ref())? {
             Some((of, cipher)) if of == round => Ok(UpdateDecryptor { round, cipher }),
             Some((RoundId { round: number, stage }, _)) => Err(DatabaseError::Key(format!(
-                "it is the key of round {number}, stage {stage}, and updates of round {}, stage {} are stored",
+                "key of round {number}, stage {stage}, but updates of round {}, stage {} are stored",
                 round.round, round.stage
             ))),
             None => Err(DatabaseError::Key(format!(
-                "it is missing or damaged, and updates of round {}, stage {} are stored that nothing else opens",
+                "missing or damaged, although updates of round {}, stage {} are stored, which only this key decrypts",
                 round.round, round.stage
             ))),
         }
@@ -159,7 +159,7 @@ impl UpdateDecryptor {
             Some(text)
         });
         let what =
-            || DatabaseError::Damaged(format!("the update of device {device} does not open under round.key"));
+            || DatabaseError::Damaged(format!("round.key does not decrypt the update of device {device}"));
         open_database.ok_or_else(what)
     }
 }

@@ -23,8 +23,8 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Another version wrote the database.
-    #[error("{}: it has format {found}, and this version reads format {expected}; finish the campaign with the version that began it, or move \
-             it away to start a new one", path.display())]
+    #[error("{}: format {found}, this version reads format {expected}; finish the campaign with the version that began it, or move \
+             the file away to start a new one", path.display())]
     Version {
         /// Path of the file.
         path: PathBuf,
@@ -34,7 +34,7 @@ pub enum StoreError {
         expected: u32,
     },
     /// The database is missing although other files of a campaign are there.
-    #[error("{}: it is missing, and {} of a campaign is here: put it back, or move that away, too, to start a new campaign", path.display(), beside.display())]
+    #[error("{}: missing, although {} of a campaign is here; restore the database, or move the other file away to start a new campaign", path.display(), beside.display())]
     Missing {
         /// Path of the missing database.
         path: PathBuf,
@@ -50,7 +50,7 @@ pub enum StoreError {
         what: String,
     },
     /// The source of randomness failed, so no update can be encrypted.
-    #[error("no randomness for the key of the stored updates")]
+    #[error("the source of randomness failed: no key for stored updates")]
     NoEntropy,
 }
 
@@ -95,13 +95,13 @@ impl DatabaseError {
                 StoreError::Damaged { path, what: format!("not a database of this version ({error})") }
             }
             Self::Database(redb::Error::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                StoreError::Damaged { path, what: "it ends too early".to_owned() }
+                StoreError::Damaged { path, what: "truncated".to_owned() }
             }
             Self::Database(redb::Error::Io(error)) => StoreError::Io { path, error },
             Self::Database(redb::Error::PreviousIo) => {
                 // The next write reopens the database.
                 let what =
-                    "a write has failed, and the server waits for its disk; try again when that takes writes";
+                    "a write has failed and the server waits for its disk; try again once it can be written";
                 StoreError::Io { path, error: std::io::Error::other(what) }
             }
             Self::Database(error) => StoreError::Damaged { path, what: error.to_string() },

@@ -101,7 +101,7 @@ impl Store {
         regular(&path).map_err(io(&path))?;
         match std::fs::metadata(&path) {
             Ok(about) if about.len() == 0 => {
-                return Err(StoreError::Damaged { path, what: "it is empty".to_owned() });
+                return Err(StoreError::Damaged { path, what: "the file is empty".to_owned() });
             }
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -150,13 +150,15 @@ impl Store {
         let open_database = catch_corruption(|| {
             let mut database = self.backend.open()?;
             if !database.check_integrity()? {
-                return Err(DatabaseError::Damaged("its checksums do not match".to_owned()));
+                return Err(DatabaseError::Damaged("checksums do not match".to_owned()));
             }
             tables::check_format(&database)?;
             let last = tables::last_transaction(&database)?;
             // The failed transaction may have been written in spite of the error.
             if self.last.is_some_and(|known| last != known && last != known.saturating_add(1)) {
-                return Err(DatabaseError::Damaged("it is not what this server has written last".to_owned()));
+                return Err(DatabaseError::Damaged(
+                    "not the database that this server wrote last".to_owned(),
+                ));
             }
             Ok((database, last))
         });
@@ -291,7 +293,9 @@ fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
             Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
         }
         if began.elapsed() > LOCK_TIMEOUT {
-            let error = std::io::Error::other("a check or an export is still reading this state directory");
+            let error = std::io::Error::other(
+                "a check or an export is still reading this state directory; try again when it has ended",
+            );
             return Err(StoreError::Io { path, error });
         }
         std::thread::sleep(LOCK_RETRY);

@@ -47,11 +47,11 @@ impl OfflineStore {
         let length = bytes.len() as u64;
         let opened = catch_corruption(|| {
             if length == 0 {
-                return Err(DatabaseError::Damaged("it is empty".to_owned()));
+                return Err(DatabaseError::Damaged("the file is empty".to_owned()));
             }
             let mut database = builder().create_with_backend(MemoryBackend(Mutex::new(bytes)))?;
             if !database.check_integrity()? {
-                return Err(DatabaseError::Damaged("its checksums do not match".to_owned()));
+                return Err(DatabaseError::Damaged("checksums do not match".to_owned()));
             }
             tables::check_format(&database)?;
             Ok(database)

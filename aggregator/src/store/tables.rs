@@ -147,7 +147,7 @@ pub(super) fn apply(
                 }
                 Record::Round(round) => {
                     let line = serde_json::to_string(round).map_err(|error| {
-                        DatabaseError::Damaged(format!("a round cannot be written down: {error}"))
+                        DatabaseError::Damaged(format!("a round cannot be serialised: {error}"))
                     })?;
                     rounds.insert(round.exchange, line.as_str())?;
                 }
@@ -179,7 +179,7 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
     let campaign = about.get("campaign")?.ok_or_else(|| missing("the campaign"))?;
     let configuration = about.get("configuration")?.ok_or_else(|| missing("the configuration"))?;
     let configuration = String::from_utf8(configuration.value().to_vec())
-        .map_err(|_| DatabaseError::Damaged("the configuration is no text".to_owned()))?;
+        .map_err(|_| DatabaseError::Damaged("the configuration is not UTF-8".to_owned()))?;
     let checkpoint = read.open_table(CHECKPOINT)?.get(())?;
     let checkpoint: Option<Checkpoint> =
         checkpoint.map(|bytes| decode("the checkpoint", bytes.value())).transpose()?;
@@ -199,7 +199,7 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
         round_aliases.push(RoundId { round, stage });
     }
     let deadline = read.open_table(WAITS)?.get(())?;
-    let deadline = deadline.map(|bytes| decode("how the open round waits", bytes.value())).transpose()?;
+    let deadline = deadline.map(|bytes| decode("the deadline", bytes.value())).transpose()?;
     let clock = about.get("clock")?.map_or(0, |bytes| number(bytes.value()));
     let campaign = number(campaign.value());
     let (updates, excluded) = (Vec::new(), Vec::new());
@@ -230,7 +230,8 @@ pub(super) fn load(
     for entry in read.open_table(UPDATES)?.iter()? {
         let (key, sealed) = entry?;
         let (round, stage, device) = key.value();
-        let other = || DatabaseError::Damaged(format!("an update of device {device} is of another round"));
+        let other =
+            || DatabaseError::Damaged(format!("an update of device {device} belongs to another round"));
         let id = open.filter(|open| *open == RoundId { round, stage }).ok_or_else(other)?;
         let decryptor = match &mut decryptor {
             Some(decryptor) => decryptor,
@@ -258,7 +259,7 @@ pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<CommittedRound>, Data
     for_each_round(read, |exchange, line| {
         match serde_json::from_str::<CommittedRound>(line) {
             Ok(round) if round.exchange == exchange => found.push(round),
-            Ok(_) => wrong = Some(format!("round {exchange} is of another exchange")),
+            Ok(_) => wrong = Some(format!("round {exchange} has another id")),
             Err(error) => wrong = Some(format!("round {exchange} cannot be read: {error}")),
         }
         wrong.is_none()
@@ -334,7 +335,7 @@ fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
 fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
-        Ok(_) => Err(DatabaseError::Damaged(format!("{what} has bytes behind its end"))),
+        Ok(_) => Err(DatabaseError::Damaged(format!("{what} has trailing bytes"))),
         Err(error) => Err(DatabaseError::Damaged(format!("{what} cannot be decoded: {error}"))),
     }
 }

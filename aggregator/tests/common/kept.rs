@@ -1,4 +1,4 @@
-//! A state directory of five devices in the middle of their third round, which two have answered.
+//! State directory of a campaign of five devices in its third round, which two have answered.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use getrandom::SysRng;
 use super::campaign::honest;
 use super::closed;
 
-/// The configuration of a directory.
+/// Returns the configuration for a state directory.
 pub fn configuration(state: &Path) -> String {
     format!(
         "seed = 3\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 5\n[data]\nd = 6\n\
@@ -20,16 +20,16 @@ pub fn configuration(state: &Path) -> String {
     )
 }
 
-/// Its campaign, begun or gone on with.
+/// Begins or resumes its campaign.
 pub fn coordinator(state: &Path) -> DurableEngine {
     kept_or_not(state, Some(0))
 }
 
-/// The same, with a journal or without.
+/// Begins or resumes it, with or without a journal.
 fn kept_or_not(state: &Path, journal: Option<u64>) -> DurableEngine {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
     let store = Store::open(&fleet.state, SysRng).unwrap();
-    // As a server does: it goes on under the defaults with which the campaign began.
+    // As a server does: resume under the stored settings.
     let fleet = match store.settings().unwrap() {
         Some(stored) => fleet.resumed(&stored).unwrap().fleet,
         None => fleet,
@@ -38,7 +38,7 @@ fn kept_or_not(state: &Path, journal: Option<u64>) -> DurableEngine {
     DurableEngine::new(fleet.engine(), store, &about).unwrap().0
 }
 
-/// Makes it; its configuration, and the representation after two rounds, row by row.
+/// Makes the directory; returns the configuration, and the representation after two rounds in row-major order.
 pub fn keep(state: &Path) -> (String, Vec<f64>) {
     let mut coordinator = coordinator(state);
     (0..5).for_each(|device| coordinator.handle(0, Event::Joined(device)));
@@ -63,7 +63,8 @@ pub fn keep(state: &Path) -> (String, Vec<f64>) {
     (configuration(state), representation)
 }
 
-/// Begins it, or goes on with it, while a journal is kept or not: of each round in turn until so many devices have counted.
+/// Begins or resumes the campaign with or without a journal, and counts this many updates in each of the next
+/// rounds.
 pub fn go_on(state: &Path, journal: bool, counted: &[usize]) {
     let mut coordinator = kept_or_not(state, journal.then_some(0));
     (0..5).for_each(|device| coordinator.handle(10, Event::Joined(device)));

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: directories, frames by hand, devices and gradients.
+//! Shared helpers: directories, frames, devices and gradients.
 #![allow(dead_code)]
 
 pub mod campaign;
@@ -23,7 +23,7 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
-/// A directory that goes with its guard.
+/// Directory that is removed on drop.
 pub struct Scratch(PathBuf);
 
 static SCRATCH: AtomicU32 = AtomicU32::new(0);
@@ -50,8 +50,8 @@ impl Drop for Scratch {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Held while a file that is locked is closed, or a program that will be run, and while a program is started: between its fork and
-/// its first instruction it has copies of all open files of this process, and with them their locks.
+/// Takes a lock under which locked files are closed, programs are written, and programs are started: between
+/// fork and exec a program has copies of this process's open files, and with them their locks.
 pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -68,7 +68,7 @@ pub fn output(command: &mut Command) -> Output {
     spawned(piped).wait_with_output().unwrap()
 }
 
-/// Closes something that is locked.
+/// Closes a locked file.
 pub fn closed<T>(locked: T) {
     let _alone = alone();
     drop(locked);
@@ -90,7 +90,7 @@ pub fn gaussian(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
     Matrix::from_fn(rows, cols, |_, _| random.normal())
 }
 
-/// What a linear device with `d` features, width `k` and `outputs` outputs says.
+/// Returns the hello of a linear device with `d` features, width `k` and `outputs` outputs.
 pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) -> Hello {
     let elements = u32::from(d) * u32::from(k);
     Hello::new(
@@ -110,7 +110,7 @@ pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) ->
     )
 }
 
-/// A frame from a device.
+/// Encodes a frame of a device.
 pub fn frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0; body.len() + 400];
     let len = encode(message, body.len(), |place| place.copy_from_slice(body), &mut out).unwrap();
@@ -118,7 +118,7 @@ pub fn frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The messages in a stream of bytes from the server. Panics where a frame is bad.
+/// Decodes the messages in bytes from the server. Panics on a bad frame.
 pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
     let mut decoder = Decoder::new(vec![0u8; 4096]);
     let mut all = Vec::new();
@@ -135,7 +135,7 @@ pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
     }
 }
 
-/// The tensors that a request asks for, drawn from `random`; each value a normal number times `scale`.
+/// Draws the tensors of a request from `random`; each value is a normal number times `scale`.
 pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) -> Vec<Tensor> {
     let tensor = |d: &TensorDescriptor| Tensor {
         role: d.role,
@@ -146,7 +146,7 @@ pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) ->
     expects.iter().map(tensor).collect()
 }
 
-/// An update as the connection hands it on.
+/// Makes an update as the connection delivers it.
 pub fn update(id: RoundId, samples: u32, expects: &[TensorDescriptor], tensors: Vec<Tensor>) -> Update {
     Update { id, samples, skipped: 0, descriptors: expects.to_vec(), tensors }
 }

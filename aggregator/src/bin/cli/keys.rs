@@ -162,12 +162,12 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
             export(output.as_deref(), flash.as_deref(), noise, &text)?
         }
         (command, Answer::Changed(rows)) => changed(command, &rows),
-        _ => return Err(failed("the server's answer is not one to this request")),
+        _ => return Err(failed("the answer of the server does not fit the request")),
     };
     say(&said)?;
     if plaintext {
         eprintln!(
-            "note: the server that runs has no keys, and believes every device; only the file was used"
+            "note: the running server has no keys and does not verify device identities; only the file was used"
         );
     }
     Ok(ExitCode::SUCCESS)
@@ -218,7 +218,7 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
                 tokio::time::sleep(PAUSE).await;
             }
             Err(error) if derivation.is_none() && path.exists() && began.elapsed() < PATIENCE => {
-                tracing::debug!(%error, "made by another command");
+                tracing::debug!(%error, "key store created by another command");
             }
             Err(error) => return Err(failed(error)),
         }
@@ -235,7 +235,7 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
     };
     let asked = query(state, &format!("keys {request}"), keep).await.map_err(|error| {
         let then = match error.kind() {
-            std::io::ErrorKind::TimedOut => "; what was asked may still be done: see `keys list`",
+            std::io::ErrorKind::TimedOut => "; the request may still be performed, see `keys list`",
             _ => "",
         };
         failed(format!("{}: {error}{then}", state.display()))
@@ -247,7 +247,7 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
         lines.first().ok_or_else(|| failed("the server closed the control socket without an answer"))?;
     match serde_json::from_str(line) {
         Ok(answer) => Ok(Some(answer)),
-        Err(_) => Err(failed("the server's answer is not one that this version knows")),
+        Err(_) => Err(failed("this version does not know the answer of the server")),
     }
 }
 
@@ -258,10 +258,10 @@ fn now() -> u64 {
 fn changed(command: &Command, rows: &[KeyStatus]) -> String {
     let (done, then) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
-        Command::Revoke { .. } => ("revoked", "no frame of theirs is taken any more"),
+        Command::Revoke { .. } => ("revoked", "their frames are rejected from now on"),
         Command::Rotate(_) if rows.iter().all(|row| row.state == KeyState::Active) => (
             "rotated",
-            "no round is left to wait for: the old keys count no more; export writes the new ones",
+            "training is over, so the old keys are rejected from now on; export writes the new ones",
         ),
         _ => ("rotated", "the old keys are accepted until a round closes; export writes the new ones"),
     };
@@ -313,7 +313,7 @@ fn export(
     noise: Option<ProvisionedNoise>,
     text: &str,
 ) -> Result<String, Stop> {
-    let keys = parse_keys(text).map_err(|_| failed("the server's answer holds no keys"))?;
+    let keys = parse_keys(text).map_err(|_| failed("the answer of the server holds no keys"))?;
     let records = keys.into_iter().map(|(device, key)| Provision { device, key, noise });
     let (length, noisy) = match noise {
         Some(noise) => (PROVISION_WITH_NOISE, format!("; noise multiplier {:.2}", multiplier(&noise))),
@@ -352,9 +352,10 @@ fn export(
                 write_record(output, &record)?;
                 Ok(format!("{name}: the record of device {}, {length} bytes{noisy}\n", record.device))
             }
-            (_, more) => {
-                Err(Stop::Wrong(format!("{name}: a record is one device's, not {}'s; see --flash", more + 1)))
-            }
+            (_, more) => Err(Stop::Wrong(format!(
+                "{name}: found {} devices, allowed for a record: one; see --flash",
+                more + 1
+            ))),
         };
     }
     create_private(output, text.as_bytes()).map_err(failed)?;

@@ -27,7 +27,7 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
     // Installed before anything is printed, as a script may stop the server once it listens.
     let interrupted = match interrupted() {
         Ok(interrupted) => interrupted,
-        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+        Err(error) => return complain(FAILED, &format!("cannot handle signals: {error}")),
     };
     let server = match Server::bind(fleet, campaign(), SysRng, protection).await {
         Ok(server) => server,
@@ -57,11 +57,11 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
 fn goes_on(checkpoint: &Checkpoint, rounds: u32) -> String {
     match checkpoint.done {
         Phase::Train(done) if checkpoint.ends_training() => {
-            format!("going on after round {done} of {rounds}: heads are fitted")
+            format!("resuming after round {done} of {rounds}: heads are fitted")
         }
-        Phase::RidgeScores => format!("going on after round {rounds} of {rounds}: heads are fitted"),
-        Phase::Train(done) => format!("going on with round {} of {rounds}", done.saturating_add(1)),
-        _ => format!("going on with the start, before round 1 of {rounds}"),
+        Phase::RidgeScores => format!("resuming after round {rounds} of {rounds}: heads are fitted"),
+        Phase::Train(done) => format!("resuming with round {} of {rounds}", done.saturating_add(1)),
+        _ => format!("resuming with the start, before round 1 of {rounds}"),
     }
 }
 

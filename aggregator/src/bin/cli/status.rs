@@ -27,7 +27,7 @@ async fn answer(state: &Path) -> Result<Option<String>, String> {
     });
     match asked.await {
         Ok(Some(())) => {
-            let hung_up = || "the server hung up before it had answered".to_owned();
+            let hung_up = || "the server closed the control socket without an answer".to_owned();
             answer.ok_or_else(hung_up).and_then(said).map(Some)
         }
         Ok(None) => Ok(None),
@@ -39,10 +39,10 @@ async fn answer(state: &Path) -> Result<Option<String>, String> {
 fn said(line: String) -> Result<String, String> {
     match serde_json::from_str::<serde_json::Value>(&line) {
         Ok(value) => match value.get("error").and_then(serde_json::Value::as_str) {
-            Some(error) => Err(format!("the server says: {error}")),
+            Some(error) => Err(format!("the server reports: {error}")),
             None => Ok(line),
         },
-        Err(_) => Err("the server's answer makes no sense".to_owned()),
+        Err(_) => Err("malformed answer of the server".to_owned()),
     }
 }
 
@@ -52,7 +52,7 @@ fn from_files(state: &Path) -> ExitCode {
             printed(print(&offline(&stored, answers)).map(|()| ExitCode::SUCCESS), "standard output")
         }
         Ok(None) => {
-            complain(FAILED, &format!("{}: no server is running and nothing is committed", state.display()))
+            complain(FAILED, &format!("{}: no server is running and no round is committed", state.display()))
         }
         Err(error) => complain(FAILED, &error.to_string()),
     }
@@ -101,7 +101,7 @@ pub async fn watch(state: &Path) -> ExitCode {
     let asked = query(state, "watch", |line| print(&said(line.to_owned()).map_err(std::io::Error::other)?));
     let code = asked.await.map(|answered| match answered {
         Some(()) if socket_is_stale(state) => {
-            complain(FAILED, &format!("{name}: the server is gone, and has not said why"))
+            complain(FAILED, &format!("{name}: the server has stopped without a clean shutdown"))
         }
         Some(()) => ExitCode::SUCCESS,
         None => nobody(),

@@ -32,10 +32,10 @@ impl Sources {
         match (&self.key_file, by_key_file) {
             (Some(file), true) => Unlock::from_key_file(file).map_err(|error| error.to_string()),
             (None, true) => {
-                Err(format!("{}: it opens with a key file: set key_file in [devices]", path.display()))
+                Err(format!("{}: opens with a key file; set key_file in [devices]", path.display()))
             }
             (Some(file), false) => Err(format!(
-                "{}: it opens with a passphrase, but [devices] sets key_file = {:?}",
+                "{}: opens with a passphrase, but [devices] sets key_file = {:?}",
                 path.display(),
                 file.display().to_string()
             )),
@@ -51,7 +51,7 @@ impl Sources {
         if !std::io::stdin().is_terminal() {
             return Err(format!(
                 "{}: no passphrase: give --passphrase-file FILE, set {VARIABLE}, or run this on a terminal; a key \
-                 file would be set as key_file in [devices]",
+                 file is set as key_file in [devices]",
                 path.display()
             ));
         }
@@ -63,7 +63,7 @@ impl Sources {
             true => ask(&format!("New passphrase for {}: ", path.display()))?,
             false => ask(&format!("Passphrase of {}: ", path.display()))?,
         };
-        if new && *ask("The same again: ")? != *words {
+        if new && *ask("Repeat the passphrase: ")? != *words {
             return Err("the two passphrases differ".to_owned());
         }
         Unlock::passphrase(&words).map_err(|error| error.to_string())

@@ -62,7 +62,7 @@ fn decline(round: u32) -> Vec<u8> {
     frame(&ToServer::Decline(decline))
 }
 
-/// What became of what came.
+/// Outputs of a session.
 #[derive(Debug, Default, PartialEq)]
 struct Became {
     told: Vec<String>,
@@ -70,7 +70,7 @@ struct Became {
     over: Option<DisconnectReason>,
 }
 
-/// Sees to everything; whoever says hello is admitted.
+/// Takes all steps of a session, admitting every device that says hello.
 fn attend(conversation: &mut PeerSession, now: Millis, became: &mut Became) {
     let mut frame = Vec::new();
     loop {
@@ -101,7 +101,7 @@ fn hear(conversation: &mut PeerSession, now: Millis, bytes: &[u8]) -> Became {
     became
 }
 
-/// Lets time pass until something is due, and says when that was.
+/// Advances to the next timer, and returns its time.
 fn wait(conversation: &mut PeerSession, now: Millis) -> (Millis, Became) {
     let at = conversation.due(now).unwrap();
     let mut became = Became::default();
@@ -232,7 +232,7 @@ fn who_is_turned_away_is_told_when_to_retry_delay_before_it_is_over() {
     assert!(commands.try_recv().is_none());
 }
 
-/// Those who were turned away one after the other come back one by one, evenly, and always at the same time.
+/// Consecutive devices that are turned away retry evenly spread in time, deterministically.
 #[test]
 fn who_is_turned_away_does_not_retry_delay_with_all_the_others() {
     for first in [0, 17, 4_000_000_000, u64::MAX - 3_000] {
@@ -285,7 +285,7 @@ fn who_is_let_go_hears_what_was_said_before() {
     assert_eq!(became.over, Some(DisconnectReason::Ended));
 }
 
-/// What a device may say.
+/// Generates messages of a device.
 fn said() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(hello(3)),
@@ -297,7 +297,7 @@ fn said() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// What comes of bytes does not depend on how many of them come at once; only noise is told between two pieces.
+    /// The outputs do not depend on how the bytes are split; only traffic reports may occur between pieces.
     #[test]
     fn pieces_do_not_matter(
         said in prop::collection::vec(said(), 0..30),
@@ -323,7 +323,7 @@ proptest! {
         prop_assert_eq!(run(&mut |piece| cuts[piece % cuts.len()]), whole);
     }
 
-    /// Bytes that come before others were seen to are seen to after them.
+    /// Bytes that arrive before earlier ones are handled are handled after them.
     #[test]
     fn what_comes_early_waits(said in prop::collection::vec(said(), 0..30)) {
         let (mut one, _commands) = begin(false, 0);

@@ -1,8 +1,8 @@
-//! Keys that were replaced, and rounds that close.
+//! Replaced keys and the end of rounds.
 
 use super::*;
 
-/// Old and new are accepted until a round closes; where none will, the old one is not accepted for ever.
+/// Both keys are accepted until a round closes; if none will, the old key is rejected at once.
 #[test]
 fn after_training_a_rotation_has_no_grace() {
     let state = tempfile::tempdir().unwrap();
@@ -20,14 +20,15 @@ fn after_training_a_rotation_has_no_grace() {
     assert!(keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some(), "a round has closed");
     assert!(!rotate().contains("rotating"));
     assert!(keys.lookup(0, 1).is_none() && keys.lookup(0, 2).is_some());
-    // Nor has it after a restart, when nobody has come yet.
+    // Nor is there a grace after a restart before any device has joined.
     drop((host, desk));
     let desk = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
     let _host = host_with(state.path(), Some((desk.clone(), Box::new(entropy()))));
     assert!(!desk.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
 
-/// A round whose end is not durable is open again after a power cut: whoever has not answered it has its old key.
+/// A round whose end is not durable is reopened after a power cut, and devices that have not answered it may
+/// still use their old key.
 #[test]
 fn keys_that_were_replaced_wait_for_the_disk_too() {
     let state = tempfile::tempdir().unwrap();
@@ -56,7 +57,7 @@ fn keys_that_were_replaced_wait_for_the_disk_too() {
     take(&mut host, 1, update(&round));
     assert!(host.is_stalled() && host.is_fitting());
     assert!(desk.keys().lookup(1, 0).is_some(), "its round has not closed");
-    // The power goes.
+    // Power cut.
     drop((host, desk));
     disk.fills(false);
     let (mut host, desk) = begin(KeyStore::open(&path, &unlock, entropy()).unwrap());
@@ -72,7 +73,7 @@ fn keys_that_were_replaced_wait_for_the_disk_too() {
     assert!(keys.lookup(1, 0).is_none() && keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some());
 }
 
-/// No round is left, and nobody is there to be asked for a head: a grace would have no end.
+/// No round is left and no device is connected, so a grace would never end.
 #[test]
 fn graces_end_with_the_last_round_though_everybody_has_left() {
     let state = tempfile::tempdir().unwrap();
@@ -93,7 +94,7 @@ fn graces_end_with_the_last_round_though_everybody_has_left() {
     let round = opened(&mut heard).pop().expect("a round");
     take(&mut host, 0, update(&round));
     take(&mut host, 0, PeerEventKind::Gone(DisconnectReason::Closed));
-    // It is the last that is waited for: that it has gone closes the round.
+    // Its departure closes the round, as it was the last awaited device.
     take(&mut host, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     assert_eq!((host.done, host.engine().open_round().is_none()), (1, true));
     assert!(!desk.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));

@@ -1,4 +1,4 @@
-//! The journal's file beside its table.
+//! Journal file next to the journal table.
 
 use super::*;
 
