@@ -209,7 +209,7 @@ impl DurableEngine {
             pending: Flushed::default(),
             now: clock,
         };
-        durable.recorder = JournalRecorder::after(durable.recorded_ids.map(|(_, now)| now));
+        durable.recorder = JournalRecorder::resume_after(durable.recorded_ids.map(|(_, now)| now));
         let server =
             Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
         durable.append_journal([if after.is_some() {

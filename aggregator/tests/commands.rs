@@ -42,7 +42,7 @@ fn stopped(name: &str) -> PathBuf {
 }
 
 #[test]
-fn without_a_server_status_says_what_the_files_know() {
+fn status_reads_files_without_server() {
     let directory = stopped("offline");
     let output = program(&directory, &["status"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
@@ -54,7 +54,7 @@ fn without_a_server_status_says_what_the_files_know() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
+fn closed_pipe_is_no_error_and_full_disk_is() {
     let directory = stopped("gone");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -69,7 +69,7 @@ fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
 /// Start products can equal a record, so a fleet that uses them without noise is refused, whatever its firmware
 /// could send.
 #[test]
-fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
+fn configuration_revealing_moments_is_refused() {
     let directory = directory("moments");
     let file = directory.join("fleet.toml");
     let asked = std::fs::read_to_string(&file).unwrap().replace("k = 2\n", "k = 2\ninit = \"moments\"\n");
@@ -85,7 +85,7 @@ fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
 /// Input that is not a regular file is not opened, and input that is too long, not UTF-8 or nested too deeply
 /// is refused in one line.
 #[test]
-fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
+fn invalid_configuration_is_refused_in_one_line() {
     let here = directory("no-configuration");
     assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
     let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).unwrap();
@@ -139,7 +139,7 @@ fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
 /// Every command that would open a file of the state directory reports in one line if something else is there:
 /// opening a pipe would wait for its other end, and reading a device would exhaust memory.
 #[test]
-fn what_is_no_file_in_a_state_directory_is_not_opened() {
+fn special_files_in_state_directory_are_not_opened() {
     let here = stopped("no-state");
     let state = here.join("state");
     let mut names: Vec<String> = std::fs::read_dir(&state)

@@ -22,7 +22,7 @@ fn message(old: &str, new: &str) -> String {
 }
 
 #[test]
-fn the_example_works_as_it_is() {
+fn example_is_valid() {
     let fleet = Fleet::parse("fleet.toml", EXAMPLE).unwrap();
     assert_eq!((fleet.expected, fleet.shape.features, fleet.shape.outputs, fleet.model.k), (8, 58, 7, 24));
     assert_eq!(fleet.algorithm.name, AlgorithmName::FedRep);
@@ -33,7 +33,7 @@ fn the_example_works_as_it_is() {
 
 /// Keys shown in comments of the example are valid as well.
 #[test]
-fn the_examples_comments_work_when_they_are_taken_out() {
+fn example_comments_are_valid() {
     let text = EXAMPLE
         .replace("# allow = [1, 2, 3, 4, 5, 6, 7, 8]", "allow = [1, 2, 3, 4, 5, 6, 7, 8]")
         .replace("init = \"random\"", "init = \"power\"")
@@ -56,7 +56,7 @@ fn the_examples_comments_work_when_they_are_taken_out() {
 }
 
 #[test]
-fn keys_and_plaintext_are_asked_for_and_exclude_each_other() {
+fn keys_and_plaintext_exclude_each_other() {
     let parse = |listen: &str, devices: &str| {
         let text =
             format!("state = \"here\"\n{}\n[listen]\n{listen}\n", BASE.replace("expected = 2", devices));
@@ -94,7 +94,7 @@ fn keys_and_plaintext_are_asked_for_and_exclude_each_other() {
 
 /// A rule that does not fit the uploads, or does not exist, is refused before serving.
 #[test]
-fn rules_must_fit_what_is_uploaded() {
+fn rules_must_fit_uploads() {
     let rule = |word: &str| message("", &format!("[aggregation]\nrule = {word:?}"));
     assert_eq!(
         rule("projector-mean"),
@@ -147,7 +147,7 @@ fn rules_must_fit_what_is_uploaded() {
 /// The mean and weights declared by devices cause advice, which names the rule that fits; a rule is part of the
 /// fingerprint.
 #[test]
-fn the_mean_is_warned_of_and_a_rule_makes_another_campaign() {
+fn mean_causes_advice_and_rule_changes_fingerprint() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
     let mean = fleet("");
     assert_eq!(mean.rule, Rule::Mean);
@@ -171,7 +171,7 @@ fn the_mean_is_warned_of_and_a_rule_makes_another_campaign() {
 
 /// `[stop]` belongs to scenarios; a server can measure only one of its keys, and says so of the others.
 #[test]
-fn targets_that_only_a_simulation_can_measure_are_refused_with_the_reason() {
+fn simulation_targets_are_refused_with_reason() {
     for (key, why) in [
         ("distance = 0.01", "only a simulation knows the true representation"),
         ("accuracy = 0.9", "a server sees no samples, only a simulation does"),
@@ -190,7 +190,7 @@ fn targets_that_only_a_simulation_can_measure_are_refused_with_the_reason() {
 }
 
 #[test]
-fn each_kind_of_mistake_has_its_message() {
+fn every_mistake_has_a_message() {
     let cases = [
         // Unknown keys, with the nearest one.
         (
@@ -395,7 +395,7 @@ fn each_kind_of_mistake_has_its_message() {
 }
 
 #[test]
-fn changes_of_the_command_line_win_and_are_blamed() {
+fn command_line_changes_win_and_are_named() {
     let change = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|&c| c.to_owned()).collect();
         Source::parse("s.toml", "a = 1\n[model]\nk = 3\n", &changes)
@@ -436,7 +436,7 @@ fn changes_of_the_command_line_win_and_are_blamed() {
 }
 
 #[test]
-fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
+fn fingerprint_covers_campaign_not_server() {
     let of = |text: &str| Fleet::parse("f", text).unwrap().fingerprint();
     let base = of(BASE);
     for (old, new) in [
@@ -474,7 +474,7 @@ fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
 proptest! {
     /// Any text gives a configuration or a message.
     #[test]
-    fn no_file_makes_it_panic(
+    fn no_file_causes_a_panic(
         cut in any::<prop::sample::Index>(), noise in "[\\[\\]=\"a-z0-9.\n #{}-]{0,30}", insert in any::<prop::sample::Index>()
     ) {
         let mut text = EXAMPLE.to_owned();
@@ -495,7 +495,7 @@ proptest! {
     }
 
     #[test]
-    fn the_nearest_word_is_one_edit_away(at in 0usize..6, letter in "[a-z]") {
+    fn suggestion_is_one_edit_away(at in 0usize..6, letter in "[a-z]") {
         let mut word = "fedavg".to_owned();
         word.replace_range(at..=at, &letter);
         prop_assert_eq!(nearest(&word, &["pooled", "fedavg", "local-only"]), Some("fedavg"));
@@ -503,7 +503,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_near_a_word_of_its_own() {
+fn distant_words_get_no_suggestion() {
     assert_eq!(nearest("qqqqqq", &["fedrep", "fedavg"]), None);
     assert_eq!(nearest("", &["fedrep"]), None);
     assert_eq!(nearest("x", &[]), None);
@@ -511,7 +511,7 @@ fn nothing_is_near_a_word_of_its_own() {
 
 /// Unbounded nesting of keys, tables and lists: one line, and no stack overflow while parsing or dropping.
 #[test]
-fn absurd_nesting_is_refused_in_a_line() {
+fn deep_nesting_is_refused_in_one_line() {
     let long = "a.".repeat(20_000);
     let chain = |depth: usize| format!("{}b", "a.".repeat(depth));
     let nested = (0..79).fold("1".to_owned(), |inner, _| format!("{{ {} = {inner} }}", chain(78)));

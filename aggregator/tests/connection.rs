@@ -188,7 +188,7 @@ proptest! {
     /// Inline or chunked, in any order, with losses that are requested again and with repetitions: one update
     /// with the bits that were sent, and the same for rounds sent to the device.
     #[test]
-    fn an_update_comes_whole_and_once(
+    fn update_is_assembled_exactly_once(
         case in case(), order in any::<u64>(), lose in 0.0f64..0.6, cut in 1usize..200
     ) {
         let mut connection = greeted(case.limit);
@@ -236,7 +236,7 @@ proptest! {
 
     /// A device may request any chunks of the open round and gets exactly those.
     #[test]
-    fn chunks_that_are_asked_for_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
+    fn requested_chunks_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
         let mut connection = greeted(case.limit);
         let opening = opening(3, case.d, case.k, case.encoding, case.two);
         connection.open(&opening);
@@ -263,7 +263,7 @@ proptest! {
 
     /// After a round is replaced the device receives nothing more of the first, and ends with the second.
     #[test]
-    fn a_new_round_replaces_the_one_that_is_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
+    fn new_round_replaces_round_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
         let mut connection = greeted(case.limit);
         let first = opening(3, case.d, case.k, case.encoding, case.two);
         let second = opening(4, case.d, case.k, case.encoding, case.two);
@@ -298,7 +298,7 @@ proptest! {
 
     /// A round is closed in the middle of an update: the device stops, and its connection does not time out.
     #[test]
-    fn a_closed_round_takes_its_half_update_along(case in case(), half in 1usize..20) {
+    fn closed_round_discards_partial_update(case in case(), half in 1usize..20) {
         let mut connection = greeted(case.limit);
         let opening = opening(3, case.d, case.k, case.encoding, case.two);
         connection.open(&opening);
@@ -402,7 +402,7 @@ proptest! {
 }
 
 #[test]
-fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
+fn foreign_hello_is_refused_unread() {
     let refusal_of = |hello: Hello| {
         let mut connection = Connection::new(gate());
         let said = say(&mut connection, &ToServer::Hello(hello), &[]);
@@ -431,7 +431,7 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
 /// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses devices
 /// without it.
 #[test]
-fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
+fn unknown_capability_bits_are_ignored_unless_needed() {
     let own: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
     let good = hello(DEVICE, (8, 2, 1), 256);
     for bits in own.into_iter().chain([PRIVATE_TASKS, u16::MAX]) {
@@ -462,7 +462,7 @@ fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
 }
 
 #[test]
-fn nothing_but_hello_is_heard_before_hello() {
+fn messages_before_hello_are_faults() {
     let mut connection = Connection::new(gate());
     let opening = opening(1, 2, 1, Encoding::F32, false);
     let (frames, _) = update_frames(&opening, 256, 1);
@@ -482,7 +482,7 @@ fn nothing_but_hello_is_heard_before_hello() {
 
 /// A device that repeats its hello has restarted or lost its welcome, and starts over.
 #[test]
-fn a_second_hello_of_the_same_device_is_a_new_beginning() {
+fn repeated_hello_starts_over() {
     let mut connection = greeted(256);
     let opening = opening(3, 40, 3, Encoding::F32, true);
     connection.open(&opening);
@@ -505,7 +505,7 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
 }
 
 #[test]
-fn a_second_hello_of_another_device_has_no_place() {
+fn hello_of_other_device_is_a_fault() {
     let mut connection = greeted(256);
     let again = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 4096));
     assert_eq!(say(&mut connection, &again, &[]), vec![PeerMessage::OtherDevice]);
@@ -515,7 +515,7 @@ fn a_second_hello_of_another_device_has_no_place() {
 
 /// On a persistent link a device cannot know that a new session has begun.
 #[test]
-fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
+fn persistent_link_asks_for_hello() {
     let mut connection = Connection::persistent(gate());
     let greet = vec![(ToDevice::Fault(Fault::Greet), Vec::new())];
     assert_eq!(sent(&mut connection), greet);
@@ -532,7 +532,7 @@ fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
 
 /// An unanswered round is sent again unchanged; any answer ends that.
 #[test]
-fn an_unanswered_round_is_sent_again() {
+fn unanswered_round_is_sent_again() {
     let id = RoundId { round: 3, stage: 1 };
     let missing = |round| {
         let id = RoundId { round, stage: 1 };
@@ -578,7 +578,7 @@ fn an_unanswered_round_is_sent_again() {
 
 /// An announced update is compared with the request before memory is allocated.
 #[test]
-fn an_update_of_more_than_was_asked_is_refused() {
+fn oversized_update_is_refused() {
     let announce = |rows, cols, count: usize| {
         let chunk = 1014;
         let tensor =
@@ -616,7 +616,7 @@ fn an_update_of_more_than_was_asked_is_refused() {
 }
 
 #[test]
-fn chunks_that_were_not_announced_are_faults() {
+fn unannounced_chunks_are_faults() {
     let mut connection = greeted(128);
     let opening = opening(3, 40, 3, Encoding::F32, false);
     connection.open(&opening);
@@ -644,7 +644,7 @@ fn chunks_that_were_not_announced_are_faults() {
 }
 
 #[test]
-fn a_decline_ends_a_half_update() {
+fn decline_discards_partial_update() {
     let mut connection = greeted(128);
     let opening = opening(3, 40, 3, Encoding::F32, false);
     connection.open(&opening);
@@ -658,7 +658,7 @@ fn a_decline_ends_a_half_update() {
 
 /// The outbox stays bounded however much a device requests and gets wrong in one read.
 #[test]
-fn the_outbox_is_bounded() {
+fn outbox_is_bounded() {
     let mut connection = greeted(128);
     let opening = opening(3, 100, 10, Encoding::F32, false);
     connection.open(&opening);
@@ -680,7 +680,7 @@ fn the_outbox_is_bounded() {
 /// A round that does not fit the frame limit is counted, and no part of it is sent. Admission refuses such a
 /// device earlier.
 #[test]
-fn a_round_that_does_not_fit_is_counted() {
+fn round_that_does_not_fit_is_counted() {
     let mut connection = greeted(128);
     connection.open(&opening(3, 784, 10, Encoding::F32, false));
     assert_eq!((connection.pending(), connection.traffic().unsent), (0, 1));
@@ -689,7 +689,7 @@ fn a_round_that_does_not_fit_is_counted() {
 /// A device that cannot choose ridges is asked for the same head with the fallback ridge, counted at each
 /// opening; others are asked to choose.
 #[test]
-fn devices_that_choose_no_ridge_are_not_asked_to() {
+fn devices_without_ridge_choice_get_fixed_ridge() {
     let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 0.25 } };
     let plain = Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.25 } };
     let opening = |number, task| {

@@ -20,7 +20,7 @@ fn with(place: usize, line: &str) -> String {
 /// Every line of the example: without it a required key is reported missing, and any other has the default that
 /// the example shows or describes.
 #[test]
-fn every_value_of_the_example_is_required_or_the_default_or_its_comment_tells_that() {
+fn example_values_are_required_or_defaults() {
     let value_of = |key: &str| {
         let line = EXAMPLE.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
         line.unwrap().split('#').next().unwrap().trim().to_owned()
@@ -53,7 +53,7 @@ fn every_value_of_the_example_is_required_or_the_default_or_its_comment_tells_th
 
 /// Values shown in commented-out keys.
 #[test]
-fn values_in_comments_that_are_defaults_are_the_programs() {
+fn commented_defaults_match_program() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 58\noutputs = 7\nimage = [1, 29, 2]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n";
     let linear = format!("{base}step_size = 1.0\n");
     for (text, place, line) in [

@@ -86,7 +86,7 @@ fn read(directory: &Path, file: &str) -> String {
 }
 
 #[test]
-fn a_running_server_says_what_its_files_say() {
+fn export_from_server_equals_export_from_files() {
     let kept = Place::kept();
     let ((before, before_text), (during, during_text)) = (place(&kept, "before"), place(&kept, "during"));
     assert!(kept.run(&["export", "--out", &before_text]).status.success());
@@ -129,7 +129,7 @@ fn answering(kept: &Place, answer: String) -> std::thread::JoinHandle<String> {
 }
 
 #[test]
-fn an_answer_that_is_not_whole_is_written_nowhere() {
+fn incomplete_answer_writes_nothing() {
     let version = env!("CARGO_PKG_VERSION");
     let cases = [
         (String::new(), "incomplete answer of the server"),
@@ -180,7 +180,7 @@ fn an_answer_that_is_not_whole_is_written_nowhere() {
 
 /// Unusable directories: one line from each command, and nothing is created.
 #[test]
-fn a_state_that_is_no_directory_is_said_in_a_line() {
+fn unusable_state_path_is_reported_in_one_line() {
     let kept = Place::nothing();
     std::fs::write(kept.state(), b"a file").unwrap();
     let (out, text) = place(&kept, "out");

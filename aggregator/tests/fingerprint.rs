@@ -140,7 +140,7 @@ fn others(key: &str, value: &str) -> Vec<String> {
 }
 
 #[test]
-fn text_is_toml_with_known_keys_and_says_everything_once() {
+fn fingerprint_is_toml_with_known_keys() {
     for (text, path) in all() {
         let fleet = fleet(&text);
         let own = fleet.fingerprint();
@@ -158,7 +158,7 @@ fn text_is_toml_with_known_keys_and_says_everything_once() {
 }
 
 #[test]
-fn text_read_back_makes_the_same_configuration() {
+fn fingerprint_restores_configuration() {
     for (text, path) in all() {
         let given = fleet(&text);
         let own = given.fingerprint();
@@ -184,7 +184,7 @@ fn text_read_back_makes_the_same_configuration() {
 /// For every setting of every shape: another value gives another fingerprint, the difference names the key with
 /// both values, and a file that sets the key refuses it while one that does not resumes under it.
 #[test]
-fn another_value_of_one_setting_is_named_refused_or_kept() {
+fn changed_setting_is_named_refused_or_kept() {
     let (mut taken, mut seen) = (0, BTreeMap::new());
     for (text, path) in all() {
         let given = fleet(&text);
@@ -227,7 +227,7 @@ fn another_value_of_one_setting_is_named_refused_or_kept() {
 
 /// A policy with its own keys that the file does not set is restored as a whole.
 #[test]
-fn settings_that_select_others_are_kept_together() {
+fn dependent_settings_are_kept_together() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 5\nstep_size = 0.3\n";
     let more = "[participation]\npolicy = \"doubling\"\nschedule = \"fixed\"\ncohort = 5\n[aggregation]\nrule = \"trimmed-mean\"\n\
                 trim = 0.3\n[limits]\nnorm = 7\n";
@@ -263,7 +263,7 @@ fn settings_that_select_others_are_kept_together() {
 
 /// The form of a file does not matter.
 #[test]
-fn spelling_order_and_comments_mean_nothing() {
+fn spelling_order_and_comments_are_ignored() {
     let text = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
                 step_size = 2.0\nridge = 0.5\n[limits]\nnorm = 100.0\n";
     let spellings = [
@@ -292,7 +292,7 @@ fn spelling_order_and_comments_mean_nothing() {
 
 /// Texts are compared by key, not by position.
 #[test]
-fn difference_is_what_differs() {
+fn difference_lists_changed_keys() {
     let old = "seed = 1\nmodel.filters = [3, 6]\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
     for (given, says) in [
         (old.to_owned(), ""),
@@ -317,7 +317,7 @@ fn difference_is_what_differs() {
 
 /// Unknown settings of a later version are refused, not ignored.
 #[test]
-fn settings_that_this_version_does_not_know_are_refused() {
+fn unknown_settings_are_refused() {
     let fleet = fleet(&all()[0].0);
     let own = fleet.fingerprint();
     for stored in [format!("{own}algorithm.later = 3\n"), format!("later.still = \"x\"\n{own}")] {
@@ -334,7 +334,7 @@ fn settings_that_this_version_does_not_know_are_refused() {
 proptest! {
     /// Settings are f32, and are read back bit for bit.
     #[test]
-    fn a_number_comes_back_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
+    fn numbers_are_restored_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
         let (narrow, ridge) = (f32::from_bits(bits), f64::from(f32::from_bits(bits)));
         let text = format!(
             "[devices]\nexpected = 2\n[data]\nd = 20\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
@@ -351,7 +351,7 @@ proptest! {
 
     /// Any stored text gives a configuration or a reason.
     #[test]
-    fn no_stored_text_makes_it_panic(
+    fn no_stored_text_causes_a_panic(
         which in any::<prop::sample::Index>(), then in any::<bool>(), cut in any::<prop::sample::Index>(),
         noise in "[\\[\\]{}()=\"a-zS0-9., \n-]{0,20}", at in any::<prop::sample::Index>()
     ) {

@@ -22,7 +22,7 @@ const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
 /// Stored settings that the file does not set stay in force although their defaults have changed; if the file
 /// sets another value the campaign is refused.
 #[test]
-fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
+fn stored_settings_override_defaults_not_the_file() {
     let scratch = Scratch::new();
     let (name, state) = ("store-5-doubling-fixed", scratch.path().join("state"));
     copy(name, &state);
@@ -43,7 +43,7 @@ fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
     let kept = "settings that the campaign began with and the file does not say: seed = 8, data.outputs = 2, model.init = \"power\", \
                 model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
                 \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
-    assert!(found.seen.iter().any(|line| line.starts_with(kept)), "{found:?}");
+    assert!(found.facts.iter().any(|line| line.starts_with(kept)), "{found:?}");
     let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
     assert_eq!(Underway::new(&required).joined().finished(), expected);
 }
@@ -51,7 +51,7 @@ fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
 /// FEDSPAN_REGENERATE_VECTORS=1 writes anew the directories that this version can write; only before the first
 /// release.
 #[test]
-fn this_version_goes_on_with_each_and_decides_the_same() {
+fn golden_campaigns_resume_with_same_decisions() {
     for (name, middle, is_of_now) in CAMPAIGNS {
         let scratch = Scratch::new();
         let state = scratch.path().join("state");
@@ -63,7 +63,7 @@ fn this_version_goes_on_with_each_and_decides_the_same() {
         let found = check(&Fleet::parse("fleet.toml", &text).unwrap()).unwrap().expect("a campaign");
         assert!(found.faults.is_empty(), "{name}: {found:?}");
         let counted = format!("with {} updates", middle.1);
-        assert!(found.seen.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
+        assert!(found.facts.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
         let campaign = Underway::new(&text);
         let engine = campaign.coordinator.engine();
         assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, middle.0), "{name}");

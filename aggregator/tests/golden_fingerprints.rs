@@ -21,7 +21,7 @@ fn texts() -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn both_texts_mean_the_same() {
+fn both_texts_are_equal() {
     for (_, first, since) in texts() {
         assert_ne!(first, since);
         assert_eq!(difference(&first, &since), "");
@@ -30,7 +30,7 @@ fn both_texts_mean_the_same() {
 
 /// Holds whatever the defaults are now.
 #[test]
-fn the_configuration_goes_on_under_both() {
+fn configuration_resumes_under_both() {
     for (text, first, since) in texts() {
         let given = fleet(&text);
         for stored in [first, since] {

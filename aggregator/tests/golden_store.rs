@@ -38,14 +38,14 @@ fn digest(values: impl Iterator<Item = f64>) -> String {
 
 /// Its settings are in the legacy text, which nothing writes any more, so it stays as it is.
 #[test]
-fn this_version_goes_on_with_it() {
+fn current_format_is_resumed() {
     let scratch = Scratch::new();
     let state = scratch.path().join("state");
     copy(5, &state);
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
     let found = check(&fleet).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
-    assert!(found.seen.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
+    assert!(found.facts.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
 
     let mut coordinator = coordinator(&state);
     let (phase, representation) =
@@ -71,7 +71,7 @@ fn this_version_goes_on_with_it() {
 
 /// Format 3 had no rounds, format 4 no clock; neither was released.
 #[test]
-fn the_formats_before_are_refused_and_left_as_they_are() {
+fn earlier_formats_are_refused_unchanged() {
     for format in [3, 4] {
         refused(format);
     }

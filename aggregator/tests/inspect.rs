@@ -124,7 +124,7 @@ fn out(kept: &Kept) -> (PathBuf, String) {
 }
 
 #[test]
-fn what_is_sound_is_said_to_be() {
+fn check_accepts_consistent_state() {
     let kept = Kept::new();
     let before = kept.files();
     let output = kept.run(&["check"]);
@@ -150,7 +150,7 @@ fn what_is_sound_is_said_to_be() {
 }
 
 #[test]
-fn what_is_exported_is_what_others_read() {
+fn export_is_readable_by_other_programs() {
     let kept = Kept::new();
     let before = kept.files();
     let (out, text) = out(&kept);
@@ -194,7 +194,7 @@ fn what_is_exported_is_what_others_read() {
 
 /// Directories next to the target may belong to others, also under the names of temporary directories.
 #[test]
-fn an_export_removes_nothing_that_it_has_not_made() {
+fn export_removes_only_its_own_directories() {
     let kept = Kept::new();
     let (out, text) = out(&kept);
     let beside = kept.scratch.path().join("out.partial");
@@ -225,7 +225,7 @@ fn an_export_removes_nothing_that_it_has_not_made() {
 }
 
 #[test]
-fn a_path_with_a_slash_at_its_end_is_the_same_path() {
+fn trailing_slash_of_target_is_ignored() {
     let kept = Kept::new();
     for place in ["out/", "out2//", "new/out/."] {
         let text = format!("{}/{place}", kept.scratch.path().display());
@@ -247,7 +247,7 @@ fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 
 /// Every command reports bad states in one clear line; nothing is changed, and no campaign is begun.
 #[test]
-fn what_cannot_be_used_is_said_in_a_line() {
+fn unusable_states_are_reported_in_one_line() {
     let cases: [(Damage, &[&str]); 12] = [
         (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes.truncate(5000)), &["campaign.redb"]),
         (|kept| overwrite(&kept.state().join(FILE), Vec::clear), &["campaign.redb: the file is empty"]),
@@ -326,7 +326,7 @@ fn what_cannot_be_used_is_said_in_a_line() {
 
 /// After the first round has opened, the number of expected devices may grow, since nothing depends on it.
 #[test]
-fn more_devices_may_be_expected_of_a_campaign_that_runs() {
+fn expected_devices_may_grow() {
     let kept = Kept::new();
     let text = std::fs::read_to_string(&kept.config).unwrap();
     std::fs::write(&kept.config, text.replace("expected = 5", "expected = 7")).unwrap();
@@ -336,7 +336,7 @@ fn more_devices_may_be_expected_of_a_campaign_that_runs() {
 
 /// The file follows the database: if it is ahead, the database is an older copy.
 #[test]
-fn a_database_that_is_older_than_its_journal_is_not_served() {
+fn database_older_than_journal_is_refused() {
     let kept = Kept::new();
     let path = kept.state().join("arrivals.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -357,7 +357,7 @@ fn a_database_that_is_older_than_its_journal_is_not_served() {
 
 /// Journals that contradict the stored campaign.
 #[test]
-fn a_journal_that_tells_otherwise_is_not_sound() {
+fn contradicting_journal_is_a_fault() {
     let cases: [(Damage, &str); 7] = [
         (
             |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().remove(3))),
@@ -423,7 +423,7 @@ fn keeps(kept: &Kept, journal: bool) {
 
 /// A journal that was disabled for a while has a gap and no fault.
 #[test]
-fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
+fn disabled_journal_leaves_a_gap() {
     type JournalCheck = &'static [(bool, &'static [usize])];
     let cases: [(JournalCheck, &str); 8] = [
         // The rest of a round, and a whole round.
@@ -465,7 +465,7 @@ fn a_journal_that_was_not_kept_for_a_while_has_a_gap() {
 
 /// A fault that no gap explains is reported as before.
 #[test]
-fn a_gap_hides_nothing_else() {
+fn gap_hides_no_other_fault() {
     type JournalCheck = [(bool, &'static [usize]); 2];
     fn replace(kept: &Kept, number: u64, from: &str, to: &str) {
         let old = line(kept, number);
@@ -560,7 +560,7 @@ fn a_gap_hides_nothing_else() {
 
 /// The message names a remedy for the file, which is derived from the database.
 #[test]
-fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
+fn damaged_journal_file_is_rewritten_once_moved_away() {
     let damages: [(Damage, &str); 3] = [
         (
             |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
@@ -589,7 +589,7 @@ fn a_damaged_file_of_the_journal_is_written_anew_where_it_is_moved_away() {
 
 /// Only the settings that differ are named, with the directory and the remedies.
 #[test]
-fn a_setting_that_differs_is_named_and_no_other() {
+fn only_differing_settings_are_named() {
     let kept = Kept::new();
     let text = std::fs::read_to_string(&kept.config).unwrap();
     let with = |more: &str| std::fs::write(&kept.config, text.clone() + more).unwrap();
@@ -611,7 +611,7 @@ fn a_setting_that_differs_is_named_and_no_other() {
 /// A setting that the file does not set keeps its stored value, with one line of log, whatever its default is
 /// now.
 #[test]
-fn a_setting_that_the_file_does_not_say_is_the_stored_one() {
+fn unset_setting_keeps_stored_value() {
     let kept = Kept::new();
     let text = std::fs::read_to_string(&kept.config).unwrap();
     assert!(text.starts_with("seed = 3\n"), "{text}");
@@ -645,7 +645,7 @@ fn a_setting_that_the_file_does_not_say_is_the_stored_one() {
 
 /// A server waits for readers, which take a moment.
 #[test]
-fn a_server_waits_for_a_check_that_is_reading() {
+fn server_waits_for_check() {
     let kept = Kept::new();
     let reading = OfflineStore::open(&kept.state()).unwrap().unwrap();
     let waiting = std::thread::scope(|scope| {
@@ -666,7 +666,7 @@ fn a_server_waits_for_a_check_that_is_reading() {
 }
 
 #[test]
-fn a_running_server_is_in_the_way_and_nothing_is_nothing() {
+fn running_server_and_missing_campaign_are_reported() {
     let kept = Kept::new();
     let store = Store::open(&kept.state(), SysRng).unwrap();
     let (_, text) = out(&kept);
@@ -685,7 +685,7 @@ fn a_running_server_is_in_the_way_and_nothing_is_nothing() {
 
 /// A read-only directory can be checked but not served; not run as root, who may write anyway.
 #[test]
-fn what_is_read_only_can_be_looked_at() {
+fn read_only_state_can_be_checked() {
     use std::os::unix::fs::PermissionsExt;
     let kept = Kept::new();
     let modes = |file: u32, directory: u32| {

@@ -112,7 +112,7 @@ fn secrets(store: &KeyStore) -> Vec<(u64, u16, [u8; 32])> {
 }
 
 #[test]
-fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
+fn keys_are_read_back_and_not_stored_in_plaintext() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state/keys");
@@ -145,7 +145,7 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
 /// A reader written from the tables in KEYS.md with the RustCrypto crate; it shares no code with the one under
 /// test.
 #[test]
-fn the_file_is_what_its_description_says() {
+fn file_matches_its_specification() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let bytes = store.bytes();
@@ -183,7 +183,7 @@ fn the_file_is_what_its_description_says() {
 /// A file of version 1 as first written must open for ever, or be refused by its version.
 /// `FEDSPAN_REGENERATE_KEYS=1` writes it anew.
 #[test]
-fn a_store_of_version_1_opens() {
+fn version_1_opens() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
@@ -207,7 +207,7 @@ fn a_store_of_version_1_opens() {
 }
 
 #[test]
-fn every_write_has_a_nonce_of_its_own() {
+fn every_write_has_a_fresh_nonce() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
@@ -243,7 +243,7 @@ fn every_truncation_is_an_error() {
 
 /// The checksum detects accidental changes, the tag deliberate ones.
 #[test]
-fn every_flip_of_every_bit_is_an_error() {
+fn every_bit_flip_is_an_error() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let bytes = store.bytes();
@@ -285,7 +285,7 @@ proptest! {
 
 /// Only a program with the secret can write these, such as another version with an error.
 #[test]
-fn rows_that_verify_and_make_no_sense_are_refused() {
+fn authentic_but_invalid_rows_are_refused() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let row = |device: u64, epoch: u16, accepted: u8, revoked: u64, keys: [u8; 2]| {
@@ -326,7 +326,7 @@ fn rows_that_verify_and_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
+fn excessive_derivation_is_refused() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
@@ -365,7 +365,7 @@ fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
 }
 
 #[test]
-fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
+fn wrong_secrets_are_distinguished() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let (words, file) = (directory.path().join("words"), directory.path().join("file"));
@@ -390,7 +390,7 @@ fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
 }
 
 #[test]
-fn a_store_that_others_can_read_is_refused_with_what_to_do() {
+fn exposed_store_is_refused_with_remedy() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     assert_eq!(std::fs::metadata(&store.path).unwrap().mode() & 0o7777, 0o600);
@@ -414,7 +414,7 @@ fn a_store_that_others_can_read_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_without_waiting_for_it() {
+fn special_files_are_refused_at_once() {
     let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let link = store.directory.path().join("link");
@@ -432,7 +432,7 @@ fn what_is_no_file_is_refused_without_waiting_for_it() {
 }
 
 #[test]
-fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
+fn key_store_admits_one_program() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let first = store.open().unwrap();
@@ -450,7 +450,7 @@ fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
 
 /// On a full disk no unsaved key is accepted, and a revoked key stays revoked.
 #[test]
-fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
+fn full_disk_keeps_revocations_and_adds_no_keys() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let mut open = store.open().unwrap();
@@ -477,7 +477,7 @@ fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
 }
 
 #[test]
-fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
+fn round_without_rotation_leaves_file_alone() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let mut open = store.open().unwrap();
@@ -489,7 +489,7 @@ fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
 
 /// A rotation after the last round has no grace.
 #[test]
-fn after_the_last_round_a_rotation_takes_effect_at_once() {
+fn rotation_after_last_round_has_no_grace() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
@@ -511,7 +511,7 @@ fn after_the_last_round_a_rotation_takes_effect_at_once() {
 
 /// A pipe that others may read or write is refused like such a file.
 #[test]
-fn a_named_pipe_is_checked_as_a_file_is() {
+fn named_pipe_permissions_are_checked() {
     let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pipe");
@@ -531,7 +531,7 @@ fn a_named_pipe_is_checked_as_a_file_is() {
 }
 
 #[test]
-fn key_files_and_passphrase_files_are_read_and_checked() {
+fn key_and_passphrase_files_are_checked() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| {

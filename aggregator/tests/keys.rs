@@ -97,7 +97,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn the_table_does_what_the_model_does(steps in steps()) {
+    fn key_table_matches_model(steps in steps()) {
         let (mut table, mut model) = (KeyTable::new(), Model::default());
         let mut entropy = entropy(1);
         // Every key that ever existed, as a connection would hold it.
@@ -146,13 +146,13 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[ -~\n#]{0,300}") {
+    fn any_key_text_is_read_or_refused(text in "[ -~\n#]{0,300}") {
         let _ = parse_keys(&text);
     }
 }
 
 #[test]
-fn a_connection_learns_of_a_revocation_before_its_next_frame() {
+fn connection_sees_revocation_before_next_frame() {
     let mut table = KeyTable::new();
     table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
     let keys = ActiveKeys::new(table.clone());
@@ -172,7 +172,7 @@ fn a_connection_learns_of_a_revocation_before_its_next_frame() {
 
 /// The grace ends with the first round that closes after the rotation.
 #[test]
-fn a_rotation_accepts_both_keys_until_a_round_closes_and_the_old_one_never_again() {
+fn rotation_accepts_both_keys_until_round_closes() {
     let keys = ActiveKeys::default();
     assert_eq!(keys.round_closed(), 0);
     let mut table = KeyTable::new();
@@ -189,7 +189,7 @@ fn a_rotation_accepts_both_keys_until_a_round_closes_and_the_old_one_never_again
 }
 
 #[test]
-fn refusals_have_their_numbers_and_change_nothing() {
+fn refusals_name_numbers_and_change_nothing() {
     let mut table = KeyTable::new();
     let mut entropy = entropy(1);
     table.insert(7, Key::new(u16::MAX - 1, [7; 32]), NOW).unwrap();
@@ -216,7 +216,7 @@ fn refusals_have_their_numbers_and_change_nothing() {
 
 /// Revocation does not wait for connections; once it has returned none of them accepts a frame.
 #[test]
-fn connections_on_other_threads_see_a_revocation_at_once() {
+fn other_threads_see_revocation_at_once() {
     let mut table = KeyTable::new();
     let devices: Vec<u64> = (0..64).collect();
     table.add(&devices, false, NOW, &mut entropy(1)).unwrap();
@@ -239,7 +239,7 @@ fn connections_on_other_threads_see_a_revocation_at_once() {
 }
 
 #[test]
-fn lines_of_keys_are_read_and_mistakes_told_by_their_line() {
+fn key_text_reports_mistakes_by_line() {
     let key = "0123456789abcdef".repeat(4);
     let text = format!("# comment\n\n 7  65535\t{key} \r\n18446744073709551615 0 {}\n", key.to_uppercase());
     let keys = parse_keys(&text).unwrap();

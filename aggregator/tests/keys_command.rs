@@ -57,7 +57,7 @@ fn exported(directory: &Path, arguments: &[&str]) -> BTreeMap<u64, Key> {
 }
 
 #[test]
-fn the_life_of_a_key() {
+fn keys_are_added_rotated_revoked_and_renewed() {
     let directory = fleet();
     let at = directory.path();
     assert_eq!(done(at, &["add", "1..3", "7"]), "added 4 devices: 1..3, 7 (export writes their keys)\n");
@@ -91,7 +91,7 @@ fn the_life_of_a_key() {
 }
 
 #[test]
-fn exports_are_for_their_owner_and_never_overwrite() {
+fn exports_are_private_and_never_overwrite() {
     let directory = fleet();
     let at = directory.path();
     done(at, &["add", "5..7"]);
@@ -131,7 +131,7 @@ fn exports_are_for_their_owner_and_never_overwrite() {
 }
 
 #[test]
-fn mistakes_have_their_exit_codes_and_messages() {
+fn mistakes_have_exit_codes_and_messages() {
     let directory = fleet();
     let at = directory.path();
     let fails = |code: i32, arguments: &[&str], message: &str| {
@@ -169,7 +169,7 @@ fn mistakes_have_their_exit_codes_and_messages() {
 }
 
 #[test]
-fn a_passphrase_comes_from_a_file_or_a_terminal_and_never_from_the_command_line() {
+fn passphrase_is_read_from_file_or_terminal() {
     let directory = fleet();
     let at = directory.path();
     std::fs::write(at.join("fleet.toml"), format!("state = \"state\"\n{CAMPAIGN}")).unwrap();
@@ -197,7 +197,7 @@ fn a_passphrase_comes_from_a_file_or_a_terminal_and_never_from_the_command_line(
 
 /// Privacy options of the operator determine the noise in the provisioning records.
 #[test]
-fn records_can_want_noise() {
+fn records_carry_noise_parameters() {
     let directory = fleet();
     let at = directory.path();
     done(at, &["add", "1..2"]);
@@ -254,7 +254,7 @@ fn records_can_want_noise() {
 /// Concurrent commands that read, change and write the file must not undo each other; the first ones race to
 /// create the store.
 #[test]
-fn commands_at_the_same_time_lose_nothing() {
+fn concurrent_commands_lose_no_changes() {
     let directory = fleet();
     let at = directory.path();
     let start = |device: u64| {
@@ -302,7 +302,7 @@ async fn through(at: &Path, arguments: &[&str]) -> (i32, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_running_server_commands_take_effect_at_once_and_need_no_secret() {
+async fn commands_through_server_take_effect_at_once() {
     let directory = fleet();
     let at = directory.path();
     while_serving(at, async |live| {
@@ -342,7 +342,7 @@ async fn through_a_running_server_commands_take_effect_at_once_and_need_no_secre
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_are_none_are_answered_with_an_error() {
+async fn invalid_requests_get_an_error() {
     let directory = fleet();
     let at = directory.path();
     while_serving(at, async |live| {
@@ -391,7 +391,7 @@ async fn requests_that_are_none_are_answered_with_an_error() {
 
 /// The server checks the user of its client, in case the socket's permissions fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_user_gets_no_answer() {
+async fn other_user_gets_no_answer() {
     let directory = fleet();
     let at = directory.path();
     while_serving(at, async |live| {
@@ -415,7 +415,7 @@ async fn another_user_gets_no_answer() {
 
 /// A plaintext server has no keys, so the command changes the file.
 #[test]
-fn with_a_server_that_has_no_keys_the_file_is_changed() {
+fn plaintext_server_leaves_keys_to_the_file() {
     let directory = fleet();
     let at = directory.path();
     let text = format!("state = \"state\"\n{}", CAMPAIGN.replace("[listen]", "[listen]\nplaintext = true"));
@@ -451,7 +451,7 @@ fn with_a_server_that_has_no_keys_the_file_is_changed() {
 /// Message and exit code do not depend on which lock is taken first; a command that holds the keys for a moment
 /// is waited for.
 #[test]
-fn a_second_server_is_told_of_the_first() {
+fn second_server_reports_the_first() {
     let directory = fleet();
     let at = directory.path();
     let program = || {

@@ -122,7 +122,7 @@ fn rejected(id: RoundId, value: f32) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sends_update_after_update_is_cut_off_on_any_connection() {
+async fn device_exceeding_update_quota_is_cut_off() {
     let state = tempfile::tempdir().unwrap();
     let server = serve(state.path(), "updates = 5\n").await;
     let mut honest = Peer::join(server.address, 0).await;
@@ -155,7 +155,7 @@ async fn who_sends_update_after_update_is_cut_off_on_any_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_has_its_places_and_no_more() {
+async fn address_has_limited_slots() {
     let state = tempfile::tempdir().unwrap();
     let server = serve(state.path(), "per_address = 2\n").await;
     let mut first = Peer::join(server.address, 0).await;
@@ -181,7 +181,7 @@ async fn an_address_has_its_places_and_no_more() {
 /// Four addresses hold more silent connections than there are slots of any kind, and replace every one that is
 /// closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_hoards_places_keeps_no_device_out_and_takes_none_from_a_device() {
+async fn hoarding_connections_keep_no_device_out() {
     let state = tempfile::tempdir().unwrap();
     let server = serve(state.path(), "connections = 8\nper_address = 2\nhello = 600\n").await;
     let address = server.address;

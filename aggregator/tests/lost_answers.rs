@@ -194,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn every_round_has_everybody_and_everybody_once(
+    fn every_round_counts_every_device_once(
         setup in setup(), seed in any::<u64>(), losses in 0u32..40, lives in prop::collection::vec(1usize..40, 0..8),
     ) {
         let setup = everybody(setup);
@@ -235,7 +235,7 @@ proptest! {
 
 /// A server that is restarted in a round with several ids knows all of them.
 #[test]
-fn a_round_has_as_many_numbers_as_it_needs() {
+fn renumbered_round_survives_restart() {
     let setup = everybody(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });
     let mut world = World::new(setup, 5, 60);
     for _ in 0..1_000 {

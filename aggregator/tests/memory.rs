@@ -254,7 +254,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn nothing_makes_a_connection_grow_over_its_bound(steps in prop::collection::vec(step(), 1..60)) {
+    fn connection_memory_stays_bounded(steps in prop::collection::vec(step(), 1..60)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);
@@ -268,7 +268,7 @@ proptest! {
 
 /// Checks that the property above is not vacuous: a device completes the handshake, and fills its outbox.
 #[test]
-fn a_device_with_a_key_comes_to_its_bound_and_back() {
+fn connection_memory_reaches_bound_and_returns() {
     let mut world = World::new();
     world.step(Step::Hello { device: 1, handshake: 1, limit: 128, often: 1 });
     world.drain();

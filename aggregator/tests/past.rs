@@ -44,7 +44,7 @@ fn say(what: &str, took: &[Duration]) {
 }
 
 #[test]
-fn a_moment_stays_what_it_was_while_others_write() {
+fn read_snapshot_is_isolated_from_writers() {
     let scratch = Scratch::new();
     let mut store = Store::open(scratch.path(), SysRng).unwrap();
     store.begin(7, "a = 1").unwrap();

@@ -14,7 +14,7 @@ fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
 }
 
 #[test]
-fn a_round_that_everyone_declines_is_tried_again_later_as_often_as_it_takes() {
+fn declined_round_is_retried_until_answered() {
     let mut engine = Fleet::parse("fleet.toml", FLEET).unwrap().engine();
     let mut actions = happens(&mut engine, 0, Event::Joined(7));
     let mut now = 0;

@@ -117,7 +117,7 @@ impl World {
 
 /// After a restart an extended round has the same deadline on the continuing campaign clock.
 #[test]
-fn a_deadline_that_was_extended_stays_extended() {
+fn extended_deadline_survives_restart() {
     let setup = Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..plain() };
     let mut world = World::new(setup, 8, 5);
     world.step(8);
@@ -152,7 +152,7 @@ fn a_deadline_that_was_extended_stays_extended() {
 /// Nothing that led to the failure of a campaign is written or acknowledged, so that a restarted server may try
 /// again.
 #[test]
-fn what_a_campaign_fails_of_is_not_acknowledged() {
+fn failing_campaign_acknowledges_nothing() {
     let setup = Setup { deadline: None, ..plain() };
     let mut world = World::new(setup, 2, 1);
     world.step(2);
@@ -184,7 +184,7 @@ proptest! {
 
     /// Power cuts between any two messages, any number of times, with any fate of unsynced writes.
     #[test]
-    fn power_cuts_change_nothing(
+    fn power_cuts_change_no_result(
         setup in setup(), rule in rules(), seed in any::<u64>(),
         lives in prop::collection::vec((0usize..12, 1usize..4), 0..8),
     ) {
@@ -232,7 +232,7 @@ proptest! {
     /// While the disk is full or failing nothing is acknowledged, and the campaign continues once it can be
     /// written.
     #[test]
-    fn a_disk_that_fails_delays(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
+    fn failing_disk_delays_acknowledgements(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
         let setup = Setup { deadline: None, ..setup };
         let devices = setup.fleet_size as u64;
         let whole = live(setup.engine(), devices, usize::MAX);
@@ -270,7 +270,7 @@ proptest! {
 
     /// A crash between the end of a round and the erasure of its key.
     #[test]
-    fn a_key_that_was_left_is_erased(setup in setup(), seed in any::<u64>()) {
+    fn leftover_key_is_erased(setup in setup(), seed in any::<u64>()) {
         let disk = Disk::new(seed);
         drop(World::server(&setup, &disk));
         disk.storage().write(b"the key of a round that is over").unwrap();
@@ -280,7 +280,7 @@ proptest! {
 
     /// A checkpoint of another size is refused.
     #[test]
-    fn a_state_of_another_size_is_refused(setup in setup(), len in 0usize..30, number in 1u32..4) {
+    fn checkpoint_of_other_size_is_refused(setup in setup(), len in 0usize..30, number in 1u32..4) {
         let fits = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
         prop_assume!(len != fits);
         let id = RoundId { round: 9, stage: 0 };

@@ -51,7 +51,7 @@ fn key(directory: &Path) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_key_lives_as_long_as_its_round() {
+fn key_lives_as_long_as_its_round() {
     let directory = Scratch::new();
     let path = directory.path();
     let mut store = Store::open(path, SysRng).unwrap();
@@ -105,7 +105,7 @@ fn a_key_lives_as_long_as_its_round() {
 /// A key whose write failed may exist all the same and vanish in a power cut: nothing is encrypted with it
 /// before it is durable.
 #[test]
-fn a_key_that_was_found_is_made_sure() {
+fn found_key_is_synced_before_use() {
     let mut found = 0;
     for seed in 0..300 {
         let disk = Disk::new(seed);
@@ -161,7 +161,7 @@ impl Entropy for Dry {
 }
 
 #[test]
-fn without_randomness_nothing_is_written() {
+fn failing_entropy_writes_nothing() {
     let directory = Scratch::new();
     let mut store = Store::open(directory.path(), Dry(0)).unwrap();
     store.begin(1, "").unwrap();

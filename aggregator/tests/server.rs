@@ -381,23 +381,23 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_before_the_first_commit() {
+async fn server_survives_crashes_before_first_commit() {
     crashes_while_rounds_are_open(FEDREP, Hold::All, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_between_start_and_training_of_fedrep() {
+async fn server_survives_crashes_between_start_and_fedrep() {
     crashes_while_rounds_are_open(POWER_FEDREP, Hold::Training, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_between_start_and_training_of_fedavg() {
+async fn server_survives_crashes_between_start_and_fedavg() {
     crashes_while_rounds_are_open(POWER_FEDAVG, Hold::Training, 2).await;
 }
 
 /// Several crashes at arbitrary moments.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_at_any_moment() {
+async fn server_survives_crashes_at_any_moment() {
     let state = Scratch::new();
     let campaign = FEDREP.replace("rounds = 4", "rounds = 400");
     let fleet = text(state.path(), 3, &campaign);
@@ -419,7 +419,7 @@ async fn it_survives_crashes_at_any_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_leaves_what_was_committed_and_a_restart_ends_it() {
+async fn restart_finishes_campaign_after_shutdown() {
     let state = Scratch::new();
     let fleet = text(state.path(), 2, FEDREP);
     let server = serve(&fleet, false).await;
@@ -461,7 +461,7 @@ async fn a_shutdown_leaves_what_was_committed_and_a_restart_ends_it() {
 
 /// Training that ended because of a small change stays ended after a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn training_that_was_stopped_by_a_small_change_is_not_taken_up_again() {
+async fn training_ended_by_small_change_stays_ended() {
     let state = Scratch::new();
     let fleet = text(state.path(), 2, &format!("{FEDREP}[stop]\nchange = 1.0\n"));
     let server = serve(&fleet, false).await;
@@ -498,7 +498,7 @@ async fn training_that_was_stopped_by_a_small_change_is_not_taken_up_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_configuration_is_refused_with_the_lines_that_differ() {
+async fn other_configuration_is_refused_with_difference() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
     // Nothing is committed yet: the configuration may still change.
@@ -533,7 +533,7 @@ async fn another_configuration_is_refused_with_the_lines_that_differ() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_server_a_state_directory() {
+async fn state_directory_admits_one_server() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
     let _server = serve(&fleet, false).await;
@@ -542,7 +542,7 @@ async fn one_server_a_state_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_control_socket_answers_in_json() {
+async fn control_socket_answers_in_json() {
     use std::os::unix::fs::PermissionsExt;
     let state = Scratch::new();
     assert_eq!(query(state.path(), "status", |_| panic!("nobody is there")).await.unwrap(), None);
@@ -610,7 +610,7 @@ async fn the_control_socket_answers_in_json() {
 
 /// A device reconnects before its old connection times out: the old one is closed, the new one counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_connection_replaces_the_older() {
+async fn newer_connection_replaces_older() {
     let state = Scratch::new();
     let server = serve(&text(state.path(), 2, FEDREP), true).await;
     let mut old = TcpStream::connect(server.address).await.unwrap();
@@ -630,7 +630,7 @@ async fn a_newer_connection_replaces_the_older() {
 
 /// A device that does not read is cut off and counts as disconnected: rounds close without it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
+async fn device_that_does_not_read_is_disconnected() {
     let state = Scratch::new();
     // Rounds of half a megabyte for a device that never reads, and a short deadline.
     let campaign = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 100000\nstep_size = 0.25\n\
@@ -706,7 +706,7 @@ async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
 
 /// More connections than slots: each surplus one is told to retry, whatever it has sent already.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_turned_away_hears_it() {
+async fn turned_away_device_is_told_to_retry() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\n"));
     let server = serve(&fleet, false).await;
@@ -731,7 +731,7 @@ async fn who_is_turned_away_hears_it() {
 
 /// So many silent connections that the oldest are evicted; each is counted under one reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_makes_room_is_counted() {
+async fn evicted_connections_are_counted() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\nhello = 1\n"));
     let server = serve(&fleet, false).await;
@@ -770,7 +770,7 @@ impl Drop for Process {
 
 /// Server process with few file descriptors: while accept fails, connected devices are served.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_file_descriptors_serves_who_is_there() {
+async fn server_without_file_descriptors_serves_connected_devices() {
     let state = Scratch::new();
     let config = state.path().join("fleet.toml");
     let more = format!("{FEDREP}[limits]\nhello = 600\n");
@@ -811,7 +811,7 @@ async fn a_server_without_file_descriptors_serves_who_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_listener_and_the_directory_are_named_where_they_fail() {
+async fn startup_errors_name_listener_or_directory() {
     let state = Scratch::new();
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -101,7 +101,7 @@ fn sound(place: &Place) {
 }
 
 #[test]
-fn nothing_is_nothing() {
+fn missing_state_is_reported() {
     let place = Place::new("state");
     for _ in 0..2 {
         refused(&place.run(&["status"]), "no server is running and no round is committed");
@@ -116,7 +116,7 @@ fn nothing_is_nothing() {
 }
 
 #[test]
-fn a_file_where_a_directory_should_be() {
+fn file_in_place_of_state_directory_is_reported() {
     let place = Place::new("file/state");
     std::fs::write(place.scratch.path().join("file"), b"text").unwrap();
     for command in ["status", "watch", "check", "serve"] {
@@ -127,7 +127,7 @@ fn a_file_where_a_directory_should_be() {
 
 /// The path of the state directory is a file, or its server has gone.
 #[test]
-fn a_socket_to_which_nobody_listens() {
+fn abandoned_socket_is_ignored() {
     let place = Place::kept("state");
     let socket = place.state.join("control.sock");
     closed(UnixListener::bind(&socket).unwrap());
@@ -139,7 +139,7 @@ fn a_socket_to_which_nobody_listens() {
 
 /// A path too long for a socket works for everything else.
 #[test]
-fn a_path_that_is_too_long_for_a_socket() {
+fn long_path_works_without_socket() {
     let place = Place::kept(&"a-long-name/".repeat(12));
     sound(&place);
     let store = Store::open(&place.state, SysRng).unwrap();
@@ -164,7 +164,7 @@ fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> 
 }
 
 #[test]
-fn a_server_that_hangs_up_or_refuses() {
+fn closed_or_refusing_server_is_reported() {
     let place = Place::new("state");
     let cases = [
         ("status", "", "the server closed the control socket without an answer"),
@@ -192,7 +192,7 @@ fn a_server_that_hangs_up_or_refuses() {
 
 /// Stores of other formats, intact and damaged.
 #[test]
-fn a_store_that_cannot_be_read() {
+fn unreadable_store_is_reported() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
     let place = Place::new("state");
     std::fs::create_dir(&place.state).unwrap();
@@ -210,7 +210,7 @@ fn a_store_that_cannot_be_read() {
 
 /// A user without rights runs the commands.
 #[test]
-fn what_others_may_not_read() {
+fn permission_errors_are_reported() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
     let place = Place::kept("state");
@@ -265,7 +265,7 @@ fn set_mode(path: &Path, mode: u32) {
 /// A directory that cannot be searched may hold keys: the message must not suggest plaintext, nor name a file
 /// that never existed.
 #[test]
-fn a_directory_that_cannot_be_looked_into() {
+fn unsearchable_directory_is_reported() {
     let place = Place::kept("state");
     let config = place.scratch.path().join("fleet.toml");
     let text = std::fs::read_to_string(&config).unwrap();
@@ -292,7 +292,7 @@ fn a_directory_that_cannot_be_looked_into() {
 
 /// A server that cannot create files reports it before it listens.
 #[test]
-fn a_directory_in_which_nothing_can_be_made() {
+fn unwritable_directory_is_reported_at_startup() {
     let place = Place::kept("state");
     let names = || std::fs::read_dir(&place.state).unwrap().count();
     for entry in std::fs::read_dir(&place.state).unwrap() {
@@ -313,7 +313,7 @@ fn a_directory_in_which_nothing_can_be_made() {
 
 /// Other users cannot list the state directory.
 #[test]
-fn a_directory_that_a_server_makes_is_its_own() {
+fn state_directory_is_private() {
     let place = Place::new("new/state");
     let (server, line) = place.served();
     assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
@@ -329,7 +329,7 @@ fn a_directory_that_a_server_makes_is_its_own() {
 
 /// The line about listening is printed once the campaign is resumed, and says from where.
 #[test]
-fn a_server_says_that_it_listens_when_it_has_the_campaign() {
+fn listening_is_printed_after_resume() {
     let place = Place::kept("state");
     let (server, line) = place.served();
     assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
@@ -356,7 +356,7 @@ fn a_server_says_that_it_listens_when_it_has_the_campaign() {
 
 /// A suspended server, or one that waits for its disk, accepts connections and does not answer.
 #[test]
-fn a_server_that_does_not_answer() {
+fn silent_server_is_reported() {
     let place = Place::kept("state");
     let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
     let out = place.scratch.path().join("out").display().to_string();
@@ -377,7 +377,7 @@ fn a_server_that_does_not_answer() {
 
 /// A watcher reports whether the server shut down cleanly.
 #[test]
-fn a_watcher_hears_of_a_server_that_is_gone() {
+fn watch_distinguishes_shutdown_from_crash() {
     for (signal, code, says) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
         let place = Place::kept("state");
         let (server, _) = place.served();

@@ -54,7 +54,7 @@ fn filled(directory: &Path) -> CampaignState {
 }
 
 #[test]
-fn what_is_written_comes_back() {
+fn records_are_read_back() {
     let directory = Scratch::new();
     let stored = filled(directory.path());
     assert_eq!((stored.campaign, stored.configuration.as_str()), (0xdead_beef, "seed = 1\nk = 2\n"));
@@ -91,7 +91,7 @@ proptest! {
 
     /// Truncated, flipped and overwritten bytes: an error, or the bytes were unused.
     #[test]
-    fn damage_is_an_error_or_nothing(
+    fn damage_is_an_error_or_unused_space(
         at in any::<prop::sample::Index>(), bit in 0u8..8, how in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
     ) {
         let directory = Scratch::new();
@@ -121,7 +121,7 @@ proptest! {
     /// Power cuts and faults at any write: afterwards the store holds what was applied, and at most the
     /// interrupted call.
     #[test]
-    fn an_application_is_whole_or_not_at_all(
+    fn apply_is_atomic(
         seed in any::<u64>(), faults in prop::collection::vec((0u32..60, any::<bool>()), 1..12), waits in any::<bool>(),
     ) {
         let disk = Disk::new(seed);
@@ -155,7 +155,7 @@ proptest! {
 
 /// The database is moved away or its disk unplugged, and there is nothing under its name, or another file.
 #[test]
-fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
+fn missing_database_is_waited_for() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
     drop(filled(scratch.path()));
     drop(filled(other.path()));
@@ -194,7 +194,7 @@ fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
 
 /// A server that finds other files of a campaign does not begin a new one.
 #[test]
-fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
+fn campaign_without_database_is_not_replaced() {
     let scratch = Scratch::new();
     drop(filled(scratch.path()));
     std::fs::remove_file(scratch.path().join(FILE)).unwrap();
@@ -216,7 +216,7 @@ fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
 
 /// A non-empty database without a format is refused.
 #[test]
-fn tables_without_a_format_are_damage() {
+fn tables_without_format_are_damage() {
     let scratch = Scratch::new();
     let database = redb::Database::create(scratch.path().join(FILE)).unwrap();
     let write = database.begin_write().unwrap();
@@ -231,7 +231,7 @@ fn tables_without_a_format_are_damage() {
 /// A database that was not closed is repaired when it is opened. Repair rolls back unsynced transactions, never
 /// a synced one, although a flipped bit looks like the former.
 #[test]
-fn a_flipped_bit_after_a_crash_takes_nothing_back() {
+fn flipped_bit_after_crash_rolls_nothing_back() {
     let (running, copy) = (Scratch::new(), Scratch::new());
     drop(filled(running.path()));
     let mut store = Store::open(running.path(), SysRng).unwrap();
@@ -266,7 +266,7 @@ fn a_flipped_bit_after_a_crash_takes_nothing_back() {
 }
 
 #[test]
-fn one_server_at_a_time() {
+fn store_admits_one_server() {
     let directory = Scratch::new();
     let first = Store::open(directory.path(), SysRng).unwrap();
     assert!(matches!(Store::open(directory.path(), SysRng), Err(StoreError::Locked { .. })));
@@ -276,7 +276,7 @@ fn one_server_at_a_time() {
 }
 
 #[test]
-fn what_contradicts_itself_is_damage() {
+fn contradictions_are_damage() {
     let cases: [&[Record]; 4] = [
         &[checkpoint(7, vec![1.0, f64::NAN])],
         // Of a round that is not open; the first is missing; two are the same.
@@ -294,7 +294,7 @@ fn what_contradicts_itself_is_damage() {
 }
 
 #[test]
-fn what_is_no_directory_or_of_another_version_is_said_with_its_path() {
+fn open_errors_name_their_path() {
     let directory = Scratch::new();
     let file = directory.path().join("file");
     std::fs::write(&file, b"x").unwrap();

@@ -13,7 +13,7 @@ pub fn regular(path: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         about => about?,
     };
-    match other_than_a_file(about.file_type()) {
+    match non_file_kind(about.file_type()) {
         None => Ok(()),
         Some(kind) => Err(std::io::Error::other(format!("found {kind}, allowed: a file"))),
     }
@@ -21,7 +21,7 @@ pub fn regular(path: &Path) -> std::io::Result<()> {
 
 /// Returns the name of a kind other than a regular file.
 #[must_use]
-pub fn other_than_a_file(kind: FileType) -> Option<&'static str> {
+pub fn non_file_kind(kind: FileType) -> Option<&'static str> {
     if kind.is_file() {
         None
     } else if kind.is_dir() {

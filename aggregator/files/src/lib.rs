@@ -9,7 +9,7 @@ pub mod file_kind;
 pub mod hex;
 pub mod private_file;
 
-pub use file_kind::{other_than_a_file, regular};
+pub use file_kind::{non_file_kind, regular};
 pub use private_file::{
-    FileError, beside, create_private, make_directories, parent, read_secret, sync_directory, user,
+    FileError, create_private, make_directories, parent, read_secret, sync_directory, user, with_suffix,
 };

@@ -164,7 +164,7 @@ pub type Sync = fn(&Path) -> std::io::Result<()>;
 /// Replaces or creates a file atomically: a crash leaves the old file or the new one. The caller must hold its
 /// [`lock`]. After every error but [`FileError::NotDurable`] the old file is in place.
 pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
-    let partial = beside(path, ".partial");
+    let partial = with_suffix(path, ".partial");
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial, error)),
         _ => {}
@@ -177,7 +177,7 @@ pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
 /// Locks a file that is going to be replaced, with a lock file next to it. `None` if another process holds the
 /// lock.
 pub fn lock(path: &Path) -> Result<Option<File>, FileError> {
-    let path = beside(path, ".lock");
+    let path = with_suffix(path, ".lock");
     regular(&path).map_err(|error| io(&path, error))?;
     let open = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(&path);
     let lock = open.map_err(|error| io(&path, error))?;
@@ -232,7 +232,7 @@ pub fn parent(path: &Path) -> &Path {
 }
 
 /// Appends a suffix to the file name of a path.
-pub fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_that_were_made_are_named_and_an_error_leaves_none() {
+    fn created_directories_are_returned_or_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let (new, under) = (scratch.path().join("new"), scratch.path().join("new/under"));
         make_directories(&new.join("x".repeat(300)), &DirBuilder::new()).unwrap_err();

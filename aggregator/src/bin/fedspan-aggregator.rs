@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
-use fedspan_aggregator::check::{check, located};
+use fedspan_aggregator::check::{check, locate_error};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::export::{ExportError, export, export_state};
 use fedspan_aggregator::server::fetch_export;
@@ -142,12 +142,12 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
         | FleetCommand::Export { config, .. } => config,
         FleetCommand::Keys(options) => match &options.config {
             Some(config) => config,
-            None => return complain(WRONG, "keys needs --config FILE, the configuration of the fleet"),
+            None => return fail(WRONG, "keys needs --config FILE, the configuration of the fleet"),
         },
     };
     let fleet = match load(config) {
         Ok(fleet) => fleet,
-        Err(message) => return complain(WRONG, &message),
+        Err(message) => return fail(WRONG, &message),
     };
     with_runtime(async {
         match command {
@@ -160,8 +160,8 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             FleetCommand::Export { out, .. } => write_out(&fleet, &out).await,
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
                 Ok(code) => code,
-                Err(cli::keys::Stop::Failed(message)) => complain(FAILED, &message),
-                Err(cli::keys::Stop::Wrong(message)) => complain(WRONG, &message),
+                Err(cli::keys::Stop::Failed(message)) => fail(FAILED, &message),
+                Err(cli::keys::Stop::Wrong(message)) => fail(WRONG, &message),
                 Err(cli::keys::Stop::Output(error)) => printed(Err(error), "standard output"),
             },
         }
@@ -171,7 +171,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
 fn with_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(work),
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
@@ -180,7 +180,7 @@ fn load(path: &Path) -> Result<Fleet, String> {
     read.map_err(|problem| problem.to_string())
 }
 
-fn complain(code: u8, message: &str) -> ExitCode {
+fn fail(code: u8, message: &str) -> ExitCode {
     eprintln!("fedspan-aggregator: {message}");
     ExitCode::from(code)
 }
@@ -197,7 +197,7 @@ fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => complain(FAILED, &format!("{what}: {error}")),
+        Err(error) => fail(FAILED, &format!("{what}: {error}")),
     }
 }
 
@@ -219,11 +219,11 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     let ended = Arc::clone(&stop);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return complain(FAILED, &error.to_string()),
+        Err(error) => return fail(FAILED, &error.to_string()),
     };
     let waiting = match runtime.block_on(async { interrupted() }) {
         Ok(waiting) => waiting,
-        Err(error) => return complain(FAILED, &format!("cannot handle signals: {error}")),
+        Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
     };
     runtime.spawn(async move {
         waiting.await;
@@ -231,7 +231,7 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     });
     match fedspan_adapters::cli::files::command(command, &stop) {
         Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
-        Err(error) => complain(if error.is_wrong_input() { WRONG } else { FAILED }, &error.to_string()),
+        Err(error) => fail(if error.is_wrong_input() { WRONG } else { FAILED }, &error.to_string()),
     }
 }
 
@@ -241,12 +241,12 @@ fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
         // Installed before anything is printed, as a script may stop the server once it listens.
         let interrupted = match interrupted() {
             Ok(interrupted) => interrupted,
-            Err(error) => return complain(FAILED, &format!("cannot handle signals: {error}")),
+            Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
         };
         match fedspan_adapters::cli::serve::serve(options, interrupted, |line| drop(print(line))).await {
             Ok(()) => ExitCode::SUCCESS,
-            Err(fedspan_adapters::cli::serve::Stop::Failed(message)) => complain(FAILED, &message),
-            Err(fedspan_adapters::cli::serve::Stop::Wrong(message)) => complain(WRONG, &message),
+            Err(fedspan_adapters::cli::serve::Stop::Failed(message)) => fail(FAILED, &message),
+            Err(fedspan_adapters::cli::serve::Stop::Wrong(message)) => fail(WRONG, &message),
         }
     })
 }
@@ -256,13 +256,13 @@ fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
     let found = match check(fleet) {
         Ok(Some(found)) => found,
         Ok(None) => {
-            return Ok(complain(FAILED, &format!("{}: no campaign was begun here", fleet.state.display())));
+            return Ok(fail(FAILED, &format!("{}: no campaign was begun here", fleet.state.display())));
         }
-        Err(error) => return Ok(complain(FAILED, &error.to_string())),
+        Err(error) => return Ok(fail(FAILED, &error.to_string())),
     };
-    found.seen.iter().try_for_each(|line| print(line))?;
+    found.facts.iter().try_for_each(|line| print(line))?;
     for fault in &found.faults {
-        complain(FAILED, fault);
+        fail(FAILED, fault);
     }
     if !found.faults.is_empty() {
         return Ok(ExitCode::from(FAILED));
@@ -276,11 +276,11 @@ async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
     let written = match fetch_export(&fleet.state).await {
         Ok(Some(told)) => export_state(fleet, &told, to),
         Ok(None) => export(fleet, to),
-        Err(error) => return complain(FAILED, &format!("{}: {error}", fleet.state.display())),
+        Err(error) => return fail(FAILED, &format!("{}: {error}", fleet.state.display())),
     };
     match written {
         Ok(()) => ExitCode::SUCCESS,
-        Err(ExportError::State(error)) => complain(FAILED, &located(&error, &fleet.state)),
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(ExportError::State(error)) => fail(FAILED, &locate_error(&error, &fleet.state)),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }

@@ -15,13 +15,13 @@ use fedspan_engine::{DeviceId, Engine};
 use fedspan_files::regular;
 
 /// Remedy for a journal file that differs from the database.
-const ANEW: &str = "move it away; the next start rewrites it from the database";
+const REMEDY: &str = "move it away; the next start rewrites it from the database";
 
 /// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Facts that were verified, one line each.
-    pub seen: Vec<String>,
+    pub facts: Vec<String>,
     /// Inconsistencies, one line each.
     pub faults: Vec<String>,
 }
@@ -37,20 +37,20 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     let mut found = CheckReport::default();
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let megabytes = snapshot.bytes() as f64 / 1e6;
-    found.seen.push(format!("database: {megabytes:.1} MB, every page has its checksum"));
+    found.facts.push(format!("database: {megabytes:.1} MB, every page has its checksum"));
     let taken = with_stored_settings(fleet, &stored.configuration).and_then(|with_stored_settings| {
         if !with_stored_settings.kept.is_empty() {
             let settings = with_stored_settings.kept.join(", ");
-            found.seen.push(format!("settings of the campaign that the file does not set: {settings}"));
+            found.facts.push(format!("settings of the campaign that the file does not set: {settings}"));
         }
         let mut engine = with_stored_settings.fleet.engine();
         restore(&mut engine, &stored, &with_stored_settings.fleet.fingerprint()).map(|()| engine)
     });
     if let Err(error) = &taken {
-        found.faults.push(located(error, &fleet.state));
+        found.faults.push(locate_error(error, &fleet.state));
     }
     let engine = taken.as_ref().ok();
-    found.seen.push(about(&stored));
+    found.facts.push(describe_campaign(&stored));
     found.rounds(&rounds, &stored, engine);
     let text = (0..).zip(&lines).map(|(place, (number, text))| {
         let first = lines.first().map_or(0, |(first, _)| *first);
@@ -71,7 +71,7 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
 /// Adds the state directory to a resume error, since a configuration that points at the wrong directory is the
 /// usual cause.
 #[must_use]
-pub fn located(error: &ResumeError, state: &Path) -> String {
+pub fn locate_error(error: &ResumeError, state: &Path) -> String {
     match error {
         // The message contains the path.
         ResumeError::Store(error) => error.to_string(),
@@ -79,7 +79,7 @@ pub fn located(error: &ResumeError, state: &Path) -> String {
     }
 }
 
-fn about(stored: &CampaignState) -> String {
+fn describe_campaign(stored: &CampaignState) -> String {
     let CampaignState { campaign, checkpoint, updates, accounts, .. } = stored;
     let Some(checkpoint) = checkpoint else { return format!("campaign {campaign}: no round was opened yet") };
     let open = match &checkpoint.open {
@@ -117,7 +117,7 @@ impl CheckReport {
                 wrong(format!("round id {} counts devices that were not asked", round.exchange));
             }
         }
-        self.seen.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
+        self.facts.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
     }
 
     /// Checks the journal against rounds and campaign. `goes_on`: a journal is kept now; rounds without entries
@@ -131,27 +131,28 @@ impl CheckReport {
         engine: Option<&Engine>,
     ) {
         if lines.is_empty() {
-            return self.seen.push("journal: none is kept".to_owned());
+            return self.facts.push("journal: none is kept".to_owned());
         }
-        let mut course = JournalCheck::new(lines);
-        let (last, now) = (course.last, stored.last_round().map_or(0, |id| id.round));
+        let mut journal_check = JournalCheck::new(lines);
+        let (last, now) = (journal_check.last, stored.last_round().map_or(0, |id| id.round));
         if !goes_on {
-            course.ends_here(now);
+            journal_check.ends_here(now);
         }
-        let mut wrong = std::mem::take(&mut course.wrong);
-        for committed in &course.commits {
+        let mut wrong = std::mem::take(&mut journal_check.wrong);
+        for committed in &journal_check.commits {
             let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
             let known = known.ok().and_then(|place| rounds.get(place));
             if known.is_none_or(|round| round.participants != committed.participants) {
                 wrong.push(format!("round id {} differs from the committed round", committed.round));
             }
         }
-        let told: BTreeSet<u32> = course.commits.iter().map(|committed| committed.round).collect();
+        let journalled: BTreeSet<u32> =
+            journal_check.commits.iter().map(|committed| committed.round).collect();
         for CommittedRound { exchange, .. } in rounds {
             // Rounds after the end of a journal that is kept are reported once, below.
-            let is_told =
-                told.contains(exchange) || goes_on && (*exchange > last || *exchange == last && now > last);
-            if !is_told && !course.may_miss(*exchange) {
+            let has_entry = journalled.contains(exchange)
+                || goes_on && (*exchange > last || *exchange == last && now > last);
+            if !has_entry && !journal_check.may_miss(*exchange) {
                 wrong.push(format!("round id {exchange} was committed but has no entry"));
             }
         }
@@ -163,25 +164,26 @@ impl CheckReport {
             ));
         } else if now <= last
             && stored.open_round().is_some()
-            && (now < last || !course.has_counted(&counted))
+            && (now < last || !journal_check.has_counted(&counted))
         {
-            let open = course.open.len();
+            let open = journal_check.open.len();
             wrong.push(format!(
                 "round id {last} has counted {open} devices, but {} updates are stored",
                 counted.len()
             ));
         }
-        let committed = course.commits.last();
+        let committed = journal_check.commits.last();
         // A journal that lacks the last round was reported above.
-        let is_last = rounds.last().zip(committed).is_none_or(|(round, told)| told.round >= round.exchange);
+        let is_last =
+            rounds.last().zip(committed).is_none_or(|(round, journalled)| journalled.round >= round.exchange);
         let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
         if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
             wrong.push("the stored representation differs from that of the last commit".to_owned());
         }
         self.faults.extend(wrong.into_iter().map(|what| format!("the journal: {what}")));
         let number = lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count();
-        let gaps = course.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
-        self.seen.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
+        let gaps = journal_check.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
+        self.facts.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
     }
 
     /// Checks the journal file against the database.
@@ -191,7 +193,7 @@ impl CheckReport {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                return self.faults.push(format!("{name}: not UTF-8; {ANEW}"));
+                return self.faults.push(format!("{name}: not UTF-8; {REMEDY}"));
             }
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
@@ -205,15 +207,15 @@ impl CheckReport {
             at.is_some_and(|written| written != line)
         });
         if let Some((number, _)) = differs {
-            self.faults.push(format!("{name}: line {} differs from the database; {ANEW}", number + 1));
+            self.faults.push(format!("{name}: line {} differs from the database; {REMEDY}", number + 1));
         } else if written > next {
-            self.faults.push(format!("{name}: {written} lines, but the database has {next}; {ANEW}"));
+            self.faults.push(format!("{name}: {written} lines, but the database has {next}; {REMEDY}"));
         } else {
             let behind = match next - written {
                 0 => "all of them".to_owned(),
                 behind => format!("all but the last {behind}, which the next start adds"),
             };
-            self.seen.push(format!("{name}: {written} lines, {behind}"));
+            self.facts.push(format!("{name}: {written} lines, {behind}"));
         }
     }
 }

@@ -215,8 +215,8 @@ impl Connection {
     #[must_use]
     pub fn memory(&self) -> usize {
         let outbox = self.outbox.capacity() * size_of::<Outgoing>();
-        let answers: usize = self.outbox.iter().map(Outgoing::memory).sum();
-        size_of::<Self>() + self.frame_capacity() + outbox + answers + self.secure.memory()
+        let answers_round: usize = self.outbox.iter().map(Outgoing::memory).sum();
+        size_of::<Self>() + self.frame_capacity() + outbox + answers_round + self.secure.memory()
     }
 
     /// Returns an upper bound of [`Self::memory`] over all inputs, provided that the core's commands are sent
@@ -278,14 +278,14 @@ impl Connection {
             let decrypted = match self.decoder.feed(input) {
                 Fed::NeedMore => return None,
                 Fed::Dropped(_) => continue,
-                Fed::Message(message) => self.secure.checked(message),
-                Fed::Sealed(frame) => self.secure.sealed(frame, known),
+                Fed::Message(message) => self.secure.process_unsealed(message),
+                Fed::Sealed(frame) => self.secure.process_sealed(frame, known),
             };
             let parsed = match decrypted {
                 Decrypted::Message(message, body) => {
                     if let Some(round) = self.open.as_ref().map(|cut| cut.opening.id) {
-                        self.unanswered &= !answers(&message, round);
-                        self.chunk_requests += u64::from(asks(&message, round));
+                        self.unanswered &= !answers_round(&message, round);
+                        self.chunk_requests += u64::from(requests_chunks(&message, round));
                     }
                     let (incoming, last_update) = (&mut self.incoming, &mut self.last_update);
                     Self::dispatch(incoming, last_update, self.open.as_ref(), self.greeted, message, body)
@@ -557,7 +557,7 @@ impl Connection {
 }
 
 /// Returns true if a message answers a round.
-fn answers(message: &ToServer, round: RoundId) -> bool {
+fn answers_round(message: &ToServer, round: RoundId) -> bool {
     match message {
         ToServer::Update(update) => update.id == round,
         ToServer::Decline(decline) => decline.id == round,
@@ -566,7 +566,7 @@ fn answers(message: &ToServer, round: RoundId) -> bool {
 }
 
 /// Returns true if a message requests chunks of a round.
-fn asks(message: &ToServer, round: RoundId) -> bool {
+fn requests_chunks(message: &ToServer, round: RoundId) -> bool {
     matches!(message, ToServer::Missing(missing) if missing.id == round)
 }
 

@@ -34,15 +34,15 @@ pub(super) enum Decrypted<'a> {
 
 /// Handshake whose hello was answered and whose first sealed frame is awaited.
 #[derive(Debug)]
-struct Pending {
+struct PendingHandshake {
     hello: Hello,
     answer: Vec<u8>,
-    open: Open,
+    open: SecureSession,
 }
 
 /// Session keys and the device key they are derived from.
 #[derive(Debug)]
-struct Open {
+struct SecureSession {
     /// Hash of the hello that the session keys belong to.
     transcript: [u8; 32],
     channel: Channel,
@@ -61,24 +61,31 @@ pub(super) struct SealCounters {
 #[derive(Debug)]
 pub(super) struct SecureLayer {
     acceptor: Arc<Acceptor>,
-    pending: Option<Box<Pending>>,
-    open: Option<Open>,
+    pending: Option<Box<PendingHandshake>>,
+    open: Option<SecureSession>,
     /// Hellos answered since the last completed handshake.
-    answers: u32,
-    answers_max: u32,
+    handshakes: u32,
+    handshakes_max: u32,
     seals: SealCounters,
 }
 
 /// Hellos of one connection answered before a handshake is completed, since each derives keys. A device repeats
 /// the same hello, which costs nothing, and sends another one only after a reset.
-const ANSWERS_MAX: u32 = 16;
+const HANDSHAKES_MAX: u32 = 16;
 
 impl SecureLayer {
     /// Makes a secure layer. A `persistent` link answers any number of hellos: its speed bounds them, and the
     /// device has no other connection.
     pub(super) fn new(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
-        let answers_max = if persistent { u32::MAX } else { ANSWERS_MAX };
-        Self { acceptor, answers_max, pending: None, open: None, answers: 0, seals: SealCounters::default() }
+        let handshakes_max = if persistent { u32::MAX } else { HANDSHAKES_MAX };
+        Self {
+            acceptor,
+            handshakes_max,
+            pending: None,
+            open: None,
+            handshakes: 0,
+            seals: SealCounters::default(),
+        }
     }
 
     pub(super) fn acceptor(&self) -> &Acceptor {
@@ -95,7 +102,7 @@ impl SecureLayer {
 
     /// Returns its heap bytes.
     pub(super) fn memory(&self) -> usize {
-        self.pending.as_ref().map_or(0, |pending| size_of::<Pending>() + pending.answer.capacity())
+        self.pending.as_ref().map_or(0, |pending| size_of::<PendingHandshake>() + pending.answer.capacity())
     }
 
     /// Returns the device key of this connection.
@@ -109,8 +116,8 @@ impl SecureLayer {
     }
 
     /// Processes an unsealed frame, which is not authenticated.
-    pub(super) fn checked<'a>(&mut self, message: &'a [u8]) -> Decrypted<'a> {
-        let decrypted = match (foreign(message), decode::<ToServer>(message)) {
+    pub(super) fn process_unsealed<'a>(&mut self, message: &'a [u8]) -> Decrypted<'a> {
+        let decrypted = match (version_refusal(message), decode::<ToServer>(message)) {
             (Some(refusal), _) => Decrypted::Refused(refusal, None),
             (None, Ok((ToServer::Hello(hello), body))) => self.hello(hello, body, message),
             _ if self.is_encrypted() => Decrypted::Dropped,
@@ -118,8 +125,8 @@ impl SecureLayer {
             (None, Err(_)) => Decrypted::Fault(Fault::Malformed),
         };
         // An unauthenticated frame must not end an authenticated session.
-        let harmless = matches!(decrypted, Decrypted::Reply(_)) || !self.is_encrypted();
-        if matches!(decrypted, Decrypted::Dropped) || !harmless && self.open.is_some() {
+        let is_harmless = matches!(decrypted, Decrypted::Reply(_)) || !self.is_encrypted();
+        if matches!(decrypted, Decrypted::Dropped) || !is_harmless && self.open.is_some() {
             count(&mut self.seals.unsealed);
             return Decrypted::Dropped;
         }
@@ -138,7 +145,7 @@ impl SecureLayer {
             },
             (None, Some(_)) => Decrypted::Refused(Refusal::NoKeysHere, None),
             (Some(_), None) => Decrypted::Refused(Refusal::KeyNeeded, None),
-            (Some(_), Some(_)) if self.answers >= self.answers_max => Decrypted::Dropped,
+            (Some(_), Some(_)) if self.handshakes >= self.handshakes_max => Decrypted::Dropped,
             (Some(keys), Some(greeting)) => {
                 let transcript = transcript(bytes);
                 if let Some(pending) =
@@ -152,7 +159,7 @@ impl SecureLayer {
                     return Decrypted::Dropped;
                 }
                 match keys.lookup(hello.device, greeting.epoch) {
-                    Some(key) => self.begin(hello, transcript, key).unwrap_or(Decrypted::Dropped),
+                    Some(key) => self.answer_hello(hello, transcript, key).unwrap_or(Decrypted::Dropped),
                     None => Decrypted::Refused(Refusal::UnknownDevice, None),
                 }
             }
@@ -160,13 +167,13 @@ impl SecureLayer {
     }
 
     /// Answers the hello of a known device. `None` if the source of randomness fails.
-    fn begin(
+    fn answer_hello(
         &mut self,
         hello: Hello,
         transcript: [u8; 32],
         key: Arc<AcceptedKey>,
     ) -> Option<Decrypted<'static>> {
-        self.answers = self.answers.saturating_add(1);
+        self.handshakes = self.handshakes.saturating_add(1);
         let nonce = self.acceptor.nonce()?;
         let mut channel = Channel::server(key.key(), &transcript, &nonce);
         let judged = self.acceptor.admit(&hello);
@@ -181,14 +188,18 @@ impl SecureLayer {
         if let Err(refusal) = judged {
             return Some(Decrypted::Refused(refusal, Some(answer)));
         }
-        let pending = Pending { hello, answer: answer.clone(), open: Open { transcript, channel, key } };
+        let pending = PendingHandshake {
+            hello,
+            answer: answer.clone(),
+            open: SecureSession { transcript, channel, key },
+        };
         self.pending = Some(Box::new(pending));
         Some(Decrypted::Reply(answer))
     }
 
     /// Processes a sealed frame. The first one after an answer completes the handshake, and its content is not
     /// looked at. `known` is the device that has completed an earlier handshake.
-    pub(super) fn sealed<'a>(&mut self, frame: &'a mut [u8], known: Option<u64>) -> Decrypted<'a> {
+    pub(super) fn process_sealed<'a>(&mut self, frame: &'a mut [u8], known: Option<u64>) -> Decrypted<'a> {
         let confirmed =
             self.pending.as_mut().is_some_and(|pending| pending.open.channel.try_open(frame).is_ok());
         if let Some(pending) = self.pending.take_if(|_| confirmed) {
@@ -199,7 +210,7 @@ impl SecureLayer {
             if known.is_some_and(|known| known != pending.hello.device) {
                 return Decrypted::OtherDevice;
             }
-            self.answers = 0;
+            self.handshakes = 0;
             self.open = Some(pending.open);
             return Decrypted::Admitted(pending.hello);
         }
@@ -246,7 +257,7 @@ impl SecureLayer {
 }
 
 /// Upper bound of [`SecureLayer::memory`].
-pub(super) const SECURE_LAYER_MEMORY_MAX: usize = size_of::<Pending>() + wire_capacity(ANSWER_MAX);
+pub(super) const SECURE_LAYER_MEMORY_MAX: usize = size_of::<PendingHandshake>() + wire_capacity(ANSWER_MAX);
 
 /// Longest answer in bytes: header, nonce, longest Welcome or Refused, tag.
 const ANSWER_MAX: usize = 1 + NONCE + 1 + 1 + 1 + 10 + 5 + TAG;
@@ -257,7 +268,7 @@ fn is_public(message: &ToDevice) -> bool {
 }
 
 /// Returns the refusal of a hello with another wire version or schema.
-fn foreign(message: &[u8]) -> Option<Refusal> {
+fn version_refusal(message: &[u8]) -> Option<Refusal> {
     // A hello has tag 0.
     message.first().filter(|&&tag| tag == 0)?;
     let hello = Introduction::read(message).ok()?;

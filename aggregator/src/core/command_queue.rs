@@ -167,7 +167,7 @@ mod tests {
     proptest! {
         /// Compared with a `VecDeque`: order, capacity, and the memory that is kept.
         #[test]
-        fn it_is_a_bounded_queue(steps in prop::collection::vec(any::<bool>(), 0..300), capacity in 1usize..20) {
+        fn command_queue_is_bounded_fifo(steps in prop::collection::vec(any::<bool>(), 0..300), capacity in 1usize..20) {
             let (sender, mut receiver) = command_queue(capacity);
             let mut model = VecDeque::new();
             for (step, put) in steps.into_iter().enumerate() {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_is_gone_takes_nothing() {
+    fn send_fails_after_receiver_drop() {
         let (sender, receiver) = command_queue(2);
         assert!(sender.send(1));
         drop(receiver);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn whoever_waits_is_woken_even_if_it_has_looked_away() {
+    async fn dropped_wait_loses_no_wakeup() {
         for round in 0..500 {
             let (sender, mut receiver) = command_queue(4);
             let sending = tokio::spawn(async move {

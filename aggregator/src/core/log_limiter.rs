@@ -14,7 +14,7 @@ const WINDOW: Millis = 60_000;
 
 /// Kind of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LogKind {
     Joined,
     Left,
     Refused,
@@ -23,10 +23,10 @@ pub(super) enum Kind {
     Rejected,
     CutOff,
     AcceptFailed,
-    Unchosen,
+    NoRidgeChoice,
 }
 
-impl Kind {
+impl LogKind {
     const ALL: [Self; 9] = [
         Self::Joined,
         Self::Left,
@@ -36,11 +36,11 @@ impl Kind {
         Self::Rejected,
         Self::CutOff,
         Self::AcceptFailed,
-        Self::Unchosen,
+        Self::NoRidgeChoice,
     ];
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for LogKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Joined => "device joined",
@@ -51,7 +51,7 @@ impl fmt::Display for Kind {
             Self::Rejected => "update rejected",
             Self::CutOff => "device cut off",
             Self::AcceptFailed => "accept failed",
-            Self::Unchosen => "device cannot choose the ridge of its head",
+            Self::NoRidgeChoice => "device cannot choose the ridge of its head",
         })
     }
 }
@@ -72,13 +72,13 @@ impl Window {
 
 /// Log rate limiter with a window per kind.
 #[derive(Debug, Default)]
-pub(super) struct LogRateLimiter([Window; Kind::ALL.len()]);
+pub(super) struct LogRateLimiter([Window; LogKind::ALL.len()]);
 
 impl LogRateLimiter {
     /// Returns true if a line may be logged now and counts it as suppressed otherwise. Call
     /// [`Self::drain_expired`] first.
     #[must_use]
-    pub(super) fn allow(&mut self, kind: Kind, now: Millis) -> bool {
+    pub(super) fn allow(&mut self, kind: LogKind, now: Millis) -> bool {
         let Some(window) = self.0.get_mut(kind as usize) else { return false };
         if window.written == 0 {
             window.began = now;
@@ -93,9 +93,9 @@ impl LogRateLimiter {
 
     /// Ends expired windows and returns the kinds with suppressed lines, with their numbers.
     #[must_use]
-    pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(Kind, u64)> {
+    pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(LogKind, u64)> {
         let mut suppressed = Vec::new();
-        for (window, kind) in self.0.iter_mut().zip(Kind::ALL) {
+        for (window, kind) in self.0.iter_mut().zip(LogKind::ALL) {
             if window.written > 0 && now >= window.end() {
                 suppressed.extend((window.suppressed > 0).then_some((kind, window.suppressed)));
                 *window = Window::default();
@@ -120,42 +120,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_its_own_window() {
-        for (index, kind) in Kind::ALL.into_iter().enumerate() {
+    fn every_kind_has_own_window() {
+        for (index, kind) in LogKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index);
         }
         let mut throttle = LogRateLimiter::default();
         let now = 1_000_000;
-        assert_eq!((0..LINES + 7).filter(|_| throttle.allow(Kind::Refused, now)).count(), LINES as usize);
-        assert!(throttle.allow(Kind::Declined, now + 5));
+        assert_eq!((0..LINES + 7).filter(|_| throttle.allow(LogKind::Refused, now)).count(), LINES as usize);
+        assert!(throttle.allow(LogKind::Declined, now + 5));
         assert_eq!(throttle.next_summary(), Some(now + WINDOW));
         assert_eq!(throttle.drain_expired(now + WINDOW - 1), []);
-        assert_eq!(throttle.drain_expired(now + WINDOW), [(Kind::Refused, 7)]);
+        assert_eq!(throttle.drain_expired(now + WINDOW), [(LogKind::Refused, 7)]);
         assert_eq!((throttle.next_summary(), throttle.drain_expired(now + 2 * WINDOW)), (None, Vec::new()));
-        assert!(throttle.allow(Kind::Refused, now + WINDOW));
+        assert!(throttle.allow(LogKind::Refused, now + WINDOW));
     }
 
     proptest! {
         /// Every line is either written or counted as suppressed, and no window exceeds its limit.
         #[test]
-        fn nothing_is_lost_and_the_log_grows_slowly(steps in prop::collection::vec((0..8usize, 0..9000u64), 0..900)) {
+        fn lines_are_written_or_counted(steps in prop::collection::vec((0..8usize, 0..9000u64), 0..900)) {
             let (mut throttle, mut now) = (LogRateLimiter::default(), 0);
             let (mut written, mut suppressed, mut summaries) = (0, 0, 0);
-            let mut sum = |drain_expired: Vec<(Kind, u64)>, suppressed: &mut u64| {
+            let mut sum = |drain_expired: Vec<(LogKind, u64)>, suppressed: &mut u64| {
                 summaries += drain_expired.len();
                 *suppressed += drain_expired.iter().map(|(_, count)| count).sum::<u64>();
             };
             for (kind, pause) in &steps {
                 now += if pause % 3 == 0 { *pause } else { 0 };
                 sum(throttle.drain_expired(now), &mut suppressed);
-                written += u64::from(throttle.allow(Kind::ALL[*kind], now));
+                written += u64::from(throttle.allow(LogKind::ALL[*kind], now));
                 prop_assert!(throttle.next_summary().is_none_or(|next_summary| next_summary > now));
             }
             sum(throttle.drain_expired(Millis::MAX), &mut suppressed);
             prop_assert_eq!(written + suppressed, steps.len() as u64);
             let windows = now / WINDOW + 1;
-            prop_assert!(written <= windows * u64::from(LINES) * Kind::ALL.len() as u64);
-            prop_assert!(summaries as u64 <= windows * Kind::ALL.len() as u64);
+            prop_assert!(written <= windows * u64::from(LINES) * LogKind::ALL.len() as u64);
+            prop_assert!(summaries as u64 <= windows * LogKind::ALL.len() as u64);
         }
     }
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
 
-use self::log_limiter::{Kind, LogRateLimiter};
+use self::log_limiter::{LogKind, LogRateLimiter};
 use self::update_quota::UpdateQuota;
 use crate::connection::Acceptor;
 use crate::durable_engine::{DurableEngine, Flushed, ResumeError};
@@ -183,7 +183,7 @@ impl ServerCore {
 
     /// Logs and counts a failed accept.
     pub fn accept_failed(&mut self, now: Millis, error: &std::io::Error) {
-        if self.may_log(now, Kind::AcceptFailed) {
+        if self.may_log(now, LogKind::AcceptFailed) {
             tracing::warn!(%error, "accept failed");
         }
         self.connections.accept_errors += 1;
@@ -197,7 +197,7 @@ impl ServerCore {
     }
 
     /// Returns true if one more line of this kind may be logged.
-    fn may_log(&mut self, now: Millis, kind: Kind) -> bool {
+    fn may_log(&mut self, now: Millis, kind: LogKind) -> bool {
         self.log_suppressed(now);
         self.log.allow(kind, now)
     }
@@ -222,11 +222,11 @@ impl ServerCore {
 
     /// Handles one peer event. Its effects are held until [`Self::flush`], so that several events share one
     /// sync. Must not be called during a write stall ([`Self::is_stalled`]).
-    pub fn take(&mut self, now: Millis, message: PeerEvent) {
-        let PeerEvent { peer, from, key, kind, traffic } = message;
-        self.connections.passed(&traffic);
+    pub fn handle(&mut self, now: Millis, event: PeerEvent) {
+        let PeerEvent { peer, from, key, kind, traffic } = event;
+        self.connections.add_traffic(&traffic);
         let device = self.peers.get(&peer).map(|known| known.device);
-        if traffic.unchosen > 0 && self.may_log(now, Kind::Unchosen) {
+        if traffic.unchosen > 0 && self.may_log(now, LogKind::NoRidgeChoice) {
             tracing::warn!(
                 device,
                 %from,
@@ -244,19 +244,19 @@ impl ServerCore {
                     // The device has reconnected before its old connection timed out.
                     self.peers.remove(&old);
                 }
-                if self.may_log(now, Kind::Joined) {
+                if self.may_log(now, LogKind::Joined) {
                     tracing::info!(device, %from, "device joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
                 self.joined(now, device, privacy)
             }
             (PeerEventKind::Refused(refusal), device) => {
-                if self.may_log(now, Kind::Refused) {
+                if self.may_log(now, LogKind::Refused) {
                     tracing::warn!(device, %from, reason = %refusal, "device refused");
                 }
             }
             (PeerEventKind::TurnedAway, _) => {
-                if self.may_log(now, Kind::TurnedAway) {
+                if self.may_log(now, LogKind::TurnedAway) {
                     tracing::warn!(%from, "device turned away: no free connection slot");
                 }
                 self.connections.turned_away += 1;
@@ -279,14 +279,14 @@ impl ServerCore {
                 }
             }
             (PeerEventKind::Decline(decline), Some(device)) => {
-                if self.may_log(now, Kind::Declined) {
+                if self.may_log(now, LogKind::Declined) {
                     tracing::warn!(device, %from, round = decline.id.round, reason = %decline.reason, "round declined");
                 }
                 self.apply_event(now, Event::Declined(device, decline))
             }
             (PeerEventKind::TrafficOnly, _) => {}
             (PeerEventKind::Gone(gone), device) => {
-                self.connections.ended(gone);
+                self.connections.count_end(gone);
                 self.peers.remove(&peer);
                 if let Some(device) = device
                     && self.current.get(&device) == Some(&peer)
@@ -304,7 +304,7 @@ impl ServerCore {
     }
 
     fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: DisconnectReason) {
-        if self.may_log(now, Kind::Left) {
+        if self.may_log(now, LogKind::Left) {
             tracing::info!(device, %from, reason = ?gone, "device left");
         }
     }
@@ -335,7 +335,7 @@ impl ServerCore {
         self.durable.record_privacy(device, privacy);
         if self.is_fitting() {
             // Every returning device fits its head again, and no later round resets the quota.
-            self.quota.forget(device);
+            self.quota.reset_device(device);
         }
         self.apply_event(now, Event::Joined(device));
     }
@@ -355,7 +355,7 @@ impl ServerCore {
             tracing::warn!("some devices lost their cached update; the round continues under a new id");
         }
         // Every opened round has its own quota.
-        self.quota.follow(self.engine().open_round().map(|round| round.opening.id));
+        self.quota.reset_for_round(self.engine().open_round().map(|round| round.opening.id));
     }
 
     /// Writes pending records and performs the actions that depend on them. A write error that may pass starts
@@ -478,7 +478,7 @@ impl ServerCore {
 
     fn log_rejected(&mut self, now: Millis, device: DeviceId, ack: &Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome
-            && self.may_log(now, Kind::Rejected)
+            && self.may_log(now, LogKind::Rejected)
         {
             let from = self.peer(device).map(|known| tracing::field::display(&known.from));
             tracing::warn!(device, from, round = ack.id.round, reason = %reason, "update rejected");
@@ -491,7 +491,7 @@ impl ServerCore {
         if !known.commands.send(command) && !known.commands.is_closed() {
             let from = known.from.clone();
             self.connections.congested += 1;
-            if self.may_log(now, Kind::CutOff) {
+            if self.may_log(now, LogKind::CutOff) {
                 tracing::warn!(device, %from, "device cut off: command queue full");
             }
             self.cut_off(device);
@@ -513,7 +513,7 @@ impl ServerCore {
     }
 
     fn cut_off_over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
-        if self.may_log(now, Kind::CutOff) {
+        if self.may_log(now, LogKind::CutOff) {
             tracing::warn!(device, %from, "device cut off: update quota exceeded");
         }
         self.connections.over_quota += 1;

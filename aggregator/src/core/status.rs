@@ -113,8 +113,8 @@ pub struct ConnectionCounters {
 
 impl ConnectionCounters {
     /// Counts a connection that has ended.
-    pub(super) fn ended(&mut self, gone: DisconnectReason) {
-        let counter = match gone {
+    pub(super) fn count_end(&mut self, reason: DisconnectReason) {
+        let counter = match reason {
             DisconnectReason::Closed => &mut self.closed,
             DisconnectReason::NoHello => &mut self.no_hello,
             DisconnectReason::Evicted => &mut self.evicted,
@@ -129,7 +129,7 @@ impl ConnectionCounters {
     }
 
     /// Adds the traffic of a peer event.
-    pub(super) fn passed(&mut self, traffic: &Traffic) {
+    pub(super) fn add_traffic(&mut self, traffic: &Traffic) {
         self.faults += u64::from(traffic.faults);
         self.unsent += u64::from(traffic.unsent);
         self.unheeded += u64::from(traffic.unheeded);

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod journal_file;
 mod keys;
-mod serial_links;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +107,7 @@ impl RoundKeyStorage for Slot {
 /// While the disk is full nothing is acknowledged and the status says so; when there is room, pending updates
 /// are acknowledged once.
 #[test]
-fn a_full_disk_delays_acknowledgements() {
+fn full_disk_delays_acknowledgements() {
     let state = tempfile::tempdir().unwrap();
     let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
@@ -142,7 +142,7 @@ fn a_full_disk_delays_acknowledgements() {
 
 /// A device whose update waited during a write stall is not late, and copies of the update are answered once.
 #[test]
-fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
+fn campaign_clock_pauses_during_write_stall() {
     let state = tempfile::tempdir().unwrap();
     let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
@@ -157,7 +157,7 @@ fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
     let round = opened(&mut commands).pop().expect("a round");
     opened(&mut others);
     disk.fills(true);
-    host.take(30_000, message(0, None, update(&round)));
+    host.handle(30_000, message(0, None, update(&round)));
     host.flush(30_000).unwrap();
     for second in 31..200 {
         host.tick(second * 1_000).unwrap();
@@ -168,7 +168,7 @@ fn the_clock_of_a_campaign_stands_still_while_the_disk_is_full() {
     assert!(!host.is_stalled());
     assert_eq!(host.wake(), Some(230_000), "the deadline is as far away as it was");
     for _ in 0..12 {
-        host.take(200_000, message(1, None, update(&round)));
+        host.handle(200_000, message(1, None, update(&round)));
     }
     host.flush(200_000).unwrap();
     let status = host.status();
@@ -201,7 +201,7 @@ fn take(host: &mut ServerCore, peer: u64, what: PeerEventKind) {
 }
 
 fn take_under(host: &mut ServerCore, peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) {
-    host.take(0, message(peer, key, what));
+    host.handle(0, message(peer, key, what));
     host.flush(0).unwrap();
 }
 
@@ -243,7 +243,7 @@ fn opened(heard: &mut Receiver<Command>) -> Vec<Arc<Opening>> {
 
 /// The journal must not grow with repeated declines, which nothing slows down.
 #[test]
-fn a_device_that_declines_again_and_again_is_journalled_once() {
+fn repeated_declines_are_journalled_once() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let boxes = [command_queue(16), command_queue(16)];
@@ -267,7 +267,7 @@ fn a_device_that_declines_again_and_again_is_journalled_once() {
 
 /// Cutting off the last awaited device closes the round, and the actions that follow are performed as well.
 #[test]
-fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one_opens() {
+fn cutting_off_last_device_commits_round() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let (honest, mut heard) = command_queue(16);
@@ -289,7 +289,7 @@ fn a_round_that_closes_because_a_device_is_cut_off_is_committed_and_the_next_one
 
 /// A session that has ended is not cut off for a full queue: its `Gone` event comes next.
 #[test]
-fn a_device_that_has_just_gone_is_not_one_that_takes_nothing() {
+fn ended_session_is_not_cut_off() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let (honest, mut heard) = command_queue(16);
@@ -309,7 +309,7 @@ fn a_device_that_has_just_gone_is_not_one_that_takes_nothing() {
 
 /// Keys are revoked while events under them wait in the inbox.
 #[test]
-fn what_waits_in_the_inbox_when_its_key_is_revoked_does_not_count() {
+fn queued_event_under_revoked_key_is_discarded() {
     for waiting in ["hello", "hello again", "update", "decline"] {
         let state = tempfile::tempdir().unwrap();
         let mut host = host(state.path());
@@ -367,7 +367,7 @@ impl std::io::Write for Written {
 
 /// Each line costs a peer a few bytes, so the log must stay bounded.
 #[test]
-fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_out() {
+fn log_limits_refusals_and_declines() {
     let state = tempfile::tempdir().unwrap();
     let written = Written::default();
     let writer = written.clone();
@@ -402,7 +402,7 @@ fn a_flood_of_refusals_and_declines_writes_few_lines_and_says_how_many_it_left_o
 
 /// Updates do not end a round of heads, so only the quota limits them.
 #[test]
-fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
+fn quota_resets_with_each_join_while_heads_are_fitted() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let mut heard = trained(&mut host);
@@ -439,7 +439,7 @@ fn where_heads_are_fitted_a_device_has_a_quota_for_each_time_that_it_comes() {
 
 /// Sensors of all devices saturate for a while: the round is repeated, and each repetition has its own quota.
 #[test]
-fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
+fn repeated_round_has_own_quota() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let boxes = [command_queue(16), command_queue(16)];
@@ -453,7 +453,7 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
         for device in 0..2 {
             let PeerEventKind::Update(mut update) = update(&round) else { continue };
             update.tensors[0].values.fill(1e30);
-            host.take(minute * 60_000, message(device, None, PeerEventKind::Update(update)));
+            host.handle(minute * 60_000, message(device, None, PeerEventKind::Update(update)));
             host.flush(minute * 60_000).unwrap();
         }
         host.tick((minute + 1) * 60_000).unwrap();
@@ -462,7 +462,7 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
     assert_eq!((status.connections.over_quota, status.updates.norm_over_bound), (0, 80));
     let round = opened(&mut heard[0]).pop().expect("asked again");
     for device in 0..2 {
-        host.take(40 * 60_000, message(device, None, update(&round)));
+        host.handle(40 * 60_000, message(device, None, update(&round)));
         host.flush(40 * 60_000).unwrap();
     }
     assert_eq!(host.done, 1);
@@ -471,7 +471,7 @@ fn a_round_that_is_asked_again_has_a_quota_of_its_own() {
 /// A network delivers delayed traffic at once: hellos, each with an update sent before the round was reopened.
 /// None of these can count; the update after the last opening must.
 #[test]
-fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
+fn unread_updates_do_not_cost_the_round() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let boxes = [command_queue(99), command_queue(99)];
@@ -499,7 +499,7 @@ fn updates_that_could_not_be_read_do_not_cost_a_device_its_round() {
 /// The round has closed meanwhile: a device that is cut off for late updates reconnects, and its next update
 /// counts.
 #[test]
-fn late_updates_do_not_cost_a_device_the_next_round() {
+fn late_updates_do_not_cost_the_next_round() {
     let state = tempfile::tempdir().unwrap();
     let mut host = host(state.path());
     let boxes = [command_queue(99), command_queue(99), command_queue(99)];

@@ -33,7 +33,7 @@ impl UpdateQuota {
     }
 
     /// Resets the counts if another round is open.
-    pub(super) fn follow(&mut self, open: Option<RoundId>) {
+    pub(super) fn reset_for_round(&mut self, open: Option<RoundId>) {
         if open.is_some() && open != self.counted_in {
             self.counted_in = open;
             self.sent.clear();
@@ -41,7 +41,7 @@ impl UpdateQuota {
     }
 
     /// Resets the count of a device.
-    pub(super) fn forget(&mut self, device: DeviceId) {
+    pub(super) fn reset_device(&mut self, device: DeviceId) {
         self.sent.remove(&device);
     }
 

@@ -6,19 +6,19 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::ExportError;
-use fedspan_files::{beside, make_directories, parent, sync_directory};
+use fedspan_files::{make_directories, parent, sync_directory, with_suffix};
 
 /// Temporary names to try, since some may exist: another user's, or left by a crash.
 const NAMES: u32 = 16;
 
-/// Directory that is written under a temporary name, and removed on drop unless it was [committed](Self::put).
+/// Directory that is written under a temporary name, and removed on drop unless it was [committed](Self::commit).
 #[derive(Debug)]
 pub(super) struct AtomicDir {
     to: PathBuf,
     /// Current path of the directory.
-    made: Option<PathBuf>,
+    path: Option<PathBuf>,
     /// Parent directories that were created for it, outermost first.
-    above: Vec<PathBuf>,
+    created_parents: Vec<PathBuf>,
 }
 
 impl AtomicDir {
@@ -27,16 +27,16 @@ impl AtomicDir {
         // Removes a trailing slash.
         let to: PathBuf = to.components().collect();
         refuse_to_overwrite(&to)?;
-        let above = make_directories(parent(&to), &DirBuilder::new()).map_err(io(&to))?;
-        let mut whole = Self { to, made: None, above };
-        whole.made = Some(whole.partial()?);
-        Ok(whole)
+        let created_parents = make_directories(parent(&to), &DirBuilder::new()).map_err(io(&to))?;
+        let mut directory = Self { to, path: None, created_parents };
+        directory.path = Some(directory.partial()?);
+        Ok(directory)
     }
 
     /// Makes the first temporary directory whose name is free.
     fn partial(&self) -> Result<PathBuf, ExportError> {
-        let first = beside(&self.to, ".partial");
-        let others = (2..=NAMES).map(|number| beside(&first, &format!("-{number}")));
+        let first = with_suffix(&self.to, ".partial");
+        let others = (2..=NAMES).map(|number| with_suffix(&first, &format!("-{number}")));
         for path in [first.clone()].into_iter().chain(others) {
             match std::fs::create_dir(&path) {
                 Ok(()) => return Ok(path),
@@ -48,12 +48,12 @@ impl AtomicDir {
     }
 
     /// Writes and syncs a file of the directory.
-    pub(super) fn file(
+    pub(super) fn write_file(
         &self,
         name: &str,
         write: impl FnOnce(&File) -> std::io::Result<()>,
     ) -> Result<(), ExportError> {
-        let path = self.made.as_ref().unwrap_or(&self.to).join(name);
+        let path = self.path.as_ref().unwrap_or(&self.to).join(name);
         let written = File::create_new(&path).and_then(|file| {
             write(&file)?;
             file.sync_all()
@@ -62,31 +62,31 @@ impl AtomicDir {
     }
 
     /// Renames the directory to its target and syncs it.
-    pub(super) fn put(mut self) -> Result<(), ExportError> {
-        if let Some(partial) = &self.made {
-            File::open(partial).and_then(|made| made.sync_all()).map_err(io(partial))?;
+    pub(super) fn commit(mut self) -> Result<(), ExportError> {
+        if let Some(partial) = &self.path {
+            File::open(partial).and_then(|path| path.sync_all()).map_err(io(partial))?;
             std::fs::rename(partial, &self.to).map_err(|error| match error.kind() {
                 ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
                     ExportError::Exists { path: self.to.clone() }
                 }
                 _ => io(&self.to)(error),
             })?;
-            self.made = Some(self.to.clone());
+            self.path = Some(self.to.clone());
         }
         sync_directory(&self.to).map_err(io(&self.to))?;
-        self.made = None;
-        self.above.clear();
+        self.path = None;
+        self.created_parents.clear();
         Ok(())
     }
 }
 
 impl Drop for AtomicDir {
     fn drop(&mut self) {
-        if let Some(made) = &self.made {
-            let _ = std::fs::remove_dir_all(made);
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_dir_all(path);
         }
         // Parent directories are removed only while they are empty.
-        self.above.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+        self.created_parents.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
     }
 }
 

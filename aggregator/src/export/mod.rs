@@ -84,8 +84,8 @@ pub struct ExportedState {
 ///
 /// # Errors
 /// As [`export`].
-pub fn export_state(fleet: &Fleet, told: &ExportedState, to: &Path) -> Result<(), ExportError> {
-    let ExportedState { stored, rounds, lines } = told;
+pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(), ExportError> {
+    let ExportedState { stored, rounds, lines } = state;
     refuse_to_overwrite(to)?;
     let fleet = with_stored_settings(fleet, &stored.configuration)?.fleet;
     let mut engine = fleet.engine();
@@ -128,11 +128,11 @@ pub fn export_state(fleet: &Fleet, told: &ExportedState, to: &Path) -> Result<()
             Content::Bytes(npy(&from_f32(scale.rows.into(), scale.cols.into(), &scale.values))),
         ));
     }
-    let whole = AtomicDir::begin(to)?;
+    let directory = AtomicDir::begin(to)?;
     for (name, content) in files.into_iter().chain(ridge) {
-        whole.file(name, |file| content.write(file))?;
+        directory.write_file(name, |file| content.write(file))?;
     }
-    whole.put()
+    directory.commit()
 }
 
 /// Content of a file. Lines are written one by one, as there may be many.

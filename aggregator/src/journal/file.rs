@@ -26,7 +26,7 @@ pub struct Journal {
     /// Lines in the file and in `pending`.
     lines: u64,
     /// Lines in `pending`.
-    waiting: u64,
+    pending_lines: u64,
     lost: u64,
 }
 
@@ -49,13 +49,13 @@ impl Journal {
             Ok((file, lines))
         });
         match opened {
-            Ok((file, lines)) => Ok(Self::over(path, file, lines)),
+            Ok((file, lines)) => Ok(Self::with_file(path, file, lines)),
             Err(error) => Err(StoreError::Io { path, error }),
         }
     }
 
-    fn over(path: PathBuf, file: File, lines: u64) -> Self {
-        Self { path, file: Some(file), pending: Vec::new(), lines, waiting: 0, lost: 0 }
+    fn with_file(path: PathBuf, file: File, lines: u64) -> Self {
+        Self { path, file: Some(file), pending: Vec::new(), lines, pending_lines: 0, lost: 0 }
     }
 
     /// Returns the number of lines.
@@ -70,7 +70,7 @@ impl Journal {
             self.pending.extend_from_slice(line.as_bytes());
             self.pending.push(b'\n');
             self.lines += 1;
-            self.waiting += 1;
+            self.pending_lines += 1;
         }
         self.flush();
     }
@@ -79,7 +79,7 @@ impl Journal {
     pub fn append(&mut self, lines: &[JournalEntry]) {
         for line in lines {
             self.lines += 1;
-            self.waiting += 1;
+            self.pending_lines += 1;
             // Every entry serialises to JSON; if one does not, it is counted as lost.
             match serde_json::to_writer(&mut self.pending, line) {
                 Ok(()) => self.pending.push(b'\n'),
@@ -87,7 +87,7 @@ impl Journal {
             }
         }
         if self.file.is_none() {
-            self.give_up();
+            self.drop_pending();
         } else if self.pending.len() > PENDING_MAX {
             self.flush();
         }
@@ -99,7 +99,7 @@ impl Journal {
         match file.write_all(&self.pending) {
             Ok(()) => {
                 self.pending.clear();
-                self.waiting = 0;
+                self.pending_lines = 0;
             }
             Err(error) => self.fail(&error),
         }
@@ -114,11 +114,11 @@ impl Journal {
     fn fail(&mut self, error: &std::io::Error) {
         tracing::warn!(path = %self.path.display(), %error, "journal cannot be written and ends here; the campaign continues");
         self.file = None;
-        self.give_up();
+        self.drop_pending();
     }
 
-    fn give_up(&mut self) {
-        self.lost += std::mem::take(&mut self.waiting);
+    fn drop_pending(&mut self) {
+        self.lost += std::mem::take(&mut self.pending_lines);
         self.pending.clear();
     }
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_line_is_cut_off_before_more_is_written() {
+    fn torn_last_line_is_cut_off() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
         Journal::open(directory.path()).unwrap().append(&[line(1), line(2)]);
@@ -189,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
+    fn lost_lines_are_counted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
         std::fs::write(&path, "").unwrap();
         // The file is read-only, so every write fails.
-        let mut journal = Journal::over(path.clone(), File::open(&path).unwrap(), 0);
+        let mut journal = Journal::with_file(path.clone(), File::open(&path).unwrap(), 0);
         journal.append(&[line(1), line(2)]);
         assert_eq!(journal.lost(), 0);
         journal.flush();

@@ -17,7 +17,7 @@ pub struct JournalRecorder {
 impl JournalRecorder {
     /// Makes a recorder for a restarted engine; the opening of its open round is already recorded.
     #[must_use]
-    pub fn after(open: Option<RoundId>) -> Self {
+    pub fn resume_after(open: Option<RoundId>) -> Self {
         Self { opened: open.map_or(0, |id| id.round) }
     }
 

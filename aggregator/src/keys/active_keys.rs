@@ -105,7 +105,7 @@ impl ActiveKeys {
     }
 
     /// Replaces the table.
-    pub(super) fn adopt(&self, table: KeyTable) {
+    pub(super) fn replace_table(&self, table: KeyTable) {
         self.change(|current| *current = table);
     }
 

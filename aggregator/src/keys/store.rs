@@ -99,7 +99,7 @@ impl KeyStore {
     /// [`KeyStoreError::File`], [`Damaged`](KeyStoreError::Damaged).
     pub fn derivation(path: &Path) -> Result<Option<Derivation>, KeyStoreError> {
         let Some(bytes) = private_file::read(path, FILE_MAX)? else { return Ok(None) };
-        let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
+        let envelope = Envelope::parse(&bytes).map_err(corrupt(path))?;
         Ok(Some(envelope.derivation))
     }
 
@@ -121,12 +121,12 @@ impl KeyStore {
         }
         let lock = locked(path)?;
         let bytes = private_file::read(path, FILE_MAX)?.ok_or_else(missing)?;
-        let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
+        let envelope = Envelope::parse(&bytes).map_err(corrupt(path))?;
         let Some(secret) = Secret::derive(unlock, envelope.derivation, envelope.salt) else {
             let passphrase = matches!(envelope.derivation, Derivation::Argon2id(_));
             return Err(KeyStoreError::OtherKind { path: path.to_owned(), passphrase });
         };
-        let keys = ActiveKeys::new(envelope.open(&secret).map_err(damaged(path))?);
+        let keys = ActiveKeys::new(envelope.open(&secret).map_err(corrupt(path))?);
         let path = path.to_owned();
         Ok(Self {
             path,
@@ -192,7 +192,7 @@ impl KeyStore {
     pub fn add(&mut self, devices: &[DeviceId], again: bool, now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.add(devices, again, now, &mut *self.entropy)?;
-        self.adopt(table)
+        self.replace_table(table)
     }
 
     /// Rotates keys as [`KeyTable::rotate`] does; they are durable on return.
@@ -203,7 +203,7 @@ impl KeyStore {
     pub fn rotate(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.rotate(devices, now, &mut *self.entropy)?;
-        self.adopt(table)
+        self.replace_table(table)
     }
 
     /// Revokes keys as [`KeyTable::revoke`] does. Connections reject frames under these keys from here on, even
@@ -215,7 +215,7 @@ impl KeyStore {
     /// the file again.
     pub fn revoke(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         self.keys.revoke(devices, now)?;
-        self.withdrawn()
+        self.save_revocation()
     }
 
     /// Ends the grace of replaced keys as [`KeyTable::round_closed`] does, and writes the file if there are
@@ -226,7 +226,7 @@ impl KeyStore {
     pub fn round_closed(&mut self) -> Result<usize, KeyStoreError> {
         let count = self.keys.round_closed();
         if count > 0 || self.unwritten {
-            self.withdrawn()?;
+            self.save_revocation()?;
         }
         Ok(count)
     }
@@ -269,16 +269,16 @@ impl KeyStore {
     }
 
     /// Writes the file before the keys become active: an unwritten key must not be used.
-    fn adopt(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
+    fn replace_table(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
         let written = self.write(&table);
         if written.as_ref().err().is_none_or(KeyStoreError::is_in_place) {
-            self.keys.adopt(table);
+            self.keys.replace_table(table);
         }
         written
     }
 
     /// Writes the file after keys have been revoked in memory.
-    fn withdrawn(&mut self) -> Result<(), KeyStoreError> {
+    fn save_revocation(&mut self) -> Result<(), KeyStoreError> {
         self.unwritten = true;
         let table = self.keys.read(KeyTable::clone);
         self.write(&table).map_err(|error| match error.is_in_place() {
@@ -290,7 +290,7 @@ impl KeyStore {
     fn write(&mut self, table: &KeyTable) -> Result<(), KeyStoreError> {
         let mut nonce = [0; 24];
         self.entropy.fill(&mut nonce)?;
-        let bytes = binary_format::seal(table, &self.secret, nonce).map_err(damaged(&self.path))?;
+        let bytes = binary_format::seal(table, &self.secret, nonce).map_err(corrupt(&self.path))?;
         let replaced = private_file::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
         match &replaced {
             Ok(()) => self.unwritten = false,
@@ -310,7 +310,7 @@ impl std::fmt::Debug for KeyStore {
     }
 }
 
-fn damaged(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
+fn corrupt(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
     move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
 }
 
@@ -392,7 +392,7 @@ mod tests {
 
     /// If only the sync of the directory fails, memory, file and message agree that the change is in place.
     #[test]
-    fn a_change_that_may_not_survive_a_power_cut_is_in_place_and_says_so() {
+    fn unsynced_change_is_in_place_and_reported() {
         let directory = tempfile::tempdir().unwrap();
         let (path, unlock) = (directory.path().join("keys"), Unlock::KeyFile(Zeroizing::new([7; 32])));
         let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();

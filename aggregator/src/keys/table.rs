@@ -151,7 +151,7 @@ impl KeyTable {
             keys.push((device, fresh(epoch, entropy)?));
         }
         for (device, key) in keys {
-            self.put(device, key, now);
+            self.set_key(device, key, now);
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl KeyTable {
     pub fn insert(&mut self, device: DeviceId, key: Key, now: u64) -> Result<(), KeyError> {
         self.room_for(1)?;
         match self.rows.get(&device) {
-            None => self.put(device, key, now),
+            None => self.set_key(device, key, now),
             Some(Row { epoch, current: None, .. }) => {
                 return Err(KeyError::Revoked { device, epoch: *epoch });
             }
@@ -281,7 +281,7 @@ impl KeyTable {
     }
 
     /// Sets the key of a device that has no accepted one.
-    fn put(&mut self, device: DeviceId, key: Key, now: u64) {
+    fn set_key(&mut self, device: DeviceId, key: Key, now: u64) {
         let epoch = key.epoch();
         let current = Some(AcceptedKey::new(device, key));
         let known = self.rows.get(&device);

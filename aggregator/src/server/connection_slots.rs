@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_take_nothing_from_devices() {
+    fn pending_connections_take_no_device_slot() {
         let slots = slots(2, 2, 2);
         let mut device = slots.enter(from(1)).unwrap();
         device.authenticate().unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_its_devices_and_no_more() {
+    fn address_limit_applies_to_devices() {
         let slots = slots(9, 1, 9);
         let mut first = slots.enter(from(1)).unwrap();
         first.authenticate().unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_to_be_read_holds_nobody_up_and_there_are_not_many() {
+    fn lingering_connections_are_bounded() {
         let slots = slots(1, 1, 1);
         let mut pending: Vec<Slot> = (0..LINGERING_MAX).map(|_| slots.enter(from(1)).unwrap()).collect();
         assert_eq!(used(&slots), (0, 1, LINGERING_MAX - 1, 0));
@@ -263,7 +263,7 @@ mod tests {
 
     /// An evicted connection still has a task and a socket.
     #[test]
-    fn those_that_make_room_are_bounded_too() {
+    fn leaving_connections_are_bounded() {
         let slots = slots(1, 1, 1);
         let mut all: Vec<Slot> = (0..=LEAVING_MAX).map(|_| slots.enter(from(1)).unwrap()).collect();
         assert!(slots.enter(from(2)).is_none());
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_says_when_it_has_to_make_room() {
+    async fn slot_signals_eviction() {
         let slots = slots(1, 1, 1);
         let mut first = slots.enter(from(1)).unwrap();
         let mut second = slots.enter(from(1)).unwrap();

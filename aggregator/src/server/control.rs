@@ -76,7 +76,7 @@ pub fn socket_is_stale(directory: &Path) -> bool {
 }
 
 /// Serves one client until its request is answered.
-pub(super) async fn answer(
+pub(super) async fn serve_client(
     stream: UnixStream,
     status: watch::Receiver<Status>,
     mut rounds: broadcast::Receiver<String>,

@@ -44,18 +44,19 @@ pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<Snapsho
     if core.send(asked).await.is_err() {
         return;
     }
-    let Ok(read_snapshot) = answer.await else { return };
-    let (pieces, mut ready) = mpsc::channel(2);
+    let Ok(snapshot) = answer.await else { return };
+    let (chunks, mut ready) = mpsc::channel(2);
     tokio::task::spawn_blocking(move || {
-        let told = read_snapshot
-            .and_then(|read_snapshot| tell(&read_snapshot, |piece| pieces.blocking_send(piece).is_ok()));
-        if let Err(error) = told {
+        let written = snapshot.and_then(|snapshot| {
+            write_stream(&snapshot, |send_chunk| chunks.blocking_send(send_chunk).is_ok())
+        });
+        if let Err(error) = written {
             let line = serde_json::json!({ "error": error.to_string() });
-            let _ = pieces.blocking_send(format!("{line}\n"));
+            let _ = chunks.blocking_send(format!("{line}\n"));
         }
     });
-    while let Some(piece) = ready.recv().await {
-        match tokio::time::timeout(REQUEST_TIMEOUT, write.write_all(piece.as_bytes())).await {
+    while let Some(send_chunk) = ready.recv().await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, write.write_all(send_chunk.as_bytes())).await {
             Ok(Ok(())) => {}
             _ => return,
         }
@@ -63,45 +64,48 @@ pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<Snapsho
 }
 
 /// Passes the stream to `send_chunk` in chunks, until that returns false.
-fn tell(read_snapshot: &ReadSnapshot, mut piece: impl FnMut(String) -> bool) -> Result<(), StoreError> {
+fn write_stream(
+    snapshot: &ReadSnapshot,
+    mut send_chunk: impl FnMut(String) -> bool,
+) -> Result<(), StoreError> {
     use std::fmt::Write;
-    let campaign = read_snapshot.campaign()?.map(|stored| postcard::to_stdvec(&stored).unwrap_or_default());
+    let campaign = snapshot.campaign()?.map(|stored| postcard::to_stdvec(&stored).unwrap_or_default());
     let mut digits = String::new();
     for byte in campaign.unwrap_or_default() {
         let _ = write!(digits, "{byte:02x}");
     }
-    let rounds = read_snapshot.count_rounds()?;
+    let rounds = snapshot.count_rounds()?;
     let first = serde_json::json!({ "version": VERSION, "campaign": digits, "rounds": rounds });
     let mut text = first.to_string() + "\n";
-    let (mut lines, mut goes_on) = (0u64, true);
+    let (mut lines, mut wants_more) = (0u64, true);
     let mut line = |line: &str| {
         lines += 1;
         text.push_str(line);
         text.push('\n');
         if text.len() >= CHUNK_LEN {
-            goes_on = piece(std::mem::take(&mut text));
+            wants_more = send_chunk(std::mem::take(&mut text));
         }
-        goes_on
+        wants_more
     };
     let mut all = true;
-    read_snapshot.rounds(|round| {
+    snapshot.rounds(|round| {
         all = line(round);
         all
     })?;
     if all {
-        read_snapshot.journal(line)?;
+        snapshot.journal(line)?;
     }
-    if goes_on {
+    if wants_more {
         text.push_str(&serde_json::json!({ "end": lines }).to_string());
         text.push('\n');
-        piece(text);
+        send_chunk(text);
     }
     Ok(())
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum First {
+enum Header {
     Error {
         error: String,
     },
@@ -115,7 +119,7 @@ enum First {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Last {
+enum Trailer {
     Error { error: String },
     End { end: usize },
 }
@@ -141,24 +145,24 @@ pub async fn fetch_export(directory: &Path) -> std::io::Result<Option<ExportedSt
 fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
     let cut = || "incomplete answer of the server: it stopped while sending".to_owned();
     let last = lines.pop().ok_or_else(cut)?;
-    if let Ok(Last::Error { error }) = serde_json::from_str(&last) {
+    if let Ok(Trailer::Error { error }) = serde_json::from_str(&last) {
         return Err(format!("the server reports: {error}"));
     }
     if lines.is_empty() {
         return Err(cut());
     }
     let (digits, rounds) = match serde_json::from_str(&lines.remove(0)) {
-        Ok(First::Campaign { version, campaign, rounds }) if version == VERSION => (campaign, rounds),
-        Ok(First::Campaign { version, .. }) => {
+        Ok(Header::Campaign { version, campaign, rounds }) if version == VERSION => (campaign, rounds),
+        Ok(Header::Campaign { version, .. }) => {
             return Err(format!(
                 "the server has version {version}, this program has {VERSION}; use the same version"
             ));
         }
-        Ok(First::Error { error }) => return Err(format!("the server reports: {error}")),
+        Ok(Header::Error { error }) => return Err(format!("the server reports: {error}")),
         Err(_) => return Err("malformed answer of the server".to_owned()),
     };
     match serde_json::from_str(&last) {
-        Ok(Last::End { end }) if end == lines.len() => {}
+        Ok(Trailer::End { end }) if end == lines.len() => {}
         _ => return Err(cut()),
     }
     let stored = decode_campaign(&digits).ok_or("malformed answer of the server: no campaign")?;

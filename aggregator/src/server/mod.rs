@@ -235,11 +235,11 @@ impl<L: Listener> Server<L> {
         let context =
             PeerContext { acceptor: core.acceptor(), timeouts: Timeouts::from(&limits), clock, inbox };
         for path in fleet.serial.iter().cloned() {
-            lines.spawn(serial::serial(path, fleet.baud, peer_ids.clone(), context.clone()));
+            lines.spawn(serial::serve_port(path, fleet.baud, peer_ids.clone(), context.clone()));
         }
         for (name, stream) in attached {
             let (peer_ids, context) = (peer_ids.clone(), context.clone());
-            lines.spawn(async move { serial::stream(&name, stream, &peer_ids, &context).await });
+            lines.spawn(async move { serial::serve_stream(&name, stream, &peer_ids, &context).await });
         }
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
@@ -263,11 +263,11 @@ impl<L: Listener> Server<L> {
                 }
                 message = messages.recv(), if !core.is_stalled() => {
                     let Some(message) = message else { break Ok(()) };
-                    core.take(clock.now(), message);
+                    core.handle(clock.now(), message);
                     // Events that have arrived meanwhile share the next sync.
                     for _ in 1..INBOX {
                         let Ok(message) = messages.try_recv() else { break };
-                        core.take(clock.now(), message);
+                        core.handle(clock.now(), message);
                     }
                     if let Err(error) = core.flush(clock.now()) {
                         break Err(error.into());
@@ -278,7 +278,7 @@ impl<L: Listener> Server<L> {
                 }
                 Some(client) = control::accept(control.as_ref()) => {
                     let (status, rounds) = (core.status_feed(), core.round_feed());
-                    controls.spawn(control::answer(client, status, rounds, key_store.clone(), fetch_export.clone()));
+                    controls.spawn(control::serve_client(client, status, rounds, key_store.clone(), fetch_export.clone()));
                 }
                 // The requesting client may have disconnected.
                 Some(asker) = asked.recv() => drop(asker.send(core.read_snapshot())),

@@ -24,11 +24,11 @@ use crate::core::{
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Bytes per read: an update of a small model. Bytes after a message are kept by the session.
-const READ: usize = 1280;
+const READ_LEN: usize = 1280;
 
 /// Reads allowed after a timer has expired, for bytes that arrived before: the longest frame, and one that was
 /// begun.
-const LATE: usize = FRAME_LIMIT_MAX.div_ceil(READ) + 1;
+const LATE_READS_MAX: usize = FRAME_LIMIT_MAX.div_ceil(READ_LEN) + 1;
 
 /// Parameters that all peer tasks of a server share.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub(super) fn run(
 ) -> impl Future<Output = ()> {
     let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(place));
     async move {
-        let reason = peer.converse().await;
+        let reason = peer.run_session().await;
         if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
             && peer.place.as_mut().is_some_and(Slot::may_linger)
         {
@@ -68,14 +68,14 @@ pub(super) fn run(
 
 /// Runs one session on a persistent link and leaves the link open. [`DisconnectReason::Closed`] means that the
 /// link has ended.
-pub(super) async fn on_line(
+pub(super) async fn run_on_link(
     id: u64,
     name: Arc<str>,
     line: impl AsyncRead + AsyncWrite + Unpin,
     context: PeerContext,
 ) -> DisconnectReason {
     let mut peer = Peer::new(id, Origin::Link(name), line, context, None);
-    let reason = peer.converse().await;
+    let reason = peer.run_session().await;
     peer.report(reason).await;
     reason
 }
@@ -102,12 +102,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 
     async fn report(&mut self, reason: DisconnectReason) {
         // The core is gone only if the server is stopping.
-        let _ = self.tell(PeerEventKind::Gone(reason)).await;
+        let _ = self.send_event(PeerEventKind::Gone(reason)).await;
     }
 
-    async fn tell(&mut self, what: PeerEventKind) -> Result<(), DisconnectReason> {
+    async fn send_event(&mut self, kind: PeerEventKind) -> Result<(), DisconnectReason> {
         let place = self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?;
-        place.send(self.conversation.event(what));
+        place.send(self.conversation.event(kind));
         Ok(())
     }
 
@@ -120,11 +120,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     /// Runs the session to its end.
-    async fn converse(&mut self) -> DisconnectReason {
+    async fn run_session(&mut self) -> DisconnectReason {
         // Reads since the timer expired.
         let mut late = 0;
         loop {
-            if let Err(reason) = self.attend().await {
+            if let Err(reason) = self.take_steps().await {
                 return reason;
             }
             let now = self.clock.now();
@@ -144,7 +144,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                     None => self.conversation.close(),
                 },
                 () = evicted(&mut self.place), if greeting => return DisconnectReason::Evicted,
-                read = read(&mut self.socket, |bytes| self.conversation.receive(bytes)), if late < LATE => {
+                read = read(&mut self.socket, |bytes| self.conversation.receive(bytes)), if late < LATE_READS_MAX => {
                     late += usize::from(is_late);
                     if !matches!(read, Ok(1..)) {
                         return DisconnectReason::Closed;
@@ -156,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     /// Takes every step that needs no waiting for input.
-    async fn attend(&mut self) -> Result<(), DisconnectReason> {
+    async fn take_steps(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
             match self.conversation.next(self.clock.now(), &mut frame) {
@@ -175,9 +175,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                     Err(SlotError::Evicted) => return Err(DisconnectReason::Evicted),
                     Err(SlotError::Full) => self.conversation.turn_away(),
                 },
-                PeerAction::Report(what) => {
+                PeerAction::Report(kind) => {
                     frame = Vec::new();
-                    self.tell(what).await?;
+                    self.send_event(kind).await?;
                 }
                 PeerAction::Close(reason) => return Err(reason),
                 PeerAction::Wait => return Ok(()),
@@ -198,7 +198,7 @@ async fn evicted(place: &mut Option<Slot>) {
 /// call, since most connections are idle.
 async fn read(socket: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) -> std::io::Result<usize> {
     std::future::poll_fn(|context| {
-        let mut bytes = [MaybeUninit::uninit(); READ];
+        let mut bytes = [MaybeUninit::uninit(); READ_LEN];
         let mut buffer = ReadBuf::uninit(&mut bytes);
         ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer))?;
         let read = buffer.filled();

@@ -108,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_the_rule_says(
+        fn pool_matches_linear_model(
             capacity in 1..6usize,
             steps in prop::collection::vec((0..4u8, any::<bool>(), 0..8usize), 0..100),
         ) {
@@ -140,7 +140,7 @@ mod tests {
 
     /// Three addresses flood the pool; the one connection of a fourth address is never evicted.
     #[test]
-    fn who_has_one_is_not_reached_by_who_has_many() {
+    fn flood_does_not_evict_other_address() {
         let mut pool = PendingPool::new(8);
         let flood = |pool: &mut PendingPool<()>| {
             for last in (1..4).cycle().take(100) {
@@ -158,7 +158,7 @@ mod tests {
     /// A flood from the device's own address: its handshake is completed unless as many newer connections
     /// arrive as there are slots.
     #[test]
-    fn among_its_like_the_oldest_goes_first() {
+    fn oldest_of_an_address_is_evicted_first() {
         let mut pool = PendingPool::new(8);
         for _ in 0..100 {
             pool.insert(address(1), ());

@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_one_and_so_is_a_customer_with_many_long_addresses() {
+    fn ipv6_prefix_counts_as_one_address() {
         assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
         assert_eq!(from("2001:db8:1:2::1"), from("2001:db8:1:2:ffff::9"));
         assert_ne!(from("2001:db8:1:2::1"), from("2001:db8:1:3::1"));
     }
 
     #[test]
-    fn nothing_is_kept_of_who_has_left() {
+    fn empty_addresses_are_removed() {
         let mut addresses = PerAddressCount::default();
         let (one, other) = (from("10.0.0.1"), from("10.0.0.2"));
         for address in [one, other, one] {

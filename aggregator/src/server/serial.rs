@@ -12,10 +12,10 @@ use super::peer::{self, PeerContext};
 use crate::core::DisconnectReason;
 
 /// Interval at which a missing port is tried.
-const LOOK: Duration = Duration::from_secs(1);
+const PORT_RETRY: Duration = Duration::from_secs(1);
 
 /// Pause after a session that ended on noise alone.
-const PAUSE: Duration = Duration::from_millis(100);
+const NOISE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Numbers of peer sessions, shared by all links of a server.
 #[derive(Clone, Debug, Default)]
@@ -28,14 +28,14 @@ impl PeerIds {
 }
 
 /// Serves a serial port for ever, whenever it is plugged in.
-pub(super) async fn serial(path: String, baud: u32, peer_ids: PeerIds, context: PeerContext) {
+pub(super) async fn serve_port(path: String, baud: u32, peer_ids: PeerIds, context: PeerContext) {
     let mut missing = false;
     loop {
         match SerialPort::open(&path, baud) {
             Ok(port) => {
                 missing = false;
                 tracing::info!(port = path, baud, "serial port opened");
-                stream(&path, port, &peer_ids, &context).await;
+                serve_stream(&path, port, &peer_ids, &context).await;
                 tracing::warn!(port = path, "serial port closed");
             }
             Err(error) if !missing => {
@@ -47,12 +47,12 @@ pub(super) async fn serial(path: String, baud: u32, peer_ids: PeerIds, context: 
         if context.inbox.is_closed() {
             return;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(PORT_RETRY).await;
     }
 }
 
 /// Serves one session after another on a stream, until the stream ends.
-pub(super) async fn stream(
+pub(super) async fn serve_stream(
     name: &str,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer_ids: &PeerIds,
@@ -61,11 +61,11 @@ pub(super) async fn stream(
     let own: Arc<str> = name.into();
     loop {
         let number = peer_ids.next();
-        let reason = peer::on_line(number, Arc::clone(&own), &mut stream, context.clone()).await;
+        let reason = peer::run_on_link(number, Arc::clone(&own), &mut stream, context.clone()).await;
         tracing::debug!(peer = number, link = name, ?reason, "session ended");
         if reason == DisconnectReason::Closed || context.inbox.is_closed() {
             return;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(NOISE_PAUSE).await;
     }
 }

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::encryption::RoundKeyStorage;
 use fedspan_files::regular;
-use fedspan_files::{beside, create_private, sync_directory};
+use fedspan_files::{create_private, sync_directory, with_suffix};
 
 /// Name of the file in the state directory.
 pub const KEY_FILE: &str = "round.key";
@@ -28,7 +28,7 @@ impl RoundKeyFile {
     }
 
     fn partial(&self) -> PathBuf {
-        beside(&self.path, ".partial")
+        with_suffix(&self.path, ".partial")
     }
 }
 

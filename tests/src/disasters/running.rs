@@ -132,7 +132,7 @@ impl Running {
         if self.has_mail() {
             while let Some(message) = self.inbox.pop_front() {
                 self.tally.hears(&message);
-                self.host.take(own, message);
+                self.host.handle(own, message);
             }
             self.host.flush(own)?;
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::config::CONFIG;
 use super::source::MODEL;
 use super::{AdapterError, Fault, Inputs};
-use fedspan_files::{beside, sync_directory};
+use fedspan_files::{sync_directory, with_suffix};
 
 /// Where an adapter goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(super) struct Writing {
 
 impl Writing {
     fn add(&mut self, path: PathBuf) -> Result<(), AdapterError> {
-        let partial = beside(&path, ".partial");
+        let partial = with_suffix(&path, ".partial");
         let file = create(&partial, &path)?;
         self.files.push((file, partial, path));
         Ok(())

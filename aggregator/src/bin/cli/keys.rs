@@ -139,8 +139,8 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::Export { selection, output, noise, .. } => {
             // Checked before secrets are read.
             match output.as_ref().is_none_or(|output| is_record(output)) {
-                true => drop(noise.of_records(fleet).map_err(Stop::Wrong)?),
-                false => noise.of_lines().map_err(Stop::Wrong)?,
+                true => drop(noise.for_records(fleet).map_err(Stop::Wrong)?),
+                false => noise.check_for_lines().map_err(Stop::Wrong)?,
             }
             if let Some(output) = output.as_ref().filter(|output| output.symlink_metadata().is_ok()) {
                 return Err(failed(FileError::Exists { path: output.clone() }));
@@ -152,19 +152,19 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         (Answer::Error(message), _) => return Err(Stop::Failed(message)),
         answered => answered,
     };
-    let said = match (&options.command, answer) {
+    let output_text = match (&options.command, answer) {
         (Command::List { format: Format::Json }, Answer::Listed(rows)) => {
             serde_json::json!({ "keys": rows }).to_string() + "\n"
         }
         (Command::List { .. }, Answer::Listed(rows)) => table(&rows),
         (Command::Export { output, flash, noise, .. }, Answer::Exported(text)) => {
-            let noise = noise.of_records(fleet).ok().flatten();
+            let noise = noise.for_records(fleet).ok().flatten();
             export(output.as_deref(), flash.as_deref(), noise, &text)?
         }
         (command, Answer::Changed(rows)) => changed(command, &rows),
         _ => return Err(failed("the answer of the server does not fit the request")),
     };
-    say(&said)?;
+    say(&output_text)?;
     if plaintext {
         eprintln!(
             "note: the running server has no keys and does not verify device identities; only the file was used"
@@ -379,9 +379,9 @@ mod tests {
     use super::utc;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn utc_matches_calendar() {
         // Computed with `date -u -d @N +%FT%TZ`.
-        for (seconds, said) in [
+        for (seconds, output_text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -390,7 +390,7 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
             (253_402_300_799, "9999-12-31T23:59:59Z"),
         ] {
-            assert_eq!(utc(seconds), said);
+            assert_eq!(utc(seconds), output_text);
         }
         // No time in a file overflows.
         assert!(utc(u64::MAX).ends_with('Z'));

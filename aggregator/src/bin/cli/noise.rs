@@ -46,7 +46,7 @@ pub struct NoiseOptions {
 
 impl NoiseOptions {
     /// Refuses noise options for lines of keys, which cannot hold it.
-    pub fn of_lines(&self) -> Result<(), String> {
+    pub fn check_for_lines(&self) -> Result<(), String> {
         match (self.epsilon, self.without_noise) {
             (None, false) => Ok(()),
             (Some(_), _) => Err("--epsilon is for provisioning records: --flash, or -o NAME.bin".to_owned()),
@@ -57,10 +57,10 @@ impl NoiseOptions {
     }
 
     /// Returns the noise for the records of a fleet, if such devices can take part.
-    pub fn of_records(&self, fleet: &Fleet) -> Result<Option<ProvisionedNoise>, String> {
+    pub fn for_records(&self, fleet: &Fleet) -> Result<Option<ProvisionedNoise>, String> {
         let noise = self.provisioned()?;
         match (&noise, fleet.privacy) {
-            (Some(noise), _) => self.suits(noise, fleet)?,
+            (Some(noise), _) => self.check_fleet(noise, fleet)?,
             (None, Some(_)) if !self.without_noise => {
                 return Err("[privacy] asks devices for noise: say how much with --epsilon, or --without-noise where \
                             their firmware has its own"
@@ -103,7 +103,7 @@ impl NoiseOptions {
     }
 
     /// Checks that a server of this fleet would admit such a device, and wait for it.
-    fn suits(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
+    fn check_fleet(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
         if let Some(minimum) = fleet.privacy.filter(|minimum| noise.budget > minimum.budget()) {
             let (asked, delta) = (minimum.epsilon.get(), minimum.delta.get());
             let found = shown(epsilon_of(noise.budget, minimum.delta));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use fedspan_aggregator::check::located;
+use fedspan_aggregator::check::locate_error;
 use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_aggregator::keys::{KeyStore, KeyStoreError};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
@@ -15,33 +15,33 @@ use getrandom::SysRng;
 
 use super::keys::{PATIENCE, PAUSE};
 use super::unlock::Sources;
-use crate::{FAILED, WRONG, complain, interrupted, print};
+use crate::{FAILED, WRONG, fail, interrupted, print};
 
 /// Serves, and prints the address at the start and the outcome at the end.
 pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
     let (expected, state) = (fleet.expected, fleet.state.clone());
     let protection = match protection(&fleet, passphrase_file) {
         Ok(protection) => protection,
-        Err((code, message)) => return complain(code, &message),
+        Err((code, message)) => return fail(code, &message),
     };
     // Installed before anything is printed, as a script may stop the server once it listens.
     let interrupted = match interrupted() {
         Ok(interrupted) => interrupted,
-        Err(error) => return complain(FAILED, &format!("cannot handle signals: {error}")),
+        Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
     };
     let server = match Server::bind(fleet, campaign(), SysRng, protection).await {
         Ok(server) => server,
-        Err(ServeError::Resume(error)) => return complain(FAILED, &located(&error, &state)),
-        Err(error) => return complain(FAILED, &error.to_string()),
+        Err(ServeError::Resume(error)) => return fail(FAILED, &locate_error(&error, &state)),
+        Err(error) => return fail(FAILED, &error.to_string()),
     };
     let then = match server.resume_checkpoint() {
-        Some(checkpoint) => goes_on(&checkpoint, server.status().rounds),
+        Some(checkpoint) => resume_message(&checkpoint, server.status().rounds),
         None => format!("waiting for {expected} devices"),
     };
     // Standard output may be closed.
     match server.address() {
         Ok(address) => drop(print(&format!("listening on {address}, {then}"))),
-        Err(error) => return complain(FAILED, &error.to_string()),
+        Err(error) => return fail(FAILED, &error.to_string()),
     }
     match server.serve(interrupted, exit_when_finished).await {
         Ok(status) => {
@@ -49,12 +49,12 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
             let _ = print(&format!("stopped: {phase} after round {round} of {rounds}"));
             ExitCode::SUCCESS
         }
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
 /// Describes the round from which a campaign continues.
-fn goes_on(checkpoint: &Checkpoint, rounds: u32) -> String {
+fn resume_message(checkpoint: &Checkpoint, rounds: u32) -> String {
     match checkpoint.done {
         Phase::Train(done) if checkpoint.ends_training() => {
             format!("resuming after round {done} of {rounds}: heads are fitted")

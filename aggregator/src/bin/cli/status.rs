@@ -7,14 +7,14 @@ use fedspan_aggregator::server::{query, socket_is_stale};
 use fedspan_aggregator::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::Phase;
 
-use crate::{FAILED, complain, print, printed};
+use crate::{FAILED, fail, print, printed};
 
 /// Prints the status of the server, or of its files if none runs.
 pub async fn status(state: &Path) -> ExitCode {
     match answer(state).await {
         Ok(Some(line)) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
         Ok(None) => from_files(state),
-        Err(message) => complain(FAILED, &format!("{}: {message}", state.display())),
+        Err(message) => fail(FAILED, &format!("{}: {message}", state.display())),
     }
 }
 
@@ -28,7 +28,7 @@ async fn answer(state: &Path) -> Result<Option<String>, String> {
     match asked.await {
         Ok(Some(())) => {
             let hung_up = || "the server closed the control socket without an answer".to_owned();
-            answer.ok_or_else(hung_up).and_then(said).map(Some)
+            answer.ok_or_else(hung_up).and_then(parse_line).map(Some)
         }
         Ok(None) => Ok(None),
         Err(error) => Err(error.to_string()),
@@ -36,7 +36,7 @@ async fn answer(state: &Path) -> Result<Option<String>, String> {
 }
 
 /// Returns a line of the server, or the error in it.
-fn said(line: String) -> Result<String, String> {
+fn parse_line(line: String) -> Result<String, String> {
     match serde_json::from_str::<serde_json::Value>(&line) {
         Ok(value) => match value.get("error").and_then(serde_json::Value::as_str) {
             Some(error) => Err(format!("the server reports: {error}")),
@@ -47,26 +47,26 @@ fn said(line: String) -> Result<String, String> {
 }
 
 fn from_files(state: &Path) -> ExitCode {
-    match glance(state) {
+    match load_offline(state) {
         Ok(Some((stored, answers))) => {
-            printed(print(&offline(&stored, answers)).map(|()| ExitCode::SUCCESS), "standard output")
+            printed(print(&offline_status(&stored, answers)).map(|()| ExitCode::SUCCESS), "standard output")
         }
         Ok(None) => {
-            complain(FAILED, &format!("{}: no server is running and no round is committed", state.display()))
+            fail(FAILED, &format!("{}: no server is running and no round is committed", state.display()))
         }
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
 /// Loads the campaign and the number of updates of its open round, which needs no key.
-fn glance(state: &Path) -> Result<Option<(CampaignState, u64)>, StoreError> {
+fn load_offline(state: &Path) -> Result<Option<(CampaignState, u64)>, StoreError> {
     let Some(snapshot) = OfflineStore::open(state)? else { return Ok(None) };
     let Some(stored) = snapshot.campaign()? else { return Ok(None) };
     Ok(Some((stored, snapshot.count_updates()?)))
 }
 
 /// Formats the state of the files like the status of a running server.
-fn offline(stored: &CampaignState, answers: u64) -> String {
+fn offline_status(stored: &CampaignState, answers: u64) -> String {
     let Some(checkpoint) = &stored.checkpoint else {
         return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
     };
@@ -91,20 +91,21 @@ fn offline(stored: &CampaignState, answers: u64) -> String {
 /// Prints a line after every round until the server stops.
 pub async fn watch(state: &Path) -> ExitCode {
     let name = state.display();
-    let nobody = || complain(FAILED, &format!("{name}: no server is running on this state directory"));
+    let not_running = || fail(FAILED, &format!("{name}: no server is running on this state directory"));
     // A watched server is silent until a round is over, so its status is asked for first.
     match answer(state).await {
         Ok(Some(_)) => {}
-        Ok(None) => return nobody(),
-        Err(message) => return complain(FAILED, &format!("{name}: {message}")),
+        Ok(None) => return not_running(),
+        Err(message) => return fail(FAILED, &format!("{name}: {message}")),
     }
-    let asked = query(state, "watch", |line| print(&said(line.to_owned()).map_err(std::io::Error::other)?));
+    let asked =
+        query(state, "watch", |line| print(&parse_line(line.to_owned()).map_err(std::io::Error::other)?));
     let code = asked.await.map(|answered| match answered {
         Some(()) if socket_is_stale(state) => {
-            complain(FAILED, &format!("{name}: the server has stopped without a clean shutdown"))
+            fail(FAILED, &format!("{name}: the server has stopped without a clean shutdown"))
         }
         Some(()) => ExitCode::SUCCESS,
-        None => nobody(),
+        None => not_running(),
     });
     printed(code, &name.to_string())
 }

@@ -10,11 +10,11 @@ use super::text::Settings;
 use super::value::Setting;
 
 /// Key that every legacy text has, and no later one.
-const MARK: &str = "algorithm.final_head";
+const MARKER_KEY: &str = "algorithm.final_head";
 
 /// Returns true if a text is in the legacy format.
-pub(super) fn is_of_then(text: &str) -> bool {
-    text.lines().any(|line| line.split_once(" = ").is_some_and(|(key, _)| key == MARK))
+pub(super) fn is_legacy(text: &str) -> bool {
+    text.lines().any(|line| line.split_once(" = ").is_some_and(|(key, _)| key == MARKER_KEY))
 }
 
 /// Translates a legacy text. A line that is not understood keeps its key and text, which equal no setting.
@@ -24,7 +24,7 @@ pub(super) fn translate(text: &str) -> Settings {
     for key in ["seed", "data.d", "data.outputs", "data.image"] {
         lines.copy(&mut settings, key);
     }
-    let network = lines.take("algorithm.network").and_then(taken_apart);
+    let network = lines.take("algorithm.network").and_then(parse_struct);
     match &network {
         None => linear_model(&lines, &mut settings),
         Some(_) => network_model(&lines, &mut settings),
@@ -98,7 +98,7 @@ fn parts(text: &str) -> Vec<&str> {
 }
 
 /// Parses `Name { field: value, field: value }` or a single word.
-fn taken_apart(text: &str) -> Option<(&str, Vec<(&str, &str)>)> {
+fn parse_struct(text: &str) -> Option<(&str, Vec<(&str, &str)>)> {
     let Some((name, rest)) = text.split_once('{') else { return Some((text, Vec::new())) };
     let fields = parts(rest.strip_suffix('}')?).into_iter();
     let fields = fields.map(|field| field.split_once(':').map(|(key, value)| (key.trim(), value.trim())));
@@ -204,7 +204,7 @@ fn linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
             _ => settings.set("algorithm.head", Setting::Other(head.to_owned())),
         }
     }
-    if let Some(head) = lines.take(MARK) {
+    if let Some(head) = lines.take(MARKER_KEY) {
         let ridge = head.strip_prefix("\"least-squares\", ridge = ");
         let ridge = ridge.map_or_else(|| Setting::Other(head.to_owned()), Setting::parse);
         settings.set("algorithm.final_ridge", ridge);
@@ -229,7 +229,7 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
     };
     let nested = |wanted: &str| {
         let found = fields.iter().find(|(key, _)| *key == wanted);
-        found.and_then(|(_, value)| taken_apart(value)).unwrap_or_default()
+        found.and_then(|(_, value)| parse_struct(value)).unwrap_or_default()
     };
     let tuned = field(fields, "tuned") == Setting::Flag(true);
     settings.set("algorithm.name", format!("{name}{}", if tuned { "+ft" } else { "" }).as_str());
@@ -279,7 +279,7 @@ fn participation(lines: &Lines<'_>, settings: &mut Settings) {
                 if let Some(rounds) = schedule.strip_prefix("Fixed(").and_then(|n| n.strip_suffix(')')) {
                     set("schedule", "fixed".into());
                     set("stage_rounds", Setting::parse(rounds));
-                } else if let Some((word, fields)) = taken_apart(schedule) {
+                } else if let Some((word, fields)) = parse_struct(schedule) {
                     set("schedule", word.to_lowercase().as_str().into());
                     fields.into_iter().for_each(|(key, value)| set(key, Setting::parse(value)));
                 }

@@ -28,7 +28,7 @@ use fedspan_engine::config::Problem;
 const LATER: &[Later] = &[Later {
     key: "algorithm.fallback_ridge",
     value: "0.03",
-    beside: Some(("algorithm.final_ridge", "\"auto\"")),
+    applies_with: Some(("algorithm.final_ridge", "\"auto\"")),
 }];
 
 /// Key that was added later.
@@ -39,7 +39,7 @@ struct Later {
     /// Value, in TOML, of texts without the key.
     value: &'static str,
     /// Another key with the value that makes this one apply.
-    beside: Option<(&'static str, &'static str)>,
+    applies_with: Option<(&'static str, &'static str)>,
 }
 
 /// Reason why a configuration cannot resume a stored campaign.
@@ -88,7 +88,7 @@ impl Fleet {
         if unsaid.is_empty() {
             return Ok(Resumed { fleet: self.clone(), kept: Vec::new() });
         }
-        let fleet = self.under(&stored).map_err(Mismatch::Unreadable)?;
+        let fleet = self.with_settings(&stored).map_err(Mismatch::Unreadable)?;
         // Settings that are not stored but in force all the same.
         let differences = stored.difference(&fleet.settings());
         if !differences.is_empty() {
@@ -107,12 +107,12 @@ impl Fleet {
             // Without the key there is no value; there is no default.
             "stop.change" | "data.image" => true,
             "participation.cohort" => self.said.says("participation.policy"),
-            key => self.said.says(key) || self.says_in_own_table(key),
+            key => self.said.says(key) || self.is_set_in_own_table(key),
         }
     }
 
     /// Returns true if the file sets a network's key in a table named after the algorithm.
-    fn says_in_own_table(&self, key: &str) -> bool {
+    fn is_set_in_own_table(&self, key: &str) -> bool {
         let own = key
             .strip_prefix("algorithm.")
             .map(|key| format!("algorithm.{}.{key}", self.algorithm.name.word()));

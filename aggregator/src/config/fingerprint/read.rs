@@ -18,7 +18,7 @@ impl Fleet {
     ///
     /// # Errors
     /// [`Problem`] for settings that cannot be read, or do not fit this fleet.
-    pub(super) fn under(&self, settings: &Settings) -> Result<Self, Problem> {
+    pub(super) fn with_settings(&self, settings: &Settings) -> Result<Self, Problem> {
         let mut settings = settings.clone();
         DERIVED.iter().for_each(|key| drop(settings.take(key)));
         let source = Source::parse(NAME, &settings.to_string(), &[])?;
@@ -34,7 +34,7 @@ impl Fleet {
             shape,
             scale,
             algorithm: read_algorithm(&root.section("algorithm")?, &model)?,
-            model: self.model_of(model),
+            model: self.complete_model(model),
             rule,
             participation: read_participation(&root.section("participation")?, None)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
@@ -50,7 +50,7 @@ impl Fleet {
     }
 
     /// Completes a stored model with what only this configuration has.
-    fn model_of(&self, stored: ModelSection) -> ModelSection {
+    fn complete_model(&self, stored: ModelSection) -> ModelSection {
         let hides = self.privacy.is_some() || matches!(self.model.init, Init::NoisyPower { .. });
         let init = match stored.init {
             Init::Power { iterations } if hides => Init::NoisyPower { iterations },

@@ -36,7 +36,7 @@ impl fmt::Display for Change<'_> {
 impl Settings {
     /// Parses a text of any version. A line that cannot be understood is kept, and equals nothing else.
     pub(super) fn parse(text: &str) -> Self {
-        if legacy_text::is_of_then(text) {
+        if legacy_text::is_legacy(text) {
             return legacy_text::translate(text);
         }
         let mut settings = Self::default();
@@ -57,7 +57,7 @@ impl Settings {
         for (key, item) in table.iter() {
             let key = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
             match item {
-                Item::Value(value) if !value.is_inline_table() => self.set(&key, Setting::of(value)),
+                Item::Value(value) if !value.is_inline_table() => self.set(&key, Setting::from_toml(value)),
                 item => match item.as_table_like() {
                     Some(table) => self.flatten(&key, table),
                     None => self.set(&key, Setting::Other(item.to_string())),
@@ -88,8 +88,9 @@ impl Settings {
 
     /// Adds the keys that were introduced later, with the values that their absence means, if `other` has them.
     pub(super) fn with_later(mut self, later: &[Later], other: &Self) -> Self {
-        for Later { key, value, beside } in later {
-            let belongs = beside.is_none_or(|(key, value)| self.get(key) == Some(&Setting::parse(value)));
+        for Later { key, value, applies_with } in later {
+            let belongs =
+                applies_with.is_none_or(|(key, value)| self.get(key) == Some(&Setting::parse(value)));
             if belongs && self.get(key).is_none() && other.get(key).is_some() {
                 self.set(key, Setting::parse(value));
             }
@@ -124,9 +125,9 @@ mod tests {
 
     /// A later key has its earlier meaning in an older text, and only where the key applies.
     #[test]
-    fn later_keys_have_the_values_that_they_had_before() {
+    fn later_keys_have_their_earlier_meaning() {
         let later = [("algorithm.scale", "\"none\""), ("algorithm.clip", "2.5")];
-        let later = later.map(|(key, value)| Later { key, value, beside: None });
+        let later = later.map(|(key, value)| Later { key, value, applies_with: None });
         let stored = Settings::parse("seed = 1\nalgorithm.clip = 3\n");
         let given = Settings::parse("seed = 1\nalgorithm.clip = 3.0\nalgorithm.scale = \"none\"\n");
         assert_eq!(stored.difference(&given), "+ algorithm.scale = \"none\"\n");
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(stored.clone().with_later(&later, &other).difference(&other), named);
         assert_eq!(stored.clone().with_later(&later, &stored).difference(&stored), "");
         for (seed, difference) in [("1", ""), ("2", "+ algorithm.scale = \"none\"\n")] {
-            let later = later.map(|later| Later { beside: Some(("seed", seed)), ..later });
+            let later = later.map(|later| Later { applies_with: Some(("seed", seed)), ..later });
             assert_eq!(stored.clone().with_later(&later, &given).difference(&given), difference);
         }
     }

@@ -26,25 +26,25 @@ impl Setting {
     /// Parses a value as written in TOML.
     pub(super) fn parse(text: &str) -> Self {
         match Value::from_str(text) {
-            Ok(value) => Self::of(&value),
+            Ok(value) => Self::from_toml(&value),
             Err(_) => Self::Other(text.to_owned()),
         }
     }
 
     /// Converts a value of a document.
-    pub(super) fn of(value: &Value) -> Self {
+    pub(super) fn from_toml(value: &Value) -> Self {
         match value {
             Value::Boolean(flag) => Self::Flag(*flag.value()),
             Value::Integer(integer) => Self::Integer(*integer.value()),
             Value::Float(number) => Self::Number(*number.value()),
             Value::String(word) => Self::Word(word.value().clone()),
-            Value::Array(values) => Self::List(values.iter().map(Self::of).collect()),
+            Value::Array(values) => Self::List(values.iter().map(Self::from_toml).collect()),
             other => Self::Other(other.clone().decorated("", "").to_string()),
         }
     }
 
     /// Converts an f32 with the fewest digits that identify it.
-    pub(super) fn narrow(value: f32) -> Self {
+    pub(super) fn from_f32(value: f32) -> Self {
         // The formatted number always parses.
         Self::Number(value.to_string().parse().unwrap_or(f64::from(value)))
     }
@@ -115,7 +115,7 @@ impl From<f64> for Setting {
 
 impl From<f32> for Setting {
     fn from(number: f32) -> Self {
-        Self::narrow(number)
+        Self::from_f32(number)
     }
 }
 

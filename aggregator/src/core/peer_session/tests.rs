@@ -118,7 +118,7 @@ fn over(gone: DisconnectReason) -> Became {
 }
 
 #[test]
-fn who_says_no_hello_is_given_up_however_much_it_talks() {
+fn session_without_hello_times_out() {
     let (mut conversation, _commands) = begin(false, 100);
     let became = hear(&mut conversation, 3_000, &alive());
     assert_eq!(became, Became::default());
@@ -126,7 +126,7 @@ fn who_says_no_hello_is_given_up_however_much_it_talks() {
 }
 
 #[test]
-fn on_a_line_nobody_has_to_say_hello_in_time() {
+fn persistent_link_has_no_hello_timeout() {
     let (mut conversation, _commands) = begin(true, 100);
     let mut became = Became::default();
     attend(&mut conversation, 100, &mut became);
@@ -138,7 +138,7 @@ fn on_a_line_nobody_has_to_say_hello_in_time() {
 }
 
 #[test]
-fn silence_counts_from_what_last_made_sense() {
+fn idle_timeout_counts_from_last_valid_message() {
     let (mut conversation, _commands) = begin(false, 0);
     assert_eq!(hear(&mut conversation, 10, &hello(3)).told, ["hello 3"]);
     assert_eq!(hear(&mut conversation, 50_000, &alive()), Became::default());
@@ -147,7 +147,7 @@ fn silence_counts_from_what_last_made_sense() {
 }
 
 #[test]
-fn a_frame_that_does_not_end_ends_the_conversation() {
+fn unfinished_frame_times_out() {
     let (mut conversation, _commands) = begin(false, 0);
     let _ = hear(&mut conversation, 10, &hello(3));
     let bytes = alive();
@@ -158,7 +158,7 @@ fn a_frame_that_does_not_end_ends_the_conversation() {
 }
 
 #[test]
-fn a_round_that_is_not_answered_is_sent_again() {
+fn unanswered_round_is_resent() {
     let (mut conversation, mut commands) = begin(false, 0);
     let mut host = fleet().engine();
     let mut actions = Vec::new();
@@ -181,7 +181,7 @@ fn a_round_that_is_not_answered_is_sent_again() {
 }
 
 #[test]
-fn hellos_without_end_are_a_flood_on_a_socket_and_restarts_on_a_line() {
+fn repeated_hellos_end_socket_sessions_only() {
     for lasting in [false, true] {
         let (mut conversation, _commands) = begin(lasting, 0);
         let mut told = 0;
@@ -196,7 +196,7 @@ fn hellos_without_end_are_a_flood_on_a_socket_and_restarts_on_a_line() {
 }
 
 #[test]
-fn noise_is_told_and_then_a_flood() {
+fn protocol_errors_are_reported_then_end_session() {
     let (mut conversation, _commands) = begin(false, 0);
     let _ = hear(&mut conversation, 0, &hello(3));
     let mut all = Became::default();
@@ -215,7 +215,7 @@ fn noise_is_told_and_then_a_flood() {
 }
 
 #[test]
-fn who_is_turned_away_is_told_when_to_retry_delay_before_it_is_over() {
+fn turned_away_device_gets_retry_delay() {
     let (mut conversation, mut commands) = begin(false, 0);
     let mut frame = Vec::new();
     conversation.receive(&hello(3));
@@ -234,7 +234,7 @@ fn who_is_turned_away_is_told_when_to_retry_delay_before_it_is_over() {
 
 /// Consecutive devices that are turned away retry evenly spread in time, deterministically.
 #[test]
-fn who_is_turned_away_does_not_retry_delay_with_all_the_others() {
+fn retry_delays_are_spread_evenly() {
     for first in [0, 17, 4_000_000_000, u64::MAX - 3_000] {
         let mut times: Vec<u32> = (first..first + 3_000).map(retry_delay).collect();
         times.sort_unstable();
@@ -259,7 +259,7 @@ fn who_is_turned_away_does_not_retry_delay_with_all_the_others() {
 }
 
 #[test]
-fn who_is_let_go_hears_what_was_said_before() {
+fn closed_session_sends_queued_frames() {
     let (mut conversation, mut commands) = begin(false, 0);
     let mut frame = Vec::new();
     conversation.receive(&hello(3));
@@ -299,7 +299,7 @@ fn said() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     /// The outputs do not depend on how the bytes are split; only traffic reports may occur between pieces.
     #[test]
-    fn pieces_do_not_matter(
+    fn splitting_of_input_does_not_matter(
         said in prop::collection::vec(said(), 0..30),
         cuts in prop::collection::vec(1usize..60, 1..40),
         lasting in any::<bool>(),
@@ -325,7 +325,7 @@ proptest! {
 
     /// Bytes that arrive before earlier ones are handled are handled after them.
     #[test]
-    fn what_comes_early_waits(said in prop::collection::vec(said(), 0..30)) {
+    fn early_bytes_wait(said in prop::collection::vec(said(), 0..30)) {
         let (mut one, _commands) = begin(false, 0);
         let (mut other, _commands) = begin(false, 0);
         let (mut became, mut early) = (Became::default(), Became::default());

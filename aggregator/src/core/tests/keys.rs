@@ -4,7 +4,7 @@ use super::*;
 
 /// Both keys are accepted until a round closes; if none will, the old key is rejected at once.
 #[test]
-fn after_training_a_rotation_has_no_grace() {
+fn rotation_after_training_has_no_grace() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("keys");
     let entropy = || ChaCha20Rng::seed_from_u64(1);
@@ -30,7 +30,7 @@ fn after_training_a_rotation_has_no_grace() {
 /// A round whose end is not durable is reopened after a power cut, and devices that have not answered it may
 /// still use their old key.
 #[test]
-fn keys_that_were_replaced_wait_for_the_disk_too() {
+fn replaced_keys_stay_until_round_is_durable() {
     let state = tempfile::tempdir().unwrap();
     let (path, disk, place) = (state.path().join("keys"), Disk::default(), Slot::default());
     let entropy = || ChaCha20Rng::seed_from_u64(1);
@@ -75,7 +75,7 @@ fn keys_that_were_replaced_wait_for_the_disk_too() {
 
 /// No round is left and no device is connected, so a grace would never end.
 #[test]
-fn graces_end_with_the_last_round_though_everybody_has_left() {
+fn graces_end_with_last_round() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("keys");
     let entropy = || ChaCha20Rng::seed_from_u64(1);

@@ -44,7 +44,7 @@ fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
 }
 
 #[tokio::test]
-async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
+async fn device_memory_is_bounded() {
     let fleet = fleet();
     let longest = requirements(&fleet).longest_upload();
     let (inbox, _messages) = mpsc::channel(1);
@@ -58,7 +58,7 @@ async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
     let on_heap = connection.memory_max() - size_of::<Connection>();
     let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
     // A round being written, an update in the core's inbox, the rest of a read.
-    let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
+    let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ_LEN;
     let most = task + RUNTIME + TABLES + on_heap + commands + moving;
     println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
     assert!(task <= 2048, "{task}");
@@ -105,7 +105,7 @@ async fn begin() -> Begun {
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
-    let conversation = tokio::spawn(async move { peer.converse().await });
+    let conversation = tokio::spawn(async move { peer.run_session().await });
     device.write_all(&hello()).await.unwrap();
     let PeerEventKind::Hello(_, _, commands) = messages.recv().await.unwrap().kind else { panic!("a hello") };
     Begun { device, commands, messages, conversation }
@@ -113,7 +113,7 @@ async fn begin() -> Begun {
 
 /// The device sends its keep-alive in time while the peer task waits for it to read.
 #[tokio::test(start_paused = true)]
-async fn what_came_while_the_host_was_writing_came_in_time() {
+async fn bytes_received_while_writing_are_in_time() {
     // Repeated, as `select!` could otherwise pass by chance.
     for _ in 0..40 {
         let Begun { mut device, commands, conversation, messages: _messages } = begin().await;
@@ -150,7 +150,7 @@ impl AsyncRead for Endless {
         self.reads += 1;
         match self.reads {
             1 => buffer.put_slice(&self.hello),
-            2..10_000_000 => buffer.put_slice(&[1; READ]),
+            2..10_000_000 => buffer.put_slice(&[1; READ_LEN]),
             _ => {}
         }
         Poll::Ready(Ok(()))
@@ -176,7 +176,7 @@ impl AsyncWrite for Endless {
 }
 
 #[tokio::test]
-async fn who_always_has_more_of_a_frame_is_cut_off_all_the_same() {
+async fn endless_frame_times_out() {
     let fleet = fleet();
     let (inbox, _messages) = mpsc::channel(16);
     let mut context = context(&fleet, inbox);
@@ -185,5 +185,5 @@ async fn who_always_has_more_of_a_frame_is_cut_off_all_the_same() {
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let link = Endless { hello: hello(), reads: 0 };
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
-    assert_eq!(peer.converse().await, DisconnectReason::Idle);
+    assert_eq!(peer.run_session().await, DisconnectReason::Idle);
 }

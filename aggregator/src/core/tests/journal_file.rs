@@ -4,7 +4,7 @@ use super::*;
 
 /// Table and file number their lines alike.
 #[test]
-fn a_campaign_that_is_begun_anew_goes_on_with_the_journal_of_those_before() {
+fn new_campaign_continues_the_journal() {
     let state = tempfile::tempdir().unwrap();
     (0..3).for_each(|_| drop(host(state.path())));
     std::fs::write(state.path().join(journal::FILE), "").unwrap();
@@ -17,5 +17,5 @@ fn a_campaign_that_is_begun_anew_goes_on_with_the_journal_of_those_before() {
 fn is_sound(fleet: &Fleet, lines: usize) {
     let found = crate::check::check(fleet).unwrap().expect("a campaign");
     let says = format!("{}: {lines} lines, all of them", fleet.state.join(journal::FILE).display());
-    assert!(found.faults.is_empty() && found.seen.contains(&says), "{found:?}");
+    assert!(found.faults.is_empty() && found.facts.contains(&says), "{found:?}");
 }
