@@ -1,4 +1,6 @@
-//! Device server of FedSpan: a tokio server and a durable log around the round engine of `fedspan-engine`.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Modules
 //!
 //! ```text
 //!  socket <-> Connection <-> PeerSession -- PeerEvent --> ServerCore -> DurableEngine -> Engine
@@ -7,14 +9,11 @@
 //! ```
 //!
 //! * [`server`]: tokio tasks for listeners, serial ports and the control socket.
-//! * [`core`](crate::core): the server without sockets, threads and clock; [`connection`]: the protocol of one device.
+//! * [`core`]: the server without sockets, threads and clock; [`connection`]: the protocol of one device.
 //! * [`durable_engine`]: the engine behind a write-ahead log; [`store`]: the database of the campaign;
 //!   [`journal`]: the log of arrivals and rounds for other programs.
 //! * [`keys`]: device keys and their encrypted file; [`config`]: `fleet.toml`.
 //! * [`check`] verifies a state directory; [`export`] writes it for other programs.
-//!
-//! Rounds, algorithms, aggregation rules and the privacy account live in `fedspan-engine`, device code in
-//! `fedspan-client`.
 
 #![forbid(unsafe_code)]
 

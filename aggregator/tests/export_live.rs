@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::common::kept::{configuration, keep};
+use crate::common::stored_campaign::{configuration, create_state};
 use crate::common::{Scratch, output, spawned};
 
 /// Configuration with or without a state: five devices in the middle of their third round.
@@ -21,9 +21,9 @@ impl Place {
         place
     }
 
-    fn kept() -> Self {
+    fn dir() -> Self {
         let place = Self::nothing();
-        keep(&place.state());
+        create_state(&place.state());
         place
     }
 
@@ -46,7 +46,7 @@ impl Place {
     }
 
     /// Runs a command that must fail with one line that contains this.
-    fn refuses(&self, arguments: &[&str], says: &str) {
+    fn assert_refused(&self, arguments: &[&str], says: &str) {
         let output = self.run(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
@@ -55,12 +55,12 @@ impl Place {
 }
 
 /// Server of the program that is stopped on drop.
-struct Served(Child);
+struct RunningServer(Child);
 
-impl Served {
-    fn new(kept: &Place) -> Self {
-        let mut server = spawned(kept.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()));
-        while !kept.state().join("control.sock").exists() {
+impl RunningServer {
+    fn new(dir: &Place) -> Self {
+        let mut server = spawned(dir.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()));
+        while !dir.state().join("control.sock").exists() {
             std::thread::sleep(Duration::from_millis(5));
             assert!(server.try_wait().unwrap().is_none(), "it serves");
         }
@@ -68,15 +68,15 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn place(kept: &Place, name: &str) -> (PathBuf, String) {
-    let path = kept.scratch.path().join(name);
+fn place(dir: &Place, name: &str) -> (PathBuf, String) {
+    let path = dir.scratch.path().join(name);
     let text = path.display().to_string();
     (path, text)
 }
@@ -87,11 +87,11 @@ fn read(directory: &Path, file: &str) -> String {
 
 #[test]
 fn export_from_server_equals_export_from_files() {
-    let kept = Place::kept();
-    let ((before, before_text), (during, during_text)) = (place(&kept, "before"), place(&kept, "during"));
-    assert!(kept.run(&["export", "--out", &before_text]).status.success());
-    let server = Served::new(&kept);
-    let output = kept.run(&["export", "--out", &during_text]);
+    let dir = Place::dir();
+    let ((before, before_text), (during, during_text)) = (place(&dir, "before"), place(&dir, "during"));
+    assert!(dir.run(&["export", "--out", &before_text]).status.success());
+    let server = RunningServer::new(&dir);
+    let output = dir.run(&["export", "--out", &during_text]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for file in
         ["representation.npy", "model.safetensors", "rounds.jsonl", "ledger.json", "configuration.txt"]
@@ -101,24 +101,24 @@ fn export_from_server_equals_export_from_files() {
     let (before, during) = (read(&before, "arrivals.jsonl"), read(&during, "arrivals.jsonl"));
     let more = during.strip_prefix(before.as_str()).unwrap();
     assert!(more.starts_with("{\"event\":\"resumed\"") && more.lines().count() == 1, "{more}");
-    let slash = format!("{}/beside/", kept.scratch.path().display());
-    let partial = kept.scratch.path().join("beside.partial");
+    let slash = format!("{}/beside/", dir.scratch.path().display());
+    let partial = dir.scratch.path().join("beside.partial");
     std::fs::create_dir(&partial).unwrap();
     std::fs::write(partial.join("f"), b"x").unwrap();
-    assert!(kept.run(&["export", "--out", &slash]).status.success());
+    assert!(dir.run(&["export", "--out", &slash]).status.success());
     assert_eq!(std::fs::read_dir(&slash).unwrap().count(), 6);
     assert_eq!(read(&partial, "f"), "x", "what is another's stays");
-    kept.refuses(&["export", "--out", &during_text], "already exists; refusing to overwrite it");
-    kept.refuses(&["check"], "another server is running on this state directory");
+    dir.assert_refused(&["export", "--out", &during_text], "already exists; refusing to overwrite it");
+    dir.assert_refused(&["check"], "another server is running on this state directory");
     drop(server);
-    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
 }
 
 /// Answers one request with this text.
-fn answering(kept: &Place, answer: String) -> std::thread::JoinHandle<String> {
-    std::fs::create_dir_all(kept.state()).unwrap();
-    let _ = std::fs::remove_file(kept.state().join("control.sock"));
-    let listener = UnixListener::bind(kept.state().join("control.sock")).unwrap();
+fn answering(dir: &Place, answer: String) -> std::thread::JoinHandle<String> {
+    std::fs::create_dir_all(dir.state()).unwrap();
+    let _ = std::fs::remove_file(dir.state().join("control.sock"));
+    let listener = UnixListener::bind(dir.state().join("control.sock")).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = String::new();
@@ -165,11 +165,11 @@ fn incomplete_answer_writes_nothing() {
             "the server reports: a page",
         ),
     ];
-    let kept = Place::nothing();
-    let (out, text) = place(&kept, "out");
+    let dir = Place::nothing();
+    let (out, text) = place(&dir, "out");
     for (answer, says) in cases {
-        let server = answering(&kept, answer.clone());
-        let output = kept.run(&["export", "--out", &text]);
+        let server = answering(&dir, answer.clone());
+        let output = dir.run(&["export", "--out", &text]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{answer}: {said}");
         assert!(said.contains(says) && said.lines().count() == 1, "{answer}: {said}");
@@ -181,11 +181,11 @@ fn incomplete_answer_writes_nothing() {
 /// Unusable directories: one line from each command, and nothing is created.
 #[test]
 fn unusable_state_path_is_reported_in_one_line() {
-    let kept = Place::nothing();
-    std::fs::write(kept.state(), b"a file").unwrap();
-    let (out, text) = place(&kept, "out");
+    let dir = Place::nothing();
+    std::fs::write(dir.state(), b"a file").unwrap();
+    let (out, text) = place(&dir, "out");
     for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {
-        let output = kept.run(command);
+        let output = dir.run(command);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
         assert!(
@@ -195,5 +195,5 @@ fn unusable_state_path_is_reported_in_one_line() {
         assert!(said.contains("directory") || said.contains("File exists"), "{command:?}: {said}");
     }
     assert!(!out.exists());
-    assert_eq!(std::fs::read(kept.state()).unwrap(), b"a file");
+    assert_eq!(std::fs::read(dir.state()).unwrap(), b"a file");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::Scratch;
 use crate::common::campaign::honest;
-use crate::common::kept::{configuration, coordinator};
+use crate::common::stored_campaign::{configuration, durable_engine};
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::store::{Store, StoreError};
@@ -47,26 +47,26 @@ fn current_format_is_resumed() {
     assert!(found.faults.is_empty(), "{found:?}");
     assert!(found.facts.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
 
-    let mut coordinator = coordinator(&state);
+    let mut durable_engine = durable_engine(&state);
     let (phase, representation) =
-        (coordinator.engine().phase(), coordinator.engine().representation().iter().copied());
-    assert_eq!((coordinator.campaign(), phase), (7, Phase::Train(3)));
+        (durable_engine.engine().phase(), durable_engine.engine().representation().iter().copied());
+    assert_eq!((durable_engine.campaign(), phase), (7, Phase::Train(3)));
     assert_eq!(digest(representation), DIGESTS[0]);
-    let round = coordinator.engine().open_round().unwrap();
+    let round = durable_engine.engine().open_round().unwrap();
     assert_eq!((round.opening.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
     let opening = Arc::clone(&round.opening);
     // The other devices answer as they would have.
     for device in 2..5 {
-        coordinator.handle(5, Event::Joined(device));
-        coordinator.handle(5, Event::Update(device, honest(device, &opening)));
+        durable_engine.handle(5, Event::Joined(device));
+        durable_engine.handle(5, Event::Update(device, honest(device, &opening)));
     }
-    let actions = coordinator.flush().unwrap().actions;
+    let actions = durable_engine.flush().unwrap().actions;
     let committed = actions.iter().find_map(|action| match action {
         Action::Commit(record) => Some(record.participants.clone()),
         _ => None,
     });
     assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4]);
-    assert_eq!(digest(coordinator.engine().representation().iter().copied()), DIGESTS[1]);
+    assert_eq!(digest(durable_engine.engine().representation().iter().copied()), DIGESTS[1]);
 }
 
 /// Format 3 had no rounds, format 4 no clock; neither was released.

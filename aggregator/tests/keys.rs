@@ -18,9 +18,9 @@ fn entropy(seed: u64) -> ChaCha20Rng {
 }
 
 /// Source of randomness that has failed.
-struct Dry;
+struct FailingEntropy;
 
-impl Entropy for Dry {
+impl Entropy for FailingEntropy {
     fn fill(&mut self, _: &mut [u8]) -> Result<(), KeyError> {
         Err(KeyError::NoEntropy)
     }
@@ -209,7 +209,7 @@ fn refusals_name_numbers_and_change_nothing() {
     assert_eq!(table.export(&[7]).unwrap_err(), revoked);
     assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::NoDevices));
     assert_eq!(table.add(&[5, 5], false, NOW, &mut entropy), Err(KeyError::Twice { device: 5 }));
-    assert_eq!(table.add(&[5], false, NOW, &mut Dry), Err(KeyError::NoEntropy));
+    assert_eq!(table.add(&[5], false, NOW, &mut FailingEntropy), Err(KeyError::NoEntropy));
     assert_eq!(table.export(&[5]).unwrap_err(), KeyError::Unknown { device: 5 });
     assert_eq!(table.len(), 1);
 }

@@ -151,9 +151,9 @@ fn leftovers_are_replaced() {
 }
 
 /// Source of randomness that fails now and then.
-struct Dry(u32);
+struct FailingEntropy(u32);
 
-impl Entropy for Dry {
+impl Entropy for FailingEntropy {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
         self.0 += 1;
         if self.0.is_multiple_of(3) { SysRng.fill(bytes) } else { Err(KeyError::NoEntropy) }
@@ -163,7 +163,7 @@ impl Entropy for Dry {
 #[test]
 fn failing_entropy_writes_nothing() {
     let directory = Scratch::new();
-    let mut store = Store::open(directory.path(), Dry(0)).unwrap();
+    let mut store = Store::open(directory.path(), FailingEntropy(0)).unwrap();
     store.begin(1, "").unwrap();
     store.apply(&[opened(7)]).unwrap();
     let mut failed = 0;

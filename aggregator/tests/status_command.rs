@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::kept::{configuration, go_on, keep};
+use crate::common::stored_campaign::{configuration, create_state, run_campaign};
 use crate::common::{Scratch, alone, closed, output, spawned};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
@@ -26,9 +26,9 @@ impl Place {
         Self { scratch, state }
     }
 
-    fn kept(state: &str) -> Self {
+    fn dir(state: &str) -> Self {
         let place = Self::new(state);
-        keep(&place.state);
+        create_state(&place.state);
         place
     }
 
@@ -58,7 +58,7 @@ impl Place {
     }
 
     /// Starts a server and returns it with the line that it prints once it listens.
-    fn served(&self) -> (Child, String) {
+    fn start_server(&self) -> (Child, String) {
         let mut server = self.spawn("serve");
         let mut line = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -128,7 +128,7 @@ fn file_in_place_of_state_directory_is_reported() {
 /// The path of the state directory is a file, or its server has gone.
 #[test]
 fn abandoned_socket_is_ignored() {
-    let place = Place::kept("state");
+    let place = Place::dir("state");
     let socket = place.state.join("control.sock");
     closed(UnixListener::bind(&socket).unwrap());
     sound(&place);
@@ -140,7 +140,7 @@ fn abandoned_socket_is_ignored() {
 /// A path too long for a socket works for everything else.
 #[test]
 fn long_path_works_without_socket() {
-    let place = Place::kept(&"a-long-name/".repeat(12));
+    let place = Place::dir(&"a-long-name/".repeat(12));
     sound(&place);
     let store = Store::open(&place.state, SysRng).unwrap();
     for command in ["status", "check"] {
@@ -213,7 +213,7 @@ fn unreadable_store_is_reported() {
 fn permission_errors_are_reported() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
-    let place = Place::kept("state");
+    let place = Place::dir("state");
     // Permissions do not restrict root, who switches to a user whom they restrict.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
@@ -266,7 +266,7 @@ fn set_mode(path: &Path, mode: u32) {
 /// that never existed.
 #[test]
 fn unsearchable_directory_is_reported() {
-    let place = Place::kept("state");
+    let place = Place::dir("state");
     let config = place.scratch.path().join("fleet.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     set_mode(&place.state, 0);
@@ -293,13 +293,13 @@ fn unsearchable_directory_is_reported() {
 /// A server that cannot create files reports it before it listens.
 #[test]
 fn unwritable_directory_is_reported_at_startup() {
-    let place = Place::kept("state");
-    let names = || std::fs::read_dir(&place.state).unwrap().count();
+    let place = Place::dir("state");
+    let sibling_names = || std::fs::read_dir(&place.state).unwrap().count();
     for entry in std::fs::read_dir(&place.state).unwrap() {
         set_mode(&entry.unwrap().path(), 0o666);
     }
     set_mode(&place.state, 0o555);
-    let before = names();
+    let before = sibling_names();
     let output = place.run_by_another(&["serve"]);
     refused(&output, "cannot create files here");
     assert!(
@@ -307,7 +307,7 @@ fn unwritable_directory_is_reported_at_startup() {
             .contains("state: cannot create files here: Permission denied")
     );
     set_mode(&place.state, 0o777);
-    assert_eq!(names(), before);
+    assert_eq!(sibling_names(), before);
     sound(&place);
 }
 
@@ -315,7 +315,7 @@ fn unwritable_directory_is_reported_at_startup() {
 #[test]
 fn state_directory_is_private() {
     let place = Place::new("new/state");
-    let (server, line) = place.served();
+    let (server, line) = place.start_server();
     assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
     assert!(line.ends_with(", waiting for 5 devices\n"), "{line}");
     assert_eq!(mode(&place.state), 0o700);
@@ -323,30 +323,30 @@ fn state_directory_is_private() {
     ended(server, "-INT");
     // The mode of an existing directory is kept.
     set_mode(&place.state, 0o750);
-    ended(place.served().0, "-INT");
+    ended(place.start_server().0, "-INT");
     assert_eq!(mode(&place.state), 0o750);
 }
 
 /// The line about listening is printed once the campaign is resumed, and says from where.
 #[test]
 fn listening_is_printed_after_resume() {
-    let place = Place::kept("state");
-    let (server, line) = place.served();
+    let place = Place::dir("state");
+    let (server, line) = place.start_server();
     assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
     assert!(line.ends_with(", resuming with round 3 of 4\n"), "{line}");
     ended(server, "-INT");
     // Heads remain to be fitted.
-    go_on(&place.state, true, &[5, 5]);
-    let (server, line) = place.served();
+    run_campaign(&place.state, true, &[5, 5]);
+    let (server, line) = place.start_server();
     assert!(line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{line}");
     ended(server, "-INT");
-    let place = Place::kept("state");
+    let place = Place::dir("state");
     // Nothing is printed before a refusal.
     let key = place.state.join("round.key");
-    let kept = std::fs::read(&key).unwrap();
+    let dir = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
     refused(&place.run(&["serve"]), "round.key");
-    std::fs::write(&key, kept).unwrap();
+    std::fs::write(&key, dir).unwrap();
     let config = place.scratch.path().join("fleet.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("seed = 3", "seed = 4")).unwrap();
@@ -357,7 +357,7 @@ fn listening_is_printed_after_resume() {
 /// A suspended server, or one that waits for its disk, accepts connections and does not answer.
 #[test]
 fn silent_server_is_reported() {
-    let place = Place::kept("state");
+    let place = Place::dir("state");
     let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
     let out = place.scratch.path().join("out").display().to_string();
     let export = ["export", "--out", &out];
@@ -379,8 +379,8 @@ fn silent_server_is_reported() {
 #[test]
 fn watch_distinguishes_shutdown_from_crash() {
     for (signal, code, says) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
-        let place = Place::kept("state");
-        let (server, _) = place.served();
+        let place = Place::dir("state");
+        let (server, _) = place.start_server();
         let mut watch = place.spawn("watch");
         // Long enough to be accepted.
         std::thread::sleep(Duration::from_millis(700));

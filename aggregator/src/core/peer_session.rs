@@ -77,9 +77,9 @@ pub enum PeerAction {
     Send,
     /// Call [`PeerSession::admit`] or [`PeerSession::turn_away`]: a device has said hello.
     Admit,
-    /// Send this to the core, wrapped by [`PeerSession::event`].
-    Report(PeerEventKind),
-    /// Report [`PeerEventKind::Gone`] and close the link, unless it is persistent.
+    /// Send this to the core.
+    Report(PeerEvent),
+    /// Send [`PeerSession::gone`] to the core and close the link, unless it is persistent.
     Close(DisconnectReason),
     /// Wait for bytes, a command or the timer.
     Wait,
@@ -156,7 +156,7 @@ impl PeerSession {
         now: Millis,
     ) -> (Self, Receiver<Command>) {
         let (sender, receiver) = command_queue(COMMAND_CAPACITY);
-        let conversation = Self {
+        let session = Self {
             peer,
             from,
             persistent: connection.is_persistent(),
@@ -174,7 +174,7 @@ impl PeerSession {
             chunks: 0,
             hellos: 0,
         };
-        (conversation, receiver)
+        (session, receiver)
     }
 
     /// Returns the remote end.
@@ -218,7 +218,7 @@ impl PeerSession {
                 }
                 State::Report(kind) => {
                     self.state = State::Reply;
-                    return PeerAction::Report(kind);
+                    return PeerAction::Report(self.event(kind));
                 }
                 State::Closed(gone) => {
                     self.state = State::Closed(gone);
@@ -231,7 +231,7 @@ impl PeerSession {
                 }
                 State::FinalReply(kind, gone) => {
                     self.state = State::Closed(gone);
-                    return PeerAction::Report(kind);
+                    return PeerAction::Report(self.event(kind));
                 }
                 State::Reply => self.state = self.advance(now),
                 State::Idle => return PeerAction::Wait,
@@ -239,9 +239,14 @@ impl PeerSession {
         }
     }
 
-    /// Wraps an event for the core, with the traffic since the previous one.
+    /// Returns the last event of the session, to be sent to the core before the link is closed.
     #[must_use]
-    pub fn event(&mut self, kind: PeerEventKind) -> PeerEvent {
+    pub fn gone(&mut self, reason: DisconnectReason) -> PeerEvent {
+        self.event(PeerEventKind::Gone(reason))
+    }
+
+    /// Makes an event for the core, with the traffic since the previous one.
+    fn event(&mut self, kind: PeerEventKind) -> PeerEvent {
         let now = self.connection.traffic();
         let traffic = now.since(&self.reported);
         self.reported = now;

@@ -151,7 +151,7 @@ fn now() -> u64 {
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends a request to the server of a state directory and passes each line of the answer to `each`. `None` if
-/// no server runs there. `watch` may wait any time for its next line, other requests [`REQUEST_TIMEOUT`].
+/// no server runs there. `watch` may wait any time for its next line, other requests 10 s.
 ///
 /// # Errors
 /// [`std::io::ErrorKind::TimedOut`] if the server accepts the connection but does not answer; otherwise the

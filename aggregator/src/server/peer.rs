@@ -17,7 +17,7 @@ use super::clock::Clock;
 use super::connection_slots::{Slot, SlotError};
 use crate::connection::{Acceptor, Connection};
 use crate::core::{
-    Command, DisconnectReason, Origin, PeerAction, PeerEvent, PeerEventKind, PeerSession, Receiver, Timeouts,
+    Command, DisconnectReason, Origin, PeerAction, PeerEvent, PeerSession, Receiver, Timeouts,
 };
 
 /// Longest time that a connection ended by the server stays open for the remote end to close.
@@ -58,7 +58,7 @@ pub(super) fn run(
         {
             peer.linger().await;
         }
-        tracing::debug!(peer = id, from = %peer.conversation.from(), ?reason, "connection ended");
+        tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
         peer.report(reason).await;
         // The socket closes after the report: a client that sees it closed may rely on the server having
         // noticed.
@@ -81,7 +81,7 @@ pub(super) async fn run_on_link(
 }
 
 struct Peer<S> {
-    conversation: PeerSession,
+    session: PeerSession,
     /// Receiving end of the command queue.
     commands: Receiver<Command>,
     socket: S,
@@ -96,19 +96,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         let PeerContext { acceptor, timeouts, clock, inbox } = context;
         let connection =
             if place.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
-        let (conversation, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
-        Self { conversation, commands, socket, place, clock, inbox }
+        let (session, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
+        Self { session, commands, socket, place, clock, inbox }
     }
 
     async fn report(&mut self, reason: DisconnectReason) {
         // The core is gone only if the server is stopping.
-        let _ = self.send_event(PeerEventKind::Gone(reason)).await;
-    }
-
-    async fn send_event(&mut self, kind: PeerEventKind) -> Result<(), DisconnectReason> {
-        let place = self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?;
-        place.send(self.conversation.event(kind));
-        Ok(())
+        let event = self.session.gone(reason);
+        let _ = self.inbox.send(event).await;
     }
 
     /// Waits for the device to read the last message: closing a socket with unread input resets the connection
@@ -128,29 +123,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 return reason;
             }
             let now = self.clock.now();
-            let at = self.conversation.due(now);
+            let at = self.session.due(now);
             let is_late = at.is_some_and(|at| now >= at);
             if !is_late {
                 late = 0;
             }
-            let greeting = self.conversation.awaits_hello();
+            let greeting = self.session.awaits_hello();
             tokio::select! {
                 // Bytes that have arrived are read before the timer is acted on, as the core may have been busy
                 // or this task not scheduled. The number of such reads is limited, since a peer can keep the
                 // socket readable for ever.
                 biased;
                 command = self.commands.recv(), if !greeting => match command {
-                    Some(command) => self.conversation.execute(command),
-                    None => self.conversation.close(),
+                    Some(command) => self.session.execute(command),
+                    None => self.session.close(),
                 },
                 () = evicted(&mut self.place), if greeting => return DisconnectReason::Evicted,
-                read = read(&mut self.socket, |bytes| self.conversation.receive(bytes)), if late < LATE_READS_MAX => {
+                read = read(&mut self.socket, |bytes| self.session.receive(bytes)), if late < LATE_READS_MAX => {
                     late += usize::from(is_late);
                     if !matches!(read, Ok(1..)) {
                         return DisconnectReason::Closed;
                     }
                 }
-                () = self.clock.sleep_until(at) => self.conversation.on_timer(self.clock.now()),
+                () = self.clock.sleep_until(at) => self.session.on_timer(self.clock.now()),
             }
         }
     }
@@ -159,11 +154,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     async fn take_steps(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
-            match self.conversation.next(self.clock.now(), &mut frame) {
+            match self.session.next(self.clock.now(), &mut frame) {
                 PeerAction::Send => {
                     // Writing may take long.
                     frame.shrink_to_fit();
-                    let timeouts = Duration::from_millis(self.conversation.timeouts().frame);
+                    let timeouts = Duration::from_millis(self.session.timeouts().frame);
                     match timeout(timeouts, self.socket.write_all(&frame)).await {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) => return Err(DisconnectReason::Closed),
@@ -171,13 +166,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                     }
                 }
                 PeerAction::Admit => match self.place.as_mut().map_or(Ok(()), Slot::authenticate) {
-                    Ok(()) => self.conversation.admit(),
+                    Ok(()) => self.session.admit(),
                     Err(SlotError::Evicted) => return Err(DisconnectReason::Evicted),
-                    Err(SlotError::Full) => self.conversation.turn_away(),
+                    Err(SlotError::Full) => self.session.turn_away(),
                 },
-                PeerAction::Report(kind) => {
+                PeerAction::Report(event) => {
                     frame = Vec::new();
-                    self.send_event(kind).await?;
+                    self.inbox.send(event).await.map_err(|_| DisconnectReason::Ended)?;
                 }
                 PeerAction::Close(reason) => return Err(reason),
                 PeerAction::Wait => return Ok(()),

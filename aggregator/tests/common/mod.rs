@@ -3,10 +3,10 @@
 
 pub mod campaign;
 pub mod golden;
-pub mod kept;
 pub mod model;
 pub mod shapes;
 pub mod storage;
+pub mod stored_campaign;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -212,15 +212,15 @@ impl Running {
             match peer.conversation.next(own, &mut frame) {
                 PeerAction::Send => out.push(Out::Bytes(link, std::mem::take(&mut frame))),
                 PeerAction::Admit => peer.conversation.admit(),
-                PeerAction::Report(what) => {
-                    match (&what, peer.device) {
+                PeerAction::Report(event) => {
+                    match (&event.kind, peer.device) {
                         (PeerEventKind::Hello(device, ..), _) => peer.device = Some(*device),
                         (PeerEventKind::Update(update), Some(device)) => {
                             out.push(Out::Heard(device, update.clone()))
                         }
                         _ => {}
                     }
-                    self.inbox.push_back(peer.conversation.event(what));
+                    self.inbox.push_back(event);
                 }
                 PeerAction::Close(gone) => self.end(now, link, gone, out),
                 PeerAction::Wait => break,
@@ -245,7 +245,7 @@ impl Running {
     /// A conversation is over; on a line the next one begins.
     fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<Out>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
-        self.inbox.push_back(peer.conversation.event(PeerEventKind::Gone(gone)));
+        self.inbox.push_back(peer.conversation.gone(gone));
         if self.is_line {
             self.begin(now, link);
         } else {

@@ -5,10 +5,10 @@
 //! in `fleet.toml`, whether the file sets it or not. Two fingerprints are compared key by key, by the meaning
 //! of the values.
 //!
-//! * [`write`](self::write) lists the settings of a configuration exhaustively: a field added to a section does
+//! * [`write`] lists the settings of a configuration exhaustively: a field added to a section does
 //!   not compile until it is written, or left out on purpose.
-//! * [`read`](self::read) makes a configuration of settings, with the reader of `fleet.toml`.
-//! * [`legacy_text`](self::legacy_text) reads the text of the first versions with store format 5.
+//! * [`read`] makes a configuration of settings, with the reader of `fleet.toml`.
+//! * [`legacy_text`] reads the text of the first versions with store format 5.
 //!
 //! A default that changes needs nothing here, since every stored text has the value of its time. A key that is
 //! new needs a line in [`LATER`].

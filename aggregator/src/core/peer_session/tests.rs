@@ -64,29 +64,28 @@ fn decline(round: u32) -> Vec<u8> {
 
 /// Outputs of a session.
 #[derive(Debug, Default, PartialEq)]
-struct Became {
+struct Output {
     told: Vec<String>,
     frames: Vec<u8>,
     over: Option<DisconnectReason>,
 }
 
 /// Takes all steps of a session, admitting every device that says hello.
-fn attend(conversation: &mut PeerSession, now: Millis, became: &mut Became) {
+fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
     let mut frame = Vec::new();
     loop {
-        match conversation.next(now, &mut frame) {
-            PeerAction::Send => became.frames.extend_from_slice(&frame),
-            PeerAction::Admit => conversation.admit(),
-            PeerAction::Report(what) => {
-                let message = conversation.event(what);
+        match session.next(now, &mut frame) {
+            PeerAction::Send => output.frames.extend_from_slice(&frame),
+            PeerAction::Admit => session.admit(),
+            PeerAction::Report(message) => {
                 let name = match message.kind {
                     PeerEventKind::Hello(device, ..) => format!("hello {device}"),
                     other => format!("{other:?}"),
                 };
-                became.told.push(name);
+                output.told.push(name);
             }
             PeerAction::Close(gone) => {
-                became.over = Some(gone);
+                output.over = Some(gone);
                 return;
             }
             PeerAction::Wait => return,
@@ -94,101 +93,101 @@ fn attend(conversation: &mut PeerSession, now: Millis, became: &mut Became) {
     }
 }
 
-fn hear(conversation: &mut PeerSession, now: Millis, bytes: &[u8]) -> Became {
-    let mut became = Became::default();
-    conversation.receive(bytes);
-    attend(conversation, now, &mut became);
-    became
+fn hear(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
+    let mut output = Output::default();
+    session.receive(bytes);
+    attend(session, now, &mut output);
+    output
 }
 
 /// Advances to the next timer, and returns its time.
-fn wait(conversation: &mut PeerSession, now: Millis) -> (Millis, Became) {
-    let at = conversation.due(now).unwrap();
-    let mut became = Became::default();
-    conversation.on_timer(at.saturating_sub(1));
-    attend(conversation, at.saturating_sub(1), &mut became);
-    assert_eq!(became, Became::default(), "nothing is due before");
-    conversation.on_timer(at);
-    attend(conversation, at, &mut became);
-    (at, became)
+fn wait(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
+    let at = session.due(now).unwrap();
+    let mut output = Output::default();
+    session.on_timer(at.saturating_sub(1));
+    attend(session, at.saturating_sub(1), &mut output);
+    assert_eq!(output, Output::default(), "nothing is due before");
+    session.on_timer(at);
+    attend(session, at, &mut output);
+    (at, output)
 }
 
-fn over(gone: DisconnectReason) -> Became {
-    Became { over: Some(gone), ..Became::default() }
+fn over(gone: DisconnectReason) -> Output {
+    Output { over: Some(gone), ..Output::default() }
 }
 
 #[test]
 fn session_without_hello_times_out() {
-    let (mut conversation, _commands) = begin(false, 100);
-    let became = hear(&mut conversation, 3_000, &alive());
-    assert_eq!(became, Became::default());
-    assert_eq!(wait(&mut conversation, 3_000), (5_100, over(DisconnectReason::NoHello)));
+    let (mut session, _commands) = begin(false, 100);
+    let output = hear(&mut session, 3_000, &alive());
+    assert_eq!(output, Output::default());
+    assert_eq!(wait(&mut session, 3_000), (5_100, over(DisconnectReason::NoHello)));
 }
 
 #[test]
 fn persistent_link_has_no_hello_timeout() {
-    let (mut conversation, _commands) = begin(true, 100);
-    let mut became = Became::default();
-    attend(&mut conversation, 100, &mut became);
-    assert!(!became.frames.is_empty(), "whoever is there is asked for a hello");
-    assert_eq!(conversation.due(100), None);
-    conversation.on_timer(Millis::MAX);
-    assert_eq!(hear(&mut conversation, 1 << 40, &hello(3)).told, ["hello 3"]);
-    assert_eq!(wait(&mut conversation, 1 << 40), ((1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle)));
+    let (mut session, _commands) = begin(true, 100);
+    let mut output = Output::default();
+    attend(&mut session, 100, &mut output);
+    assert!(!output.frames.is_empty(), "whoever is there is asked for a hello");
+    assert_eq!(session.due(100), None);
+    session.on_timer(Millis::MAX);
+    assert_eq!(hear(&mut session, 1 << 40, &hello(3)).told, ["hello 3"]);
+    assert_eq!(wait(&mut session, 1 << 40), ((1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle)));
 }
 
 #[test]
 fn idle_timeout_counts_from_last_valid_message() {
-    let (mut conversation, _commands) = begin(false, 0);
-    assert_eq!(hear(&mut conversation, 10, &hello(3)).told, ["hello 3"]);
-    assert_eq!(hear(&mut conversation, 50_000, &alive()), Became::default());
-    assert_eq!(hear(&mut conversation, 90_000, &[1, 2, 3, 0]), Became::default());
-    assert_eq!(wait(&mut conversation, 90_000), (50_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
+    let (mut session, _commands) = begin(false, 0);
+    assert_eq!(hear(&mut session, 10, &hello(3)).told, ["hello 3"]);
+    assert_eq!(hear(&mut session, 50_000, &alive()), Output::default());
+    assert_eq!(hear(&mut session, 90_000, &[1, 2, 3, 0]), Output::default());
+    assert_eq!(wait(&mut session, 90_000), (50_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
 }
 
 #[test]
 fn unfinished_frame_times_out() {
-    let (mut conversation, _commands) = begin(false, 0);
-    let _ = hear(&mut conversation, 10, &hello(3));
+    let (mut session, _commands) = begin(false, 0);
+    let _ = hear(&mut session, 10, &hello(3));
     let bytes = alive();
     for (second, byte) in (1..).zip(&bytes[..2]) {
-        assert_eq!(hear(&mut conversation, second * 1_000, &[*byte]), Became::default());
+        assert_eq!(hear(&mut session, second * 1_000, &[*byte]), Output::default());
     }
-    assert_eq!(wait(&mut conversation, 2_000), (1_000 + PATIENCE.frame, over(DisconnectReason::Slow)));
+    assert_eq!(wait(&mut session, 2_000), (1_000 + PATIENCE.frame, over(DisconnectReason::Slow)));
 }
 
 #[test]
 fn unanswered_round_is_resent() {
-    let (mut conversation, mut commands) = begin(false, 0);
-    let mut host = fleet().engine();
+    let (mut session, mut commands) = begin(false, 0);
+    let mut core = fleet().engine();
     let mut actions = Vec::new();
-    host.handle(0, fedspan_engine::Event::Joined(3), &mut actions);
+    core.handle(0, fedspan_engine::Event::Joined(3), &mut actions);
     let Some(fedspan_engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
-    let _ = hear(&mut conversation, 0, &hello(3));
-    conversation.execute(Command::Open(opening));
-    let mut first = Became::default();
-    attend(&mut conversation, 1_000, &mut first);
+    let _ = hear(&mut session, 0, &hello(3));
+    session.execute(Command::Open(opening));
+    let mut first = Output::default();
+    attend(&mut session, 1_000, &mut first);
     assert!(!first.frames.is_empty());
     for again in 1..4 {
-        let (at, became) = wait(&mut conversation, 1_000 + (again - 1) * PATIENCE.repeat);
-        assert_eq!((at, &became.frames), (1_000 + again * PATIENCE.repeat, &first.frames));
+        let (at, output) = wait(&mut session, 1_000 + (again - 1) * PATIENCE.repeat);
+        assert_eq!((at, &output.frames), (1_000 + again * PATIENCE.repeat, &first.frames));
     }
-    let declined = hear(&mut conversation, 30_000, &decline(id.round));
+    let declined = hear(&mut session, 30_000, &decline(id.round));
     assert_eq!(declined.told.len(), 1);
-    assert_eq!(wait(&mut conversation, 30_000), (30_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
+    assert_eq!(wait(&mut session, 30_000), (30_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
     assert!(commands.try_recv().is_none() && commands.is_closed(), "nobody listens to the host any more");
 }
 
 #[test]
 fn repeated_hellos_end_socket_sessions_only() {
     for lasting in [false, true] {
-        let (mut conversation, _commands) = begin(lasting, 0);
+        let (mut session, _commands) = begin(lasting, 0);
         let mut told = 0;
         let over = (0..100).find_map(|now| {
-            let became = hear(&mut conversation, now, &hello(3));
-            told += became.told.len();
-            became.over
+            let output = hear(&mut session, now, &hello(3));
+            told += output.told.len();
+            output.over
         });
         let (gone, most) = if lasting { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
         assert_eq!((over, told), (gone, most));
@@ -197,12 +196,12 @@ fn repeated_hellos_end_socket_sessions_only() {
 
 #[test]
 fn protocol_errors_are_reported_then_end_session() {
-    let (mut conversation, _commands) = begin(false, 0);
-    let _ = hear(&mut conversation, 0, &hello(3));
-    let mut all = Became::default();
+    let (mut session, _commands) = begin(false, 0);
+    let _ = hear(&mut session, 0, &hello(3));
+    let mut all = Output::default();
     for now in 0..100 {
-        conversation.receive(&[9, 9, 9, 0]);
-        attend(&mut conversation, now, &mut all);
+        session.receive(&[9, 9, 9, 0]);
+        attend(&mut session, now, &mut all);
         if all.over.is_some() {
             assert_eq!(now, 64);
             break;
@@ -216,19 +215,19 @@ fn protocol_errors_are_reported_then_end_session() {
 
 #[test]
 fn turned_away_device_gets_retry_delay() {
-    let (mut conversation, mut commands) = begin(false, 0);
+    let (mut session, mut commands) = begin(false, 0);
     let mut frame = Vec::new();
-    conversation.receive(&hello(3));
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit));
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit), "until it is answered");
-    conversation.turn_away();
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Send));
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Report(PeerEventKind::TurnedAway)));
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)));
-    assert!(
-        matches!(conversation.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)),
-        "for good"
-    );
+    session.receive(&hello(3));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit), "until it is answered");
+    session.turn_away();
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Send));
+    assert!(matches!(
+        session.next(0, &mut frame),
+        PeerAction::Report(PeerEvent { kind: PeerEventKind::TurnedAway, .. })
+    ));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)), "for good");
     assert!(commands.try_recv().is_none());
 }
 
@@ -246,12 +245,12 @@ fn retry_delays_are_spread_evenly() {
             assert!((190..=210).contains(&second.len()), "{first}: {} in a second", second.len());
         }
     }
-    let (mut conversation, _commands) = begin(false, 0);
+    let (mut session, _commands) = begin(false, 0);
     let mut frame = Vec::new();
-    conversation.receive(&hello(3));
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit));
-    conversation.turn_away();
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Send));
+    session.receive(&hello(3));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    session.turn_away();
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Send));
     let mut told = vec![0; 200];
     let retry = ToDevice::RetryAfter { milliseconds: retry_delay(7) };
     let sent = encode(&retry, 0, |_| {}, &mut told).unwrap();
@@ -260,33 +259,35 @@ fn retry_delays_are_spread_evenly() {
 
 #[test]
 fn closed_session_sends_queued_frames() {
-    let (mut conversation, mut commands) = begin(false, 0);
+    let (mut session, mut commands) = begin(false, 0);
     let mut frame = Vec::new();
-    conversation.receive(&hello(3));
-    assert!(matches!(conversation.next(0, &mut frame), PeerAction::Admit));
-    conversation.admit();
-    let PeerAction::Report(PeerEventKind::Hello(3, _, sender)) = conversation.next(0, &mut frame) else {
+    session.receive(&hello(3));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    session.admit();
+    let PeerAction::Report(PeerEvent { kind: PeerEventKind::Hello(3, _, sender), .. }) =
+        session.next(0, &mut frame)
+    else {
         panic!("a hello")
     };
-    let mut became = Became::default();
-    attend(&mut conversation, 0, &mut became);
+    let mut output = Output::default();
+    attend(&mut session, 0, &mut output);
     let ack = Ack { id: RoundId { round: 1, stage: 0 }, outcome: AckOutcome::Late };
     assert!(sender.send(Command::Acknowledge(ack)));
     drop(sender);
     assert!(commands.is_closed());
-    let said = became.frames.len();
+    let sent = output.frames.len();
     while let Some(command) = commands.try_recv() {
-        conversation.execute(command);
+        session.execute(command);
     }
-    attend(&mut conversation, 0, &mut became);
-    assert!(became.frames.len() > said && became.over.is_none());
-    conversation.close();
-    attend(&mut conversation, 0, &mut became);
-    assert_eq!(became.over, Some(DisconnectReason::Ended));
+    attend(&mut session, 0, &mut output);
+    assert!(output.frames.len() > sent && output.over.is_none());
+    session.close();
+    attend(&mut session, 0, &mut output);
+    assert_eq!(output.over, Some(DisconnectReason::Ended));
 }
 
 /// Generates messages of a device.
-fn said() -> impl Strategy<Value = Vec<u8>> {
+fn messages_of_device() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(hello(3)),
         Just(hello(4)),
@@ -300,24 +301,24 @@ proptest! {
     /// The outputs do not depend on how the bytes are split; only traffic reports may occur between pieces.
     #[test]
     fn splitting_of_input_does_not_matter(
-        said in prop::collection::vec(said(), 0..30),
+        messages_of_device in prop::collection::vec(messages_of_device(), 0..30),
         cuts in prop::collection::vec(1usize..60, 1..40),
         lasting in any::<bool>(),
     ) {
-        let bytes = said.concat();
+        let bytes = messages_of_device.concat();
         let run = |pieces: &mut dyn FnMut(usize) -> usize| {
-            let (mut conversation, _commands) = begin(lasting, 0);
-            let mut became = Became::default();
-            attend(&mut conversation, 0, &mut became);
+            let (mut session, _commands) = begin(lasting, 0);
+            let mut output = Output::default();
+            attend(&mut session, 0, &mut output);
             let (mut rest, mut piece) = (bytes.as_slice(), 0);
-            while !rest.is_empty() && became.over.is_none() {
+            while !rest.is_empty() && output.over.is_none() {
                 let (now, later) = rest.split_at(pieces(piece).min(rest.len()));
                 (rest, piece) = (later, piece + 1);
-                conversation.receive(now);
-                attend(&mut conversation, 0, &mut became);
+                session.receive(now);
+                attend(&mut session, 0, &mut output);
             }
-            became.told.retain(|what| what != "Noise");
-            became
+            output.told.retain(|what| what != "Noise");
+            output
         };
         let whole = run(&mut |_| usize::MAX);
         prop_assert_eq!(run(&mut |piece| cuts[piece % cuts.len()]), whole);
@@ -325,14 +326,14 @@ proptest! {
 
     /// Bytes that arrive before earlier ones are handled are handled after them.
     #[test]
-    fn early_bytes_wait(said in prop::collection::vec(said(), 0..30)) {
+    fn early_bytes_wait(messages_of_device in prop::collection::vec(messages_of_device(), 0..30)) {
         let (mut one, _commands) = begin(false, 0);
         let (mut other, _commands) = begin(false, 0);
-        let (mut became, mut early) = (Became::default(), Became::default());
-        one.receive(&said.concat());
-        said.iter().for_each(|bytes| other.receive(bytes));
-        attend(&mut one, 0, &mut became);
+        let (mut output, mut early) = (Output::default(), Output::default());
+        one.receive(&messages_of_device.concat());
+        messages_of_device.iter().for_each(|bytes| other.receive(bytes));
+        attend(&mut one, 0, &mut output);
         attend(&mut other, 0, &mut early);
-        prop_assert_eq!(became, early);
+        prop_assert_eq!(output, early);
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::config::Fleet;
-use crate::core::{COMMAND_CAPACITY, Sender, command_queue_memory};
+use crate::core::{COMMAND_CAPACITY, PeerEventKind, Sender, command_queue_memory};
 use crate::server::connection_slots::ConnectionSlots;
 use fedspan_engine::admission::Requirements;
 
@@ -93,7 +93,7 @@ struct Begun {
     device: tokio::io::DuplexStream,
     commands: Sender<Command>,
     messages: mpsc::Receiver<PeerEvent>,
-    conversation: tokio::task::JoinHandle<DisconnectReason>,
+    session: tokio::task::JoinHandle<DisconnectReason>,
 }
 
 /// Begins a session on a link with a buffer of 64 bytes.
@@ -105,10 +105,10 @@ async fn begin() -> Begun {
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
-    let conversation = tokio::spawn(async move { peer.run_session().await });
+    let session = tokio::spawn(async move { peer.run_session().await });
     device.write_all(&hello()).await.unwrap();
     let PeerEventKind::Hello(_, _, commands) = messages.recv().await.unwrap().kind else { panic!("a hello") };
-    Begun { device, commands, messages, conversation }
+    Begun { device, commands, messages, session }
 }
 
 /// The device sends its keep-alive in time while the peer task waits for it to read.
@@ -116,7 +116,7 @@ async fn begin() -> Begun {
 async fn bytes_received_while_writing_are_in_time() {
     // Repeated, as `select!` could otherwise pass by chance.
     for _ in 0..40 {
-        let Begun { mut device, commands, conversation, messages: _messages } = begin().await;
+        let Begun { mut device, commands, session, messages: _messages } = begin().await;
         let id = RoundId { round: 1, stage: 0 };
         for _ in 0..10 {
             assert!(commands.send(Command::Acknowledge(Ack { id, outcome: AckOutcome::Late })));
@@ -130,7 +130,7 @@ async fn bytes_received_while_writing_are_in_time() {
             .is_ok_and(|n| n.unwrap() > 0)
         {}
         drop(commands);
-        assert_eq!(conversation.await.unwrap(), DisconnectReason::Ended);
+        assert_eq!(session.await.unwrap(), DisconnectReason::Ended);
     }
 }
 

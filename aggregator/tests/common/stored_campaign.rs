@@ -21,12 +21,12 @@ pub fn configuration(state: &Path) -> String {
 }
 
 /// Begins or resumes its campaign.
-pub fn coordinator(state: &Path) -> DurableEngine {
-    kept_or_not(state, Some(0))
+pub fn durable_engine(state: &Path) -> DurableEngine {
+    engine_with_journal(state, Some(0))
 }
 
 /// Begins or resumes it, with or without a journal.
-fn kept_or_not(state: &Path, journal: Option<u64>) -> DurableEngine {
+fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
     let store = Store::open(&fleet.state, SysRng).unwrap();
     // As a server does: resume under the stored settings.
@@ -39,12 +39,12 @@ fn kept_or_not(state: &Path, journal: Option<u64>) -> DurableEngine {
 }
 
 /// Makes the directory; returns the configuration, and the representation after two rounds in row-major order.
-pub fn keep(state: &Path) -> (String, Vec<f64>) {
-    let mut coordinator = coordinator(state);
-    (0..5).for_each(|device| coordinator.handle(0, Event::Joined(device)));
+pub fn create_state(state: &Path) -> (String, Vec<f64>) {
+    let mut durable_engine = durable_engine(state);
+    (0..5).for_each(|device| durable_engine.handle(0, Event::Joined(device)));
     let mut lines = Vec::new();
     for round in 1..=3 {
-        let settled = coordinator.flush().unwrap();
+        let settled = durable_engine.flush().unwrap();
         lines.extend(settled.lines);
         let opening = settled.actions.into_iter().find_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
@@ -52,35 +52,35 @@ pub fn keep(state: &Path) -> (String, Vec<f64>) {
         });
         let opening = opening.unwrap();
         for device in 0..if round < 3 { 5 } else { 2 } {
-            coordinator.handle(round, Event::Update(device, honest(device, &opening)));
+            durable_engine.handle(round, Event::Update(device, honest(device, &opening)));
         }
     }
-    lines.extend(coordinator.flush().unwrap().lines);
-    let representation = coordinator.engine().representation().transpose().iter().copied().collect();
+    lines.extend(durable_engine.flush().unwrap().lines);
+    let representation = durable_engine.engine().representation().transpose().iter().copied().collect();
     let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
     std::fs::write(state.join("arrivals.jsonl"), text).unwrap();
-    closed(coordinator);
+    closed(durable_engine);
     (configuration(state), representation)
 }
 
 /// Begins or resumes the campaign with or without a journal, and counts this many updates in each of the next
 /// rounds.
-pub fn go_on(state: &Path, journal: bool, counted: &[usize]) {
-    let mut coordinator = kept_or_not(state, journal.then_some(0));
-    (0..5).for_each(|device| coordinator.handle(10, Event::Joined(device)));
+pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
+    let mut durable_engine = engine_with_journal(state, journal.then_some(0));
+    (0..5).for_each(|device| durable_engine.handle(10, Event::Joined(device)));
     for wanted in counted {
-        let actions = coordinator.flush().unwrap().actions.into_iter();
+        let actions = durable_engine.flush().unwrap().actions.into_iter();
         let openings = actions.filter_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
             _ => None,
         });
         let opening = openings.last().unwrap();
-        let had = coordinator.engine().open_round().unwrap().participants.clone();
+        let had = durable_engine.engine().open_round().unwrap().participants.clone();
         let others = (0..5).filter(|device| !had.contains(device));
         for device in others.take(wanted - had.len()) {
-            coordinator.handle(11, Event::Update(device, honest(device, &opening)));
+            durable_engine.handle(11, Event::Update(device, honest(device, &opening)));
         }
     }
-    coordinator.flush().unwrap();
-    closed(coordinator);
+    durable_engine.flush().unwrap();
+    closed(durable_engine);
 }

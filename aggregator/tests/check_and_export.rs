@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Scratch, closed, kept, output, spawned};
+use crate::common::{Scratch, closed, output, spawned, stored_campaign};
 use fedspan_aggregator::store::{FILE, KEY_FILE, OfflineStore, Store};
 use getrandom::SysRng;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -20,18 +20,18 @@ const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
 
 /// State directory of a campaign of five devices in its third round, which two have answered.
-struct Kept {
+struct StateDir {
     scratch: Scratch,
     config: PathBuf,
     /// Representation after two rounds.
     representation: Vec<f64>,
 }
 
-impl Kept {
+impl StateDir {
     fn new() -> Self {
         let scratch = Scratch::new();
         let config = scratch.path().join("fleet.toml");
-        let (text, representation) = kept::keep(&scratch.path().join("state"));
+        let (text, representation) = stored_campaign::create_state(&scratch.path().join("state"));
         std::fs::write(&config, text).unwrap();
         Self { scratch, config, representation }
     }
@@ -47,7 +47,7 @@ impl Kept {
     }
 
     /// Starts the program's server and waits until it listens.
-    fn served(&self) -> Served {
+    fn start_server(&self) -> RunningServer {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         command.args(["serve", "--config"]).arg(&self.config);
         let mut server = spawned(command.stdout(Stdio::null()).stderr(Stdio::null()));
@@ -55,7 +55,7 @@ impl Kept {
             std::thread::sleep(Duration::from_millis(5));
             assert!(server.try_wait().unwrap().is_none(), "it serves");
         }
-        Served(server)
+        RunningServer(server)
     }
 
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -64,7 +64,7 @@ impl Kept {
     }
 
     /// Runs a command that must fail with one line that contains all of `says`.
-    fn refuses(&self, arguments: &[&str], says: &[&str]) {
+    fn assert_refused(&self, arguments: &[&str], says: &[&str]) {
         let before = self.files();
         let output = self.run(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -83,12 +83,12 @@ impl Kept {
     }
 
     /// Returns the names next to the state directory, in order.
-    fn names(&self) -> Vec<String> {
+    fn sibling_names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.scratch.path()).unwrap();
-        let mut names: Vec<String> =
+        let mut sibling_names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort_unstable();
-        names
+        sibling_names.sort_unstable();
+        sibling_names
     }
 
     /// Appends to the configuration.
@@ -108,26 +108,26 @@ impl Kept {
 }
 
 /// Process that is stopped on drop.
-struct Served(Child);
+struct RunningServer(Child);
 
-impl Drop for Served {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = spawned(Command::new("kill").args(["-INT", &self.0.id().to_string()])).wait();
         let _ = self.0.wait();
     }
 }
 
-fn out(kept: &Kept) -> (PathBuf, String) {
-    let out = kept.scratch.path().join("out");
+fn out(dir: &StateDir) -> (PathBuf, String) {
+    let out = dir.scratch.path().join("out");
     let text = out.display().to_string();
     (out, text)
 }
 
 #[test]
 fn check_accepts_consistent_state() {
-    let kept = Kept::new();
-    let before = kept.files();
-    let output = kept.run(&["check"]);
+    let dir = StateDir::new();
+    let before = dir.files();
+    let output = dir.run(&["check"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{said}");
     for says in [
@@ -140,23 +140,23 @@ fn check_accepts_consistent_state() {
     ] {
         assert!(said.contains(says), "{says}: {said}");
     }
-    assert!(kept.files() == before, "something was changed");
+    assert!(dir.files() == before, "something was changed");
     // The file may be behind the database, which completes it, and its last line may be incomplete.
-    let path = kept.state().join("arrivals.jsonl");
+    let path = dir.state().join("arrivals.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
-    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
     assert!(said.contains("17 lines, all but the last 1, which the next start adds"), "{said}");
 }
 
 #[test]
 fn export_is_readable_by_other_programs() {
-    let kept = Kept::new();
-    let before = kept.files();
-    let (out, text) = out(&kept);
-    let output = kept.run(&["export", "--out", &text]);
+    let dir = StateDir::new();
+    let before = dir.files();
+    let (out, text) = out(&dir);
+    let output = dir.run(&["export", "--out", &text]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(kept.files() == before, "something was changed");
+    assert!(dir.files() == before, "something was changed");
     let npy = std::fs::read(out.join("representation.npy")).unwrap();
     let length = usize::from(u16::from_le_bytes([npy[8], npy[9]]));
     let header = std::str::from_utf8(&npy[10..10 + length]).unwrap();
@@ -166,7 +166,7 @@ fn export_is_readable_by_other_programs() {
     assert!(header.starts_with("{'descr': '<f8', 'fortran_order': False, 'shape': (6, 2), }"), "{header}");
     let values: Vec<f64> =
         npy[10 + length..].as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-    assert_eq!(values, kept.representation);
+    assert_eq!(values, dir.representation);
     let bytes = std::fs::read(out.join("model.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let view = tensors.tensor("0.representation").unwrap();
@@ -184,60 +184,60 @@ fn export_is_readable_by_other_programs() {
     assert_eq!(rounds[1]["representation"].as_str(), Some(digits.as_str()));
     assert_eq!(
         std::fs::read(out.join("arrivals.jsonl")).unwrap(),
-        std::fs::read(kept.state().join("arrivals.jsonl")).unwrap()
+        std::fs::read(dir.state().join("arrivals.jsonl")).unwrap()
     );
     assert!(std::fs::read_to_string(out.join("ledger.json")).unwrap().contains("\"devices\":{}"));
     assert!(std::fs::read_to_string(out.join("configuration.txt")).unwrap().contains("data.d = 6"));
     // Existing files are not overwritten.
-    kept.refuses(&["export", "--out", &text], &["out: already exists; refusing to overwrite it"]);
+    dir.assert_refused(&["export", "--out", &text], &["out: already exists; refusing to overwrite it"]);
 }
 
 /// Directories next to the target may belong to others, also under the names of temporary directories.
 #[test]
 fn export_removes_only_its_own_directories() {
-    let kept = Kept::new();
-    let (out, text) = out(&kept);
-    let beside = kept.scratch.path().join("out.partial");
+    let dir = StateDir::new();
+    let (out, text) = out(&dir);
+    let beside = dir.scratch.path().join("out.partial");
     std::fs::create_dir(&beside).unwrap();
     std::fs::write(beside.join("f"), b"x").unwrap();
-    let before = kept.names();
+    let before = dir.sibling_names();
     // The export fails after its first files, as one is longer than the limit on file sizes.
     for place in ["out", "deep/er/out", "out.partial/out"] {
         let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
         command
             .args(["-c", script, env!("CARGO_BIN_EXE_fedspan-aggregator"), "export", "--config"])
-            .arg(&kept.config)
+            .arg(&dir.config)
             .arg("--out")
-            .arg(kept.scratch.path().join(place));
+            .arg(dir.scratch.path().join(place));
         let output = output(&mut command);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{place}: {said}");
         assert!(said.contains("arrivals.jsonl: File too large") && said.lines().count() == 1, "{said}");
-        assert_eq!(kept.names(), before, "{place}");
+        assert_eq!(dir.sibling_names(), before, "{place}");
         assert_eq!(std::fs::read_dir(&beside).unwrap().count(), 1, "{place}");
     }
-    let output = kept.run(&["export", "--out", &text]);
+    let output = dir.run(&["export", "--out", &text]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(std::fs::read(beside.join("f")).unwrap(), b"x");
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 6);
-    assert_eq!(kept.names(), ["fleet.toml", "out", "out.partial", "state"]);
+    assert_eq!(dir.sibling_names(), ["fleet.toml", "out", "out.partial", "state"]);
 }
 
 #[test]
 fn trailing_slash_of_target_is_ignored() {
-    let kept = Kept::new();
+    let dir = StateDir::new();
     for place in ["out/", "out2//", "new/out/."] {
-        let text = format!("{}/{place}", kept.scratch.path().display());
-        let output = kept.run(&["export", "--out", &text]);
+        let text = format!("{}/{place}", dir.scratch.path().display());
+        let output = dir.run(&["export", "--out", &text]);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(std::fs::read_dir(&text).unwrap().count(), 6, "{place}");
-        kept.refuses(&["export", "--out", &text], &["out", "already exists; refusing to overwrite it"]);
+        dir.assert_refused(&["export", "--out", &text], &["out", "already exists; refusing to overwrite it"]);
     }
-    assert_eq!(kept.names(), ["fleet.toml", "new", "out", "out2", "state"]);
+    assert_eq!(dir.sibling_names(), ["fleet.toml", "new", "out", "out2", "state"]);
 }
 
-type Damage = fn(&Kept);
+type Damage = fn(&StateDir);
 
 fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = std::fs::read(path).unwrap();
@@ -249,51 +249,51 @@ fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 #[test]
 fn unusable_states_are_reported_in_one_line() {
     let cases: [(Damage, &[&str]); 12] = [
-        (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes.truncate(5000)), &["campaign.redb"]),
-        (|kept| overwrite(&kept.state().join(FILE), Vec::clear), &["campaign.redb: the file is empty"]),
-        (|kept| overwrite(&kept.state().join(FILE), |bytes| bytes[..64].fill(0x55)), &["campaign.redb"]),
+        (|dir| overwrite(&dir.state().join(FILE), |bytes| bytes.truncate(5000)), &["campaign.redb"]),
+        (|dir| overwrite(&dir.state().join(FILE), Vec::clear), &["campaign.redb: the file is empty"]),
+        (|dir| overwrite(&dir.state().join(FILE), |bytes| bytes[..64].fill(0x55)), &["campaign.redb"]),
         (
-            |kept| overwrite(&kept.state().join(KEY_FILE), |bytes| bytes[20] ^= 1),
+            |dir| overwrite(&dir.state().join(KEY_FILE), |bytes| bytes[20] ^= 1),
             &["round.key", "missing or damaged"],
         ),
         (
-            |kept| std::fs::remove_file(kept.state().join(KEY_FILE)).unwrap(),
+            |dir| std::fs::remove_file(dir.state().join(KEY_FILE)).unwrap(),
             &["round.key", "missing or damaged"],
         ),
         (
-            |kept| std::fs::write(kept.state().join("campaign.bin"), b"FEDSPAN1").unwrap(),
+            |dir| std::fs::write(dir.state().join("campaign.bin"), b"FEDSPAN1").unwrap(),
             &["campaign.bin: format 1"],
         ),
         (
-            |kept| {
-                kept.change(|write| {
+            |dir| {
+                dir.change(|write| {
                     drop(write.open_table(ABOUT).unwrap().insert("format", 6u64.to_le_bytes().as_slice()))
                 })
             },
             &["campaign.redb: format 6, this version reads format 5"],
         ),
         (
-            |kept| kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_first())),
+            |dir| dir.change(|write| drop(write.open_table(UPDATES).unwrap().pop_first())),
             &["an update is missing"],
         ),
         (
-            |kept| {
-                let text = std::fs::read_to_string(&kept.config).unwrap();
-                std::fs::write(&kept.config, text.replace("step_size = 0.25", "step_size = 0.5")).unwrap();
+            |dir| {
+                let text = std::fs::read_to_string(&dir.config).unwrap();
+                std::fs::write(&dir.config, text.replace("step_size = 0.25", "step_size = 0.5")).unwrap();
             },
             &["another configuration", "- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"],
         ),
         // Counted updates would not count again, or with another weight.
         (
-            |kept| kept.configure("[limits]\nnorm = 0.001\n"),
+            |dir| dir.configure("[limits]\nnorm = 0.001\n"),
             &["another configuration:\n- limits.norm = 10000.0\n+ limits.norm = 0.001"],
         ),
         (
-            |kept| kept.configure("[limits]\nsamples = 2\n"),
+            |dir| dir.configure("[limits]\nsamples = 2\n"),
             &["another configuration:\n- limits.samples = 100000\n+ limits.samples = 2"],
         ),
         (
-            |kept| kept.configure("[limits]\nsamples = 2\nnorm = 1\n[stop]\nchange = 0.5\n"),
+            |dir| dir.configure("[limits]\nsamples = 2\nnorm = 1\n[stop]\nchange = 0.5\n"),
             &[
                 "another configuration",
                 "- limits.norm = 10000.0\n+ limits.norm = 1.0\n- limits.samples = 100000\n+ limits.samples = 2\n+ stop.change = 0.5",
@@ -301,24 +301,24 @@ fn unusable_states_are_reported_in_one_line() {
         ),
     ];
     for (damage, says) in cases {
-        let kept = Kept::new();
-        damage(&kept);
-        let (_, text) = out(&kept);
-        kept.refuses(&["check"], says);
-        kept.refuses(&["serve"], says);
+        let dir = StateDir::new();
+        damage(&dir);
+        let (_, text) = out(&dir);
+        dir.assert_refused(&["check"], says);
+        dir.assert_refused(&["serve"], says);
         // Updates of the open round do not matter to these.
         let of_round = says[0].contains("round.key") || says[0].contains("an update");
         if !of_round {
-            kept.refuses(&["export", "--out", &text], says);
+            dir.assert_refused(&["export", "--out", &text], says);
         }
         // `status` has no configuration to compare with.
         if !of_round && !says[0].contains("configuration") {
-            kept.refuses(&["status"], says);
+            dir.assert_refused(&["status"], says);
         }
         if of_round {
             assert!(
-                kept.run(&["status"]).status.success()
-                    && kept.run(&["export", "--out", &text]).status.success()
+                dir.run(&["status"]).status.success()
+                    && dir.run(&["export", "--out", &text]).status.success()
             );
         }
     }
@@ -327,32 +327,32 @@ fn unusable_states_are_reported_in_one_line() {
 /// After the first round has opened, the number of expected devices may grow, since nothing depends on it.
 #[test]
 fn expected_devices_may_grow() {
-    let kept = Kept::new();
-    let text = std::fs::read_to_string(&kept.config).unwrap();
-    std::fs::write(&kept.config, text.replace("expected = 5", "expected = 7")).unwrap();
-    let output = kept.run(&["check"]);
+    let dir = StateDir::new();
+    let text = std::fs::read_to_string(&dir.config).unwrap();
+    std::fs::write(&dir.config, text.replace("expected = 5", "expected = 7")).unwrap();
+    let output = dir.run(&["check"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// The file follows the database: if it is ahead, the database is an older copy.
 #[test]
 fn database_older_than_journal_is_refused() {
-    let kept = Kept::new();
-    let path = kept.state().join("arrivals.jsonl");
+    let dir = StateDir::new();
+    let path = dir.state().join("arrivals.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     let last = text.lines().last().unwrap();
     std::fs::write(&path, format!("{text}{last}\n{last}\n")).unwrap();
-    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
-    kept.refuses(&["check"], &["arrivals.jsonl: 20 lines, but the database has 18"]);
+    dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
+    dir.assert_refused(&["check"], &["arrivals.jsonl: 20 lines, but the database has 18"]);
     // Also if the campaign would be replaced.
-    kept.change(|write| {
+    dir.change(|write| {
         drop(write.open_table(ABOUT).unwrap().insert("configuration", b"another".as_slice()));
         write.delete_table(CHECKPOINT).unwrap();
         drop(write.open_table(CHECKPOINT).unwrap());
         write.delete_table(UPDATES).unwrap();
         drop(write.open_table(UPDATES).unwrap());
     });
-    kept.refuses(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
+    dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
 }
 
 /// Journals that contradict the stored campaign.
@@ -360,24 +360,24 @@ fn database_older_than_journal_is_refused() {
 fn contradicting_journal_is_a_fault() {
     let cases: [(Damage, &str); 7] = [
         (
-            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().remove(3))),
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().remove(3))),
             "the journal lacks line 3",
         ),
         (
-            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().insert(3, "{}"))),
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().insert(3, "{}"))),
             "line 3 of the journal",
         ),
         (
-            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
             "round id 3 has counted 1 devices, but 2 updates are stored",
         ),
         (
-            |kept| kept.change(|write| drop(write.open_table(ROUNDS).unwrap().pop_last())),
+            |dir| dir.change(|write| drop(write.open_table(ROUNDS).unwrap().pop_last())),
             "round id 2 differs from the committed round",
         ),
         (
-            |kept| {
-                kept.change(|write| {
+            |dir| {
+                dir.change(|write| {
                     let mut rounds = write.open_table(ROUNDS).unwrap();
                     let line =
                         rounds.get(1).unwrap().unwrap().value().replace("\"exchange\":1", "\"exchange\":2");
@@ -387,18 +387,18 @@ fn contradicting_journal_is_a_fault() {
             "the rounds: the stored representation differs from that of round id 2",
         ),
         (
-            |kept| kept.change(|write| drop(write.open_table(ROUNDS).unwrap().insert(2, "{}"))),
+            |dir| dir.change(|write| drop(write.open_table(ROUNDS).unwrap().insert(2, "{}"))),
             "round 2 cannot be read: missing field",
         ),
         (
-            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
+            |dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
             "arrivals.jsonl: line 1 is not that of the database",
         ),
     ];
     for (damage, says) in cases {
-        let kept = Kept::new();
-        damage(&kept);
-        let output = kept.run(&["check"]);
+        let dir = StateDir::new();
+        damage(&dir);
+        let output = dir.run(&["check"]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{says}: {said}");
         assert!(said.contains(says), "{says}: {said}");
@@ -406,8 +406,8 @@ fn contradicting_journal_is_a_fault() {
     }
 }
 
-fn line(kept: &Kept, number: u64) -> String {
-    let database = Database::open(kept.state().join(FILE)).unwrap();
+fn line(dir: &StateDir, number: u64) -> String {
+    let database = Database::open(dir.state().join(FILE)).unwrap();
     let read = database.begin_read().unwrap();
     let line = read.open_table(JOURNAL).unwrap().get(number).unwrap().unwrap().value().to_owned();
     closed((read, database));
@@ -415,10 +415,9 @@ fn line(kept: &Kept, number: u64) -> String {
 }
 
 /// Removes `journal` from the configuration, or disables the journal.
-fn keeps(kept: &Kept, journal: bool) {
-    let text = std::fs::read_to_string(&kept.config).unwrap().replace("journal = false\n", "");
-    std::fs::write(&kept.config, if journal { text } else { "journal = false\n".to_owned() + &text })
-        .unwrap();
+fn keeps(dir: &StateDir, journal: bool) {
+    let text = std::fs::read_to_string(&dir.config).unwrap().replace("journal = false\n", "");
+    std::fs::write(&dir.config, if journal { text } else { "journal = false\n".to_owned() + &text }).unwrap();
 }
 
 /// A journal that was disabled for a while has a gap and no fault.
@@ -440,12 +439,12 @@ fn disabled_journal_leaves_a_gap() {
         (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
     ];
     for (course, says) in cases {
-        let kept = Kept::new();
+        let dir = StateDir::new();
         for (journal, counted) in course {
-            kept::go_on(&kept.state(), *journal, counted);
+            stored_campaign::run_campaign(&dir.state(), *journal, counted);
         }
-        keeps(&kept, course.last().unwrap().0);
-        let output = kept.run(&["check"]);
+        keeps(&dir, course.last().unwrap().0);
+        let output = dir.run(&["check"]);
         let (said, wrong) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         assert_eq!((output.status.code(), wrong.as_str()), (Some(0), ""), "{course:?}: {said}");
@@ -453,13 +452,13 @@ fn disabled_journal_leaves_a_gap() {
         assert_eq!(says.contains("gap"), said.contains("gap"), "{course:?}: {said}");
     }
     // From the first round on.
-    let kept = Kept::new();
-    std::fs::remove_dir_all(kept.state()).unwrap();
-    kept::go_on(&kept.state(), false, &[5, 5, 2]);
-    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    let dir = StateDir::new();
+    std::fs::remove_dir_all(dir.state()).unwrap();
+    stored_campaign::run_campaign(&dir.state(), false, &[5, 5, 2]);
+    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
     assert!(said.contains("journal: none is kept\n") && said.contains("\nsound\n"), "{said}");
-    kept::go_on(&kept.state(), true, &[5, 2]);
-    let said = String::from_utf8(kept.run(&["check"]).stdout).unwrap();
+    stored_campaign::run_campaign(&dir.state(), true, &[5, 2]);
+    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
     assert!(said.contains("a gap at round ids 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
 }
 
@@ -467,10 +466,10 @@ fn disabled_journal_leaves_a_gap() {
 #[test]
 fn gap_hides_no_other_fault() {
     type JournalCheck = [(bool, &'static [usize]); 2];
-    fn replace(kept: &Kept, number: u64, from: &str, to: &str) {
-        let old = line(kept, number);
+    fn replace(dir: &StateDir, number: u64, from: &str, to: &str) {
+        let old = line(dir, number);
         assert!(old.contains(from), "{old}");
-        kept.change(|write| {
+        dir.change(|write| {
             drop(write.open_table(JOURNAL).unwrap().insert(number, old.replace(from, to).as_str()))
         });
     }
@@ -479,125 +478,122 @@ fn gap_hides_no_other_fault() {
     let cases: [(&JournalCheck, Damage, &str); 9] = [
         (
             whole,
-            |kept| replace(kept, 18, "\"after\":4", "\"after\":2"),
+            |dir| replace(dir, 18, "\"after\":4", "\"after\":2"),
             "it resumes after round id 2, but round id 3 was opened before",
         ),
         (
             whole,
-            |kept| replace(kept, 20, "\"device\":2", "\"device\":1"),
+            |dir| replace(dir, 20, "\"device\":2", "\"device\":1"),
             "device 1 counted again in round id 4",
         ),
         (
             whole,
-            |kept| replace(kept, 23, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            |dir| replace(dir, 23, "[0,1,2,3,4]", "[0,2,1,3,4]"),
             "round id 4 was committed with other devices than it counted",
         ),
         (
             whole,
-            |kept| replace(kept, 23, "\"round\":4", "\"round\":3"),
+            |dir| replace(dir, 23, "\"round\":4", "\"round\":3"),
             "round id 4 was committed but has no entry",
         ),
         (
             part,
-            |kept| replace(kept, 21, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            |dir| replace(dir, 21, "[0,1,2,3,4]", "[0,2,1,3,4]"),
             "round id 3 was committed with other devices than it counted",
         ),
         (
             part,
-            |kept| replace(kept, 20, "\"device\":4", "\"device\":2"),
+            |dir| replace(dir, 20, "\"device\":4", "\"device\":2"),
             "round id 3 was committed with other devices than it counted",
         ),
         (
             part,
-            |kept| {
-                let old = line(kept, 21);
+            |dir| {
+                let old = line(dir, 21);
                 let at = old.find("\"representation\":\"").unwrap() + 18;
                 let (from, to) = (&old[at..at + 8], if &old[at..at + 8] == "00000000" { "1" } else { "0" });
-                replace(kept, 21, from, &to.repeat(8));
+                replace(dir, 21, from, &to.repeat(8));
             },
             "the stored representation differs from that of the last commit",
         ),
         (
             whole,
-            |kept| kept.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
             "round id 5 has counted 1 devices, but 2 updates are stored",
         ),
         (
             whole,
-            |kept| {
-                kept.change(|write| drop(write.open_table(ROUNDS).unwrap().remove(4)));
+            |dir| {
+                dir.change(|write| drop(write.open_table(ROUNDS).unwrap().remove(4)));
             },
             "round id 4 differs from the committed round",
         ),
     ];
     for (course, damage, says) in cases {
-        let kept = Kept::new();
+        let dir = StateDir::new();
         for (journal, counted) in course {
-            kept::go_on(&kept.state(), *journal, counted);
+            stored_campaign::run_campaign(&dir.state(), *journal, counted);
         }
-        assert_eq!(kept.run(&["check"]).status.code(), Some(0), "before: {says}");
-        damage(&kept);
-        let output = kept.run(&["check"]);
+        assert_eq!(dir.run(&["check"]).status.code(), Some(0), "before: {says}");
+        damage(&dir);
+        let output = dir.run(&["check"]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{says}: {said}");
         assert!(said.contains(says), "{says}: {said}");
     }
     // A missing end is a fault if a journal is kept.
-    let kept = Kept::new();
-    kept::go_on(&kept.state(), false, &[5, 1]);
-    kept.refuses(
+    let dir = StateDir::new();
+    stored_campaign::run_campaign(&dir.state(), false, &[5, 1]);
+    dir.assert_refused(
         &["check"],
         &["the journal: it ends in round id 3", "round id 4 was opened", "journal = false"],
     );
-    keeps(&kept, false);
-    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    keeps(&dir, false);
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
     // A disabled journal may be behind, but not ahead.
-    let kept = Kept::new();
-    kept.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
-    keeps(&kept, false);
-    kept.refuses(&["check"], &["round id 3 has counted 2 devices, but 1 updates are stored"]);
+    let dir = StateDir::new();
+    dir.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
+    keeps(&dir, false);
+    dir.assert_refused(&["check"], &["round id 3 has counted 2 devices, but 1 updates are stored"]);
 }
 
 /// The message names a remedy for the file, which is derived from the database.
 #[test]
 fn damaged_journal_file_is_rewritten_once_moved_away() {
     let damages: [(Damage, &str); 3] = [
+        (|dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'), "line 1 is not that"),
+        (|dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "not UTF-8"),
         (
-            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
-            "line 1 is not that",
-        ),
-        (|kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "not UTF-8"),
-        (
-            |kept| overwrite(&kept.state().join("arrivals.jsonl"), |bytes| bytes.extend(b"{}\n")),
+            |dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes.extend(b"{}\n")),
             "19 lines, but the database has 18",
         ),
     ];
     for (damage, says) in damages {
-        let kept = Kept::new();
-        let path = kept.state().join("arrivals.jsonl");
+        let dir = StateDir::new();
+        let path = dir.state().join("arrivals.jsonl");
         let whole = std::fs::read(&path).unwrap();
-        damage(&kept);
+        damage(&dir);
         let remedy = "move it away; the next start rewrites it from the database";
-        kept.refuses(&["check"], &["arrivals.jsonl", says, remedy]);
+        dir.assert_refused(&["check"], &["arrivals.jsonl", says, remedy]);
         std::fs::rename(&path, path.with_extension("old")).unwrap();
-        drop(kept.served());
+        drop(dir.start_server());
         let anew = std::fs::read(&path).unwrap();
         assert!(anew.starts_with(&whole), "all of it");
-        assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+        assert_eq!(dir.run(&["check"]).status.code(), Some(0));
     }
 }
 
 /// Only the settings that differ are named, with the directory and the remedies.
 #[test]
 fn only_differing_settings_are_named() {
-    let kept = Kept::new();
-    let text = std::fs::read_to_string(&kept.config).unwrap();
-    let with = |more: &str| std::fs::write(&kept.config, text.clone() + more).unwrap();
+    let dir = StateDir::new();
+    let text = std::fs::read_to_string(&dir.config).unwrap();
+    let with = |more: &str| std::fs::write(&dir.config, text.clone() + more).unwrap();
     with("[aggregation]\nrule = \"geometric-median\"\n");
-    let state = kept.state().display().to_string();
-    let (_, out) = out(&kept);
+    let state = dir.state().display().to_string();
+    let (_, out) = out(&dir);
     for command in [&["check"][..], &["export", "--out", &out], &["serve"]] {
-        let output = kept.run(command);
+        let output = dir.run(command);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
         let lines: Vec<&str> =
@@ -612,30 +608,30 @@ fn only_differing_settings_are_named() {
 /// now.
 #[test]
 fn unset_setting_keeps_stored_value() {
-    let kept = Kept::new();
-    let text = std::fs::read_to_string(&kept.config).unwrap();
+    let dir = StateDir::new();
+    let text = std::fs::read_to_string(&dir.config).unwrap();
     assert!(text.starts_with("seed = 3\n"), "{text}");
-    std::fs::write(&kept.config, text.replace("seed = 3\n", "")).unwrap();
-    let check = kept.run(&["check"]);
+    std::fs::write(&dir.config, text.replace("seed = 3\n", "")).unwrap();
+    let check = dir.run(&["check"]);
     let seen = String::from_utf8(check.stdout).unwrap();
     assert_eq!(check.status.code(), Some(0), "{seen}");
     let line = "settings of the campaign that the file does not set: seed = 3\n";
     assert!(seen.contains(line), "{seen}");
-    let (to, out) = out(&kept);
-    assert_eq!(kept.run(&["export", "--out", &out]).status.code(), Some(0));
+    let (to, out) = out(&dir);
+    assert_eq!(dir.run(&["export", "--out", &out]).status.code(), Some(0));
     let exported = std::fs::read_to_string(to.join("configuration.txt")).unwrap();
     assert!(exported.starts_with("seed = 3\n"), "{exported}");
 
-    let log = kept.scratch.path().join("log");
+    let log = dir.scratch.path().join("log");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
-    command.args(["serve", "--config"]).arg(&kept.config).env("NO_COLOR", "1");
+    command.args(["serve", "--config"]).arg(&dir.config).env("NO_COLOR", "1");
     let file = std::fs::File::create(&log).unwrap();
     let mut server = spawned(command.stdout(Stdio::null()).stderr(file));
-    while !kept.state().join("control.sock").exists() {
+    while !dir.state().join("control.sock").exists() {
         std::thread::sleep(Duration::from_millis(5));
         assert!(server.try_wait().unwrap().is_none(), "{:?}", std::fs::read_to_string(&log));
     }
-    drop(Served(server));
+    drop(RunningServer(server));
     let log = std::fs::read_to_string(&log).unwrap();
     let told: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
     let [told] = told.as_slice() else { panic!("{log}") };
@@ -646,18 +642,18 @@ fn unset_setting_keeps_stored_value() {
 /// A server waits for readers, which take a moment.
 #[test]
 fn server_waits_for_check() {
-    let kept = Kept::new();
-    let reading = OfflineStore::open(&kept.state()).unwrap().unwrap();
+    let dir = StateDir::new();
+    let reading = OfflineStore::open(&dir.state()).unwrap().unwrap();
     let waiting = std::thread::scope(|scope| {
-        let server = scope.spawn(|| kept.served());
+        let server = scope.spawn(|| dir.start_server());
         std::thread::sleep(Duration::from_millis(300));
-        assert!(!kept.state().join("control.sock").exists(), "it waits");
+        assert!(!dir.state().join("control.sock").exists(), "it waits");
         closed(reading);
         server.join().unwrap()
     });
     // A second server does not wait for the first.
     let began = Instant::now();
-    let output = kept.run(&["serve"]);
+    let output = dir.run(&["serve"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("another server is running on this state directory"), "{said}");
@@ -667,39 +663,39 @@ fn server_waits_for_check() {
 
 #[test]
 fn running_server_and_missing_campaign_are_reported() {
-    let kept = Kept::new();
-    let store = Store::open(&kept.state(), SysRng).unwrap();
-    let (_, text) = out(&kept);
-    kept.refuses(&["check"], &["another server is running on this state directory"]);
-    kept.refuses(&["export", "--out", &text], &["another server is running on this state directory"]);
+    let dir = StateDir::new();
+    let store = Store::open(&dir.state(), SysRng).unwrap();
+    let (_, text) = out(&dir);
+    dir.assert_refused(&["check"], &["another server is running on this state directory"]);
+    dir.assert_refused(&["export", "--out", &text], &["another server is running on this state directory"]);
     closed(store);
-    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
-    std::fs::remove_dir_all(kept.state()).unwrap();
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
+    std::fs::remove_dir_all(dir.state()).unwrap();
     for command in [&["check"][..], &["export", "--out", &text]] {
-        let output = kept.run(command);
+        let output = dir.run(command);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(1) && said.contains("no campaign was begun here"), "{said}");
     }
-    assert!(!kept.state().exists(), "looking makes nothing");
+    assert!(!dir.state().exists(), "looking makes nothing");
 }
 
 /// A read-only directory can be checked but not served; not run as root, who may write anyway.
 #[test]
 fn read_only_state_can_be_checked() {
     use std::os::unix::fs::PermissionsExt;
-    let kept = Kept::new();
+    let dir = StateDir::new();
     let modes = |file: u32, directory: u32| {
-        for path in kept.files().keys() {
+        for path in dir.files().keys() {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(file)).unwrap();
         }
-        std::fs::set_permissions(kept.state(), std::fs::Permissions::from_mode(directory)).unwrap();
+        std::fs::set_permissions(dir.state(), std::fs::Permissions::from_mode(directory)).unwrap();
     };
     modes(0o400, 0o500);
-    let may_everything = std::fs::write(kept.state().join("probe"), b"").is_ok();
-    let _ = std::fs::remove_file(kept.state().join("probe"));
-    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    let may_everything = std::fs::write(dir.state().join("probe"), b"").is_ok();
+    let _ = std::fs::remove_file(dir.state().join("probe"));
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
     if !may_everything {
-        kept.refuses(&["serve"], &["ermission denied"]);
+        dir.assert_refused(&["serve"], &["ermission denied"]);
     }
     modes(0o600, 0o700);
 }
