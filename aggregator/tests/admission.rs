@@ -4,7 +4,7 @@ use crate::common::hello;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::DeviceId;
 use fedspan_engine::admission::Requirements;
-use fedspan_protocol::message::{Hello, Model, Need, Numeric, Refusal};
+use fedspan_protocol::message::{Hello, Model, Numeric, Refusal, Requirement};
 
 const SHAPE: (u16, u16, u16) = (20, 3, 2);
 const MODEL: Model = Model::linear(20, 3, 2);
@@ -59,47 +59,50 @@ fn each_refusal() {
         assert_eq!(refused(&plain, &|h| h.capabilities.model = model), shape);
     }
     for limit in [0, 1, 127, 16385, u16::MAX] {
-        let expected = Refusal::FrameLimit { least: 128, most: 16384 };
+        let expected = Refusal::FrameLimit { min: 128, max: 16384 };
         assert_eq!(refused(&plain, &|h| h.capabilities.frame_limit = limit), expected);
     }
     for limit in [128, 16384] {
         assert_eq!(plain.admit(&changed(|h| h.capabilities.frame_limit = limit)), Ok(()));
     }
     // Exactly what is missing is named: fedrep (bit 0) and fit-head (bit 1).
-    let tasks = |set| Refusal::Capability(Need::Tasks(set));
+    let tasks = |set| Refusal::Capability(Requirement::Tasks(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0), tasks(0b11));
     assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0b01), tasks(0b10));
     assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.tasks = 0b011), tasks(0b100));
     // What leaves the device: a gradient, a representation, or a representation and a shared head.
-    let roles = |set| Refusal::Capability(Need::Roles(set));
+    let roles = |set| Refusal::Capability(Requirement::Roles(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.roles = 0xfd), roles(0x02));
     let steps = requirements("name = \"fedrep\"\nsend = \"representation\"");
     assert_eq!(refused(&steps, &|h| h.capabilities.roles = 0x02), roles(0x01));
     assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.roles = 0x03), roles(0x40));
     // F32 always, and what either direction uses.
-    let encodings = |set| Refusal::Capability(Need::Encodings(set));
+    let encodings = |set| Refusal::Capability(Requirement::Encodings(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.encodings = 0b110), encodings(0b001));
     let up = requirements("name = \"fedrep\"\nupload = \"i8\"");
     assert_eq!(refused(&up, &|h| h.capabilities.encodings = 0b011), encodings(0b100));
     let down = requirements("name = \"fedrep\"\ndownload = \"f16\"");
     assert_eq!(refused(&down, &|h| h.capabilities.encodings = 0b101), encodings(0b010));
 
-    let elements = Refusal::Capability(Need::TensorElements(60));
+    let elements = Refusal::Capability(Requirement::TensorElements(60));
     assert_eq!(refused(&plain, &|h| h.capabilities.tensor_elements = 59), elements);
     // FedAvg's shared head travels beside the representation; nothing does in FedRep.
     let shared = requirements("name = \"fedavg\"");
-    let tensors = Refusal::Capability(Need::Tensors(2));
+    let tensors = Refusal::Capability(Requirement::Tensors(2));
     assert_eq!(refused(&shared, &|h| h.capabilities.tensors = 1), tensors);
     assert_eq!(plain.admit(&changed(|h| h.capabilities.tensors = 1)), Ok(()));
-    assert_eq!(refused(&plain, &|h| h.capabilities.tensors = 0), Refusal::Capability(Need::Tensors(1)));
-    let total = |count| Refusal::Capability(Need::TotalElements(count));
+    assert_eq!(
+        refused(&plain, &|h| h.capabilities.tensors = 0),
+        Refusal::Capability(Requirement::Tensors(1))
+    );
+    let total = |count| Refusal::Capability(Requirement::TotalElements(count));
     assert_eq!(refused(&shared, &|h| h.capabilities.total_elements = 65), total(66));
     assert_eq!(shared.admit(&changed(|h| h.capabilities.total_elements = 66)), Ok(()));
     assert_eq!(refused(&plain, &|h| h.capabilities.total_elements = 59), total(60));
     assert_eq!(plain.admit(&changed(|h| h.capabilities.total_elements = 60)), Ok(()));
     assert_eq!(total(66).to_string(), "the campaign needs 66 elements in one direction of a round");
     // One arithmetic for all devices of a campaign.
-    let numeric = |numeric| Refusal::Capability(Need::Numeric(numeric));
+    let numeric = |numeric| Refusal::Capability(Requirement::Numeric(numeric));
     assert_eq!(refused(&plain, &|h| h.capabilities.numeric = Numeric::I16), numeric(Numeric::F32));
     let fixed = plain.with_numeric(Numeric::I16);
     assert_eq!(refused(&fixed, &|h| h.capabilities.numeric = Numeric::F32), numeric(Numeric::I16));
@@ -124,9 +127,9 @@ fn a_start_is_part_of_what_is_needed() {
     let fleet = Fleet::parse("test", text).unwrap();
     let needs = Requirements::new(MODEL, &fleet.engine().requests(), None);
     let task = changed(|h| h.capabilities.tasks = 0b0011);
-    assert_eq!(needs.admit(&task), Err(Refusal::Capability(Need::Tasks(0b1000))));
+    assert_eq!(needs.admit(&task), Err(Refusal::Capability(Requirement::Tasks(0b1000))));
     let role = changed(|h| h.capabilities.roles = 0x02);
-    assert_eq!(needs.admit(&role), Err(Refusal::Capability(Need::Roles(0x08))));
+    assert_eq!(needs.admit(&role), Err(Refusal::Capability(Requirement::Roles(0x08))));
 }
 
 /// At most 256 chunks travel in one direction: a frame that would need more is too small for this
@@ -137,12 +140,12 @@ fn frames_that_cannot_carry_the_model_are_refused_with_the_least_that_can() {
     let needs = requirements_of(shape, "name = \"fedrep\"", None);
     let answer = |limit| needs.admit(&hello(1, shape, limit));
     // 6272 values in 256 chunks: 25 a chunk, 100 bytes, and 40 beside it.
-    assert_eq!(answer(128), Err(Refusal::FrameLimit { least: 140, most: 16384 }));
-    assert_eq!(answer(139), Err(Refusal::FrameLimit { least: 140, most: 16384 }));
+    assert_eq!(answer(128), Err(Refusal::FrameLimit { min: 140, max: 16384 }));
+    assert_eq!(answer(139), Err(Refusal::FrameLimit { min: 140, max: 16384 }));
     assert_eq!(answer(140), Ok(()));
     // Halves need less; here the upload decides.
     let half = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"\nupload = \"f16\"", None);
     assert_eq!(half.admit(&hello(1, shape, 128)), Ok(()));
     let mixed = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"", None);
-    assert_eq!(mixed.admit(&hello(1, shape, 128)), Err(Refusal::FrameLimit { least: 140, most: 16384 }));
+    assert_eq!(mixed.admit(&hello(1, shape, 128)), Err(Refusal::FrameLimit { min: 140, max: 16384 }));
 }

@@ -12,7 +12,7 @@ use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::limits::{PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
     Ack, AckOutcome, CHOOSES_RIDGE, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
-    Missing, Need, Refusal, RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
+    Missing, Refusal, Requirement, RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 use proptest::prelude::*;
@@ -452,11 +452,11 @@ fn unknown_capability_bits_are_ignored_unless_needed() {
     let needs = Requirements::new(good.capabilities.model, &[request], None);
     let mut plain = good;
     plain.capabilities.tasks = PRIVATE_TASKS;
-    let refusal = Refusal::Capability(Need::Tasks(1 << 10));
+    let refusal = Refusal::Capability(Requirement::Tasks(1 << 10));
     assert_eq!(needs.admit(&plain), Err(refusal));
     plain.capabilities.tasks |= 1 << 10;
     plain.capabilities.roles = 0;
-    assert_eq!(needs.admit(&plain), Err(Refusal::Capability(Need::Roles(1 << 8))));
+    assert_eq!(needs.admit(&plain), Err(Refusal::Capability(Requirement::Roles(1 << 8))));
     plain.capabilities.roles = 1 << 8;
     assert_eq!(needs.admit(&plain), Ok(()));
 }
@@ -690,7 +690,7 @@ fn round_that_does_not_fit_is_counted() {
 /// opening; others are asked to choose.
 #[test]
 fn devices_without_ridge_choice_get_fixed_ridge() {
-    let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 0.25 } };
+    let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 0.25 } };
     let plain = Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.25 } };
     let opening = |number, task| {
         let request = Request { task, tensors: Vec::new(), encoding: Encoding::F32, expects: Vec::new() };

@@ -11,7 +11,7 @@ use fedspan_engine::privacy::{
 };
 use fedspan_engine::{Action, Engine, Event};
 use fedspan_protocol::message::{
-    HeadSolve, Model, Need, PowerRows, PowerUpload, Privacy, Refusal, Task, Upload,
+    HeadSolve, Model, PowerRows, PowerUpload, Privacy, Refusal, Requirement, Task, Upload,
 };
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ fn less_noise_than_the_minimum_is_refused() {
     let noise = |budget| Privacy::Gaussian { release: 10, budget, spent: 0 };
     assert_eq!(with(noise(most)), Ok(()));
     assert_eq!(with(noise(1)), Ok(()));
-    let refusal = Refusal::Capability(Need::Privacy(most));
+    let refusal = Refusal::Capability(Requirement::Privacy(most));
     let refused = Err(refusal);
     assert_eq!(with(noise(most + 1)), refused);
     assert_eq!(with(Privacy::None), refused);

@@ -10,12 +10,12 @@ use fedspan_engine::Opening;
 use fedspan_engine::Request;
 use fedspan_engine::admission::Requirements;
 use fedspan_protocol::assembly::plan;
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Chunk, Descriptors, HeadSolve, Hello, Message, Missing, RoundId, Task, ToDevice,
     ToServer, Update, Upload, Welcome,
 };
-use fedspan_protocol::secure::{Channel, Greeting, Key, answer_nonce, encode_hello};
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, answer_nonce, encode_hello};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 
@@ -161,8 +161,8 @@ impl World {
         let (mut decoder, mut input) = (Decoder::new(vec![0; 4096]), bytes.as_slice());
         loop {
             match decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Sealed(frame) => {
+                FeedResult::NeedMore => break,
+                FeedResult::Sealed(frame) => {
                     if let (Some(nonce), Some((device, seen))) = (answer_nonce(frame), &self.greeted) {
                         let mut channel = Channel::device(&key(*device), seen, &nonce);
                         if channel.open(frame).is_ok() {
@@ -194,7 +194,7 @@ impl World {
     fn step(&mut self, step: Step) {
         match step {
             Step::Hello { device, handshake, limit, often } => {
-                let greeting = Greeting { epoch: 0, handshake, nonce: [3; 16] };
+                let greeting = HandshakeInit { epoch: 0, handshake, nonce: [3; 16] };
                 let mut out = vec![0; 300];
                 let (sent, seen) = encode_hello(hello(device, limit), &greeting, &mut out).unwrap();
                 self.greeted = Some((device, seen));

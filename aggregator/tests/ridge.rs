@@ -23,7 +23,7 @@ const OTHERWISE: f32 = 0.07;
 
 fn engine(deadline: Option<Millis>) -> Engine {
     let mut engine = common::campaign::Setup { fleet_size: 3, rounds: 1, deadline, ..plain() }.engine();
-    let head = HeadSolve::LeaveOneOut { otherwise: OTHERWISE };
+    let head = HeadSolve::LeaveOneOut { fallback_ridge: OTHERWISE };
     engine = engine.with_final_head(head);
     engine.scoring_ridges(Some(2))
 }
@@ -102,7 +102,7 @@ impl Life {
     /// The ridge with which heads are asked for.
     fn published(&self) -> f32 {
         match self.opening().request.task {
-            Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise } } => otherwise,
+            Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: otherwise } } => otherwise,
             task => panic!("{task:?}"),
         }
     }
@@ -136,7 +136,10 @@ fn everybody_is_asked_for_counts_and_gets_the_ridge() {
     life.open.clear();
     life.handle(2_000_000, Event::Joined(77));
     let [(77, opening)] = &life.open[..] else { panic!() };
-    assert_eq!(opening.request.task, Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: ridge(6) } });
+    assert_eq!(
+        opening.request.task,
+        Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: ridge(6) } }
+    );
 }
 
 #[test]
@@ -321,7 +324,7 @@ fn checkpoints_of_others_are_refused() {
 #[test]
 fn private_fleets_have_no_such_round() {
     let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
-    let head = HeadSolve::LeaveOneOut { otherwise: 0.25 };
+    let head = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
     let mut life = Life::new(setup.engine().with_final_head(head));
     life.handle(0, Event::Joined(0));
     let (device, opening) = life.open.pop().unwrap();

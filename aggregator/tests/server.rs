@@ -15,7 +15,7 @@ use fedspan_engine::{Action, Engine, Event, Phase};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_aggregator::store::{self, StoreError};
 use fedspan_protocol::assembly::{Assembly, plan};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{
     AckOutcome, Chunk, Decline, DeclineReason, Descriptors, RoundOpen, Task, ToDevice, ToServer, Update,
     decode,
@@ -181,10 +181,10 @@ async fn converse(
         let mut input = &buffer[..n];
         loop {
             let (message, body) = match decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Dropped(why) => panic!("a bad frame: {why:?}"),
-                Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
-                Fed::Message(bytes) => decode::<ToDevice>(bytes).unwrap(),
+                FeedResult::NeedMore => break,
+                FeedResult::Dropped(why) => panic!("a bad frame: {why:?}"),
+                FeedResult::Sealed(_) => panic!("a sealed frame from a server without keys"),
+                FeedResult::Message(bytes) => decode::<ToDevice>(bytes).unwrap(),
             };
             match message {
                 ToDevice::Welcome(welcome) => {
@@ -665,10 +665,10 @@ async fn device_that_does_not_read_is_disconnected() {
             let mut opened = Vec::new();
             loop {
                 match decoder.feed(&mut input) {
-                    Fed::NeedMore => break,
-                    Fed::Dropped(why) => panic!("{why:?}"),
-                    Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
-                    Fed::Message(bytes) => {
+                    FeedResult::NeedMore => break,
+                    FeedResult::Dropped(why) => panic!("{why:?}"),
+                    FeedResult::Sealed(_) => panic!("a sealed frame from a server without keys"),
+                    FeedResult::Message(bytes) => {
                         if let ToDevice::RoundOpen(round) = decode::<ToDevice>(bytes).unwrap().0 {
                             opened.push(round.id);
                         }

@@ -1,6 +1,8 @@
-//! A network of 16 features, 8 hidden units and 3 classes learns made-up samples in batches of ten, in memory that is all
-//! the RAM of the model. No server: a round in which nothing travels trains all layers. With one, [`Session`] does what is
-//! done here by hand.
+//! Trains a network of 16 features, 8 hidden units and 3 classes on synthetic samples in batches of ten.
+//! `Memory` is all the RAM of the model.
+//!
+//! There is no server: this round sends and receives nothing and trains all layers. With a server,
+//! [`Session`] makes these calls.
 //!
 //! [`Session`]: fedspan_client::Session
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -20,11 +22,11 @@ impl NetworkSizes for Sizes {
 }
 
 const P: usize = Sizes::SHAPE.parameters();
-// The last number is room for velocities: without it there is no momentum.
+// The last number is room for velocities: with 0 there is no momentum.
 type Memory = NetworkWorkspace<Sizes, P, { Sizes::SHAPE.scratch() }, 10, P>;
 
-/// Samples of a class stray from its own corner.
-fn made_up(random: &mut ChaCha8Rng, count: usize) -> (Vec<f32>, Vec<u8>) {
+/// Synthetic samples: uniform noise around the centre of each class.
+fn synthetic(random: &mut ChaCha8Rng, count: usize) -> (Vec<f32>, Vec<u8>) {
     let classes: Vec<u8> = (0..count).map(|i| (i % 3) as u8).collect();
     let mut value = |class: u8, feature: usize| {
         let stray = random.next_u32() as f32 / u32::MAX as f32 - 0.5;
@@ -34,7 +36,7 @@ fn made_up(random: &mut ChaCha8Rng, count: usize) -> (Vec<f32>, Vec<u8>) {
     (x.map(|(class, feature)| value(class, feature)).collect(), classes)
 }
 
-/// A round of twenty epochs.
+/// Trains for one round of twenty epochs.
 fn train(network: &mut Network<&mut Memory>, source: &mut Recording<'_>) -> Result<(), DeclineReason> {
     let descent = Descent { step_size: 0.1, momentum: 0.5, batch: 10 };
     let encoding = Default::default();
@@ -48,23 +50,23 @@ fn train(network: &mut Network<&mut Memory>, source: &mut Recording<'_>) -> Resu
 }
 
 fn main() -> Result<(), DeclineReason> {
-    // In a firmware this is a `static`: it is zeros, and takes no flash.
+    // In firmware this is a `static`: it is all zeros and takes no flash.
     let mut memory = Memory::new();
     println!("{} bytes of memory for {P} parameters", size_of::<Memory>());
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut network = Network::new(&mut memory, random.next_u64());
     network.draw(&mut random);
-    let (x, classes) = made_up(&mut random, 60);
+    let (x, classes) = synthetic(&mut random, 60);
     train(&mut network, &mut Recording::classification(&x, &classes, 16))?;
 
-    let (x, classes) = made_up(&mut random, 30);
+    let (x, classes) = synthetic(&mut random, 30);
     let mut logits = [0.0; 90];
     network.predict(&x, &mut logits).unwrap();
     let largest =
         |logits: &[f32]| (0..3u8).max_by(|&a, &b| logits[usize::from(a)].total_cmp(&logits[usize::from(b)]));
     let right =
         logits.chunks(3).zip(&classes).filter(|(logits, class)| largest(logits) == Some(**class)).count();
-    println!("{right} of 30 others right");
+    println!("{right} of 30 test samples classified correctly");
     assert!(right >= 25);
     Ok(())
 }

@@ -1,21 +1,24 @@
-//! One's own sensor as a `SampleSource`: a vibration sensor on a pump that keeps its last labelled windows.
-//! How a label reaches the device: whoever inspects the pump sends `h` (healthy) or `w` (worn) by serial line
-//! or button. Its interrupt queues the window with the command; the source owns the queue's other end and
-//! calls `labelled` for what has come when `rewind` names a new round (within a round nothing may change).
-//! A sensor that keeps nothing needs no source: with `StreamingWorkspace` and `Sampling::Stream` implement
-//! `link::Sensor` and give it to `link::run_with_sensor`.
+//! A custom `SampleSource`: a vibration sensor on a pump that keeps its last labelled windows.
+//!
+//! Labels come from a technician who inspects the pump and sends `h` (healthy) or `w` (worn) by serial line
+//! or button. The interrupt handler queues the window with the command. The source owns the other end of the
+//! queue and calls `labelled` for its entries when `rewind` gets a new round; samples must not change within
+//! a round.
+//!
+//! A sensor that keeps no samples needs no source: use `StreamingWorkspace` and `Sampling::Stream`, implement
+//! `link::Sensor`, and pass it to `link::run_with_sensor`.
 
 use fedspan_client::{Linear, SampleSource, Samples, SourceError, Targets, Workspace};
 use fedspan_protocol::message::{HeadSolve, RoundId};
 
-const D: usize = 3; // mean, deviation, and a constant 1 for the offset
+const D: usize = 3; // mean, standard deviation, and a constant 1 for the offset
 const KEEP: usize = 32;
 
 #[derive(Default)]
 struct Pump {
     x: [[f32; D]; KEEP],
     class: [u8; KEEP],
-    labelled: usize, // ever; the oldest is overwritten
+    labelled: usize, // total so far; the oldest window is overwritten
     done: bool,
 }
 

@@ -2,24 +2,24 @@
 
 use core::fmt;
 
-/// `predict` has nothing to predict with.
+/// Reason why `predict` cannot answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotReady {
-    /// No verified representation is in memory: none has come yet, or a download is under way.
+    /// No verified representation is in memory: none was received, or a download is in progress.
     NoRepresentation,
     /// The head was fitted on another representation, or not at all.
     NoHead,
     /// The sample or the output has the wrong length.
     Length {
-        /// What the model needs.
+        /// Length that the model needs.
         expected: usize,
-        /// What was given.
+        /// Length that was given.
         got: usize,
     },
     /// A value of a sample is not finite.
     NonFinite {
-        /// Which one.
+        /// Index of the value.
         index: usize,
     },
 }
@@ -29,7 +29,7 @@ impl fmt::Display for NotReady {
         match *self {
             Self::NoRepresentation => f.write_str("no verified representation yet"),
             Self::NoHead => f.write_str("no head fitted on this representation yet"),
-            Self::Length { expected, got } => write!(f, "length {got}, the model needs {expected}"),
+            Self::Length { expected, got } => write!(f, "length is {got}; the model needs {expected}"),
             Self::NonFinite { index } => write!(f, "value {index} is not finite"),
         }
     }
@@ -37,31 +37,31 @@ impl fmt::Display for NotReady {
 
 impl core::error::Error for NotReady {}
 
-/// Something has another shape than the model.
+/// A slice has another number of elements than the model needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeMismatch {
-    /// Elements that the model needs.
+    /// Number of elements that the model needs.
     pub expected: usize,
-    /// Elements that were given.
+    /// Number of elements that were given.
     pub got: usize,
 }
 
 impl fmt::Display for ShapeMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} elements, the model needs {}", self.got, self.expected)
+        write!(f, "{} elements given; the model needs {}", self.got, self.expected)
     }
 }
 
 impl core::error::Error for ShapeMismatch {}
 
-/// The samples could not be read.
+/// Reason why the samples could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceError {
     /// The storage or sensor behind the source failed.
     #[default]
     Device,
-    /// The source cannot hand out its samples a second time.
+    /// The source cannot repeat its samples.
     NotReplayable,
 }
 

@@ -1,8 +1,8 @@
-//! Inertial windows as samples: 57 features and a constant 1 from 100 samples of 6 channels.
+//! Window features: 57 features of inertial data and a constant 1, from 100 samples of 6 channels.
 //!
-//! [`WindowFeatures`] takes one sensor sample at a time and keeps sums, not the window: 1 KB. All scales are
-//! constants from physical ranges (one g, a few rad/s), never fitted to data, because a board must know
-//! them before it sees any. Overlapping windows take one extractor each.
+//! [`WindowFeatures`] takes one sensor sample at a time and keeps sums instead of the window, in 1 KB. All scales
+//! are constants from physical ranges (one g, a few rad/s), not fitted to data, so that a board knows them before
+//! its first sample. Overlapping windows need one extractor each.
 //!
 //! | features | per channel or pair | scale: acceleration in g, rotation in rad/s |
 //! | --- | --- | --- |
@@ -17,11 +17,11 @@
 
 use libm::sqrtf;
 
-/// Channels: acceleration x, y, z in g, then rotation x, y, z in rad/s.
+/// Number of channels: acceleration x, y, z in g, then rotation x, y, z in rad/s.
 pub const CHANNELS: usize = 6;
-/// Samples in a window: 2 s at 50 Hz.
+/// Number of samples in a window: 2 s at 50 Hz.
 pub const WINDOW: usize = 100;
-/// Features of a window, the constant included.
+/// Number of features of a window, the constant included.
 pub const FEATURES: usize = 58;
 /// Lags of the autocorrelations, in samples: 60 ms and half a second.
 pub const LAGS: [usize; 2] = [3, 25];
@@ -29,7 +29,7 @@ pub const LAGS: [usize; 2] = [3, 25];
 const PAIRS: usize = CHANNELS * (CHANNELS + 1) / 2;
 const HISTORY: usize = LAGS[1];
 
-/// What one feature is divided by, for acceleration and rotation.
+/// Divisor of a feature, for acceleration and rotation.
 struct Scale(f32, f32);
 
 const MEAN: Scale = Scale(1.0, 2.0);
@@ -39,8 +39,8 @@ const JERK: Scale = Scale(0.1, 0.3);
 const AUTOCORRELATION: Scale = Scale(2.0, 2.0);
 const CORRELATION: f32 = 10.0;
 
-/// Added to every sum of squares, so that a still channel has correlations near zero instead of noise:
-/// deviations of 0.02 g and 0.05 rad/s over the window.
+/// Regularisation added to every sum of squares, so that a channel at rest has correlations near zero instead of
+/// noise: deviations of 0.02 g and 0.05 rad/s over the window.
 const STILL: Scale = Scale(100.0 * 0.02 * 0.02, 100.0 * 0.05 * 0.05);
 
 impl Scale {
@@ -49,8 +49,8 @@ impl Scale {
     }
 }
 
-/// Sums over one window. Values are taken relative to the window's first sample, so that gravity does not
-/// drown the motion in rounding.
+/// Sums over one window. Values are relative to the window's first sample, so that rounding of gravity does not
+/// hide the motion.
 #[derive(Clone, Debug)]
 pub struct WindowFeatures {
     count: usize,
@@ -64,7 +64,7 @@ pub struct WindowFeatures {
     products: [f32; PAIRS],
     /// Products with the sample one lag before.
     lagged: [[f32; CHANNELS]; LAGS.len()],
-    /// Sums of the first samples, one lag long.
+    /// Sums of the samples of the first lag.
     head: [[f32; CHANNELS]; LAGS.len()],
     history: [[f32; CHANNELS]; HISTORY],
 }
@@ -76,7 +76,7 @@ impl Default for WindowFeatures {
 }
 
 impl WindowFeatures {
-    /// An empty window.
+    /// Creates an empty window.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -94,20 +94,20 @@ impl WindowFeatures {
         }
     }
 
-    /// Samples in the window so far.
+    /// Returns the number of samples in the window.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// No samples yet.
+    /// Returns true before the first sample.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Takes one sensor sample, in g and rad/s. With the hundredth, `out` receives the features, the
-    /// window starts anew, and the answer is true.
+    /// Adds one sensor sample, in g and rad/s. The hundredth sample completes the window: the function writes the
+    /// features to `out`, starts a new window and returns true.
     pub fn push(&mut self, sample: &[f32; CHANNELS], out: &mut [f32; FEATURES]) -> bool {
         if self.count == 0 {
             *self = Self::new();
@@ -171,7 +171,7 @@ impl WindowFeatures {
             let product = self.products.get(i * (i + 1) / 2 + j).copied().unwrap_or(0.0);
             product - N * mean(i) * mean(j)
         };
-        // Rounding can leave a still channel a little below zero.
+        // Rounding can make the sum of a channel at rest slightly negative.
         let squares = |c: usize| covariance(c, c).max(0.0);
         for c in 0..CHANNELS {
             put((at(&self.origin, c) + mean(c)) / MEAN.of(c));
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// A slow two-pass f64 reference, written from the table above.
+    /// Slow two-pass reference in f64, written from the table above.
     fn reference(window: &[[f32; CHANNELS]]) -> [f64; FEATURES] {
         let n = window.len() as f64;
         let column = |c: usize| window.iter().map(|row| f64::from(row[c])).collect::<Vec<f64>>();
@@ -287,11 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn one_pass_agrees_with_a_two_pass_reference() {
+    fn one_pass_equals_a_two_pass_reference() {
         for (seed, amplitude) in [(1, 1.0), (2, 0.01), (3, 0.0), (4, 8.0)] {
             let rows = window(seed, amplitude);
             let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
-            // A second window through the same extractor must not remember the first.
+            // The second window through the same extractor must not depend on the first.
             for _ in 0..2 {
                 let done: Vec<bool> = rows.iter().map(|row| extractor.push(row, &mut out)).collect();
                 assert_eq!(done.iter().filter(|d| **d).count(), 1);

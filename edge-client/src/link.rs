@@ -1,54 +1,58 @@
-//! Drives a [`Session`] over a byte stream: blocking ([`run`], `embedded-io`) and asynchronous
-//! ([`run_async`], `embedded-io-async`). Both return when the link is gone; connecting anew, at the time
-//! they return, is the caller's, who alone knows what a link is. Sessions that stream get their samples from
-//! a [`Sensor`] through the variants `_with_sensor`.
+//! Drivers that run a [`Session`] over a byte stream: blocking ([`run`], `embedded-io`) and asynchronous
+//! ([`run_async`], `embedded-io-async`).
 //!
-//! While a private device is quiet ([`Session::quiet_until`]) nothing is read: what comes waits in the link, or is lost there,
-//! as it does while the device computes. So it depends on no computation which bytes of which frame are heard, and when a
-//! link is found to be gone. A driver of one's own does the same.
+//! Both return when the link is lost, with the time at which to connect again; connecting is the caller's
+//! task, since only the caller knows the link. Sessions that stream get their samples from a [`Sensor`]
+//! through the `_with_sensor` variants.
+//!
+//! While a private device is silent ([`Session::silent_until`]) the drivers do not read: input waits in the
+//! link or is lost there, as it is while the device computes. Neither the bytes that are handled nor the
+//! moment at which a lost link is noticed then depends on the duration of a computation. A driver of your own
+//! must do the same.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 
-use crate::session::{Event, Millis, Progress, Session};
+use crate::session::{Event, Progress, Session};
 use crate::source::{SampleSource, Targets};
 use crate::store::Store;
 use crate::task::Task;
+use crate::time::Millis;
 
-/// Bytes read at once.
-const READ: usize = 64;
+/// Bytes per read.
+const READ_SIZE: usize = 64;
 
-/// The link is gone.
+/// Result of a driver: the link is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed<E> {
-    /// When to connect again, on the caller's clock.
+    /// Time at which to connect again, on the caller's clock.
     pub retry_at: Millis,
-    /// What the link reported; `None` if the peer closed it, or the session did, or it takes no more bytes.
+    /// The link's error. `None` if the peer or the session closed the link, or if it accepted no more bytes.
     pub error: Option<E>,
-    /// Frames accepted and thrown away on this link.
+    /// Numbers of frames accepted and dropped on this link.
     pub frames: FrameCounters,
 }
 
 /// The two buffers of a link, owned by the caller.
 #[derive(Debug)]
 pub struct Buffers<'a> {
-    /// Receives frames: as long as the session's frame limit.
+    /// Buffer for received frames: as long as the session's frame limit.
     pub receive: &'a mut [u8],
-    /// Holds one outgoing frame: [`crate::session::Config::transmit_capacity`] bytes.
+    /// Buffer for one outgoing frame: [`crate::session::Config::transmit_capacity`] bytes.
     pub transmit: &'a mut [u8],
 }
 
-/// A sensor whose samples are seen once, for a session that streams
-/// ([`crate::session::Sampling::Stream`]). It is only asked while a round collects samples.
+/// A sensor whose samples are seen once, for a session that streams ([`crate::session::Sampling::Stream`]).
+/// The driver polls it only while a round collects samples.
 pub trait Sensor {
-    /// The next sample (d values) with its target, if there is one now.
+    /// The next sample (d values) with its target, if one is available now.
     fn poll(&mut self) -> Option<(&[f32], Targets<'_>)>;
 }
 
-/// The sensor of a session that does not stream.
+/// Sensor of a session that does not stream: it never has a sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSensor;
 
@@ -58,7 +62,7 @@ impl Sensor for NoSensor {
     }
 }
 
-/// [`run_with_sensor`] for a session that does not stream.
+/// Runs a session that does not stream: [`run_with_sensor`] without a sensor.
 pub fn run<T, S, P, R, IO>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -76,13 +80,13 @@ where
     run_with_sensor(session, io, buffers, clock, wait, &mut NoSensor)
 }
 
-/// Runs `session` over a link that just came up, until it goes down.
+/// Runs `session` over a link that has just come up, until it goes down.
 ///
-/// `clock` tells the time; `wait` is called when there is nothing to do until the given time and may
-/// return early (an interrupt, a byte): `|_| cortex_m::asm::wfi()` will do.
+/// `clock` returns the current time. `wait` is called when there is nothing to do until the given time; it
+/// may return early, on an interrupt or a byte: `|_| cortex_m::asm::wfi()` will do.
 ///
-/// End of file (a read of 0 bytes) and errors end the link. A frame is written whole before the next is
-/// made, so a slow link slows the session down and nothing is queued.
+/// End of file (a read of 0 bytes) and errors end the link. Each frame is written completely before the next
+/// is encoded, so a slow link slows the session down and nothing is queued.
 pub fn run_with_sensor<T, S, P, R, IO>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -100,14 +104,14 @@ where
 {
     let Buffers { receive, transmit } = buffers;
     let mut decoder = Decoder::new(receive);
-    let mut bytes = [0u8; READ];
+    let mut bytes = [0u8; READ_SIZE];
     let mut step = || -> Result<(), Option<IO::Error>> {
         let mut progress = send(session, io, Event::LinkUp, &mut clock, transmit)?;
         while !progress.close {
-            // Time first: a link that is never silent must not keep the session from its wake-ups.
+            // Timeouts first: a link that never falls silent must not starve them.
             if progress.again || clock() >= progress.wake {
                 progress = send(session, io, Event::Tick, &mut clock, transmit)?;
-            } else if session.is_quiet(clock()) {
+            } else if session.is_silent(clock()) {
                 wait(progress.wake);
             } else if io.read_ready()? {
                 let n = io.read(&mut bytes)?;
@@ -117,10 +121,10 @@ where
                 let mut input = bytes.get(..n).unwrap_or_default();
                 loop {
                     let event = match decoder.feed(&mut input) {
-                        Fed::NeedMore => break,
-                        Fed::Dropped(_) => continue,
-                        Fed::Message(message) => Event::Message(message),
-                        Fed::Sealed(frame) => Event::Sealed(frame),
+                        FeedResult::NeedMore => break,
+                        FeedResult::Dropped(_) => continue,
+                        FeedResult::Message(message) => Event::Message(message),
+                        FeedResult::Sealed(frame) => Event::Sealed(frame),
                     };
                     progress = send(session, io, event, &mut clock, transmit)?;
                 }
@@ -155,21 +159,22 @@ where
     if progress.sent > 0 {
         let mut rest = out.get(..progress.sent).unwrap_or_default();
         while !rest.is_empty() {
-            rest = after(io.write(rest)?, rest)?;
+            rest = unwritten(io.write(rest)?, rest)?;
         }
         io.flush()?;
     }
     Ok(progress)
 }
 
-/// What is left of `bytes` when `written` are. A link that takes nothing is closed; `write_all` would panic.
-fn after<E>(written: usize, bytes: &[u8]) -> Result<&[u8], Option<E>> {
+/// The rest of `bytes` after a write of `written`. A write of 0 bytes ends the link; `write_all` would panic.
+fn unwritten<E>(written: usize, bytes: &[u8]) -> Result<&[u8], Option<E>> {
     if written == 0 { Err(None) } else { Ok(bytes.get(written..).unwrap_or_default()) }
 }
 
 /// [`Sensor`] for an asynchronous link.
 pub trait AsyncSensor {
-    /// The next sample (d values) with its target. Must be cancel-safe: what was not returned must come again.
+    /// The next sample (d values) with its target. Must be cancel-safe: a sample that was not returned must
+    /// be returned by the next call.
     fn next(&mut self) -> impl Future<Output = (&[f32], Targets<'_>)>;
 }
 
@@ -179,7 +184,7 @@ impl AsyncSensor for NoSensor {
     }
 }
 
-/// [`run_async_with_sensor`] for a session that does not stream.
+/// Runs a session that does not stream: [`run_async_with_sensor`] without a sensor.
 pub async fn run_async<T, S, P, R, IO, F>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -200,9 +205,9 @@ where
 
 /// Like [`run_with_sensor`], for an asynchronous link. `sleep_until` completes at the given time.
 ///
-/// Reads are cancelled when the wake-up time comes first: `read` of the link must be cancel-safe, as
-/// `embedded-io-async` asks for. Dropping the future is safe; the session then has to be told
-/// [`Event::LinkDown`].
+/// Reads are cancelled when the wake-up time comes first: the link's `read` must be cancel-safe, as
+/// `embedded-io-async` requires. Dropping the future is safe; pass [`Event::LinkDown`] to the session
+/// afterwards.
 pub async fn run_async_with_sensor<T, S, P, R, IO, F>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -221,7 +226,7 @@ where
 {
     let Buffers { receive, transmit } = buffers;
     let mut decoder = Decoder::new(receive);
-    let mut bytes = [0u8; READ];
+    let mut bytes = [0u8; READ_SIZE];
     let mut error = None;
     let mut progress = session.handle(clock(), Event::LinkUp, transmit);
     'link: loop {
@@ -237,7 +242,7 @@ where
             continue;
         }
         #[cfg(feature = "privacy")]
-        if session.is_quiet(clock()) {
+        if session.is_silent(clock()) {
             sleep_until(progress.wake).await;
             progress = session.handle(clock(), Event::Tick, transmit);
             continue;
@@ -249,32 +254,32 @@ where
                 false => core::future::pending().await,
             }
         };
-        let read = match first(io.read(&mut bytes), sample, sleep_until(progress.wake)).await {
-            First::Work(Ok(0)) => break,
-            First::Work(Ok(n)) => n,
-            First::Work(Err(e)) => {
+        let read = match select(io.read(&mut bytes), sample, sleep_until(progress.wake)).await {
+            Selected::Io(Ok(0)) => break,
+            Selected::Io(Ok(n)) => n,
+            Selected::Io(Err(e)) => {
                 error = Some(e);
                 break;
             }
-            First::Sample((x, target)) => {
+            Selected::Sample((x, target)) => {
                 progress = session.handle(clock(), Event::Sample(x, target), transmit);
                 continue;
             }
-            First::Time => {
+            Selected::Timeout => {
                 progress = session.handle(clock(), Event::Tick, transmit);
                 continue;
             }
         };
         progress.sent = 0;
-        // A link that is never silent must not keep the session from its wake-ups.
+        // A link that never falls silent must not starve the timeouts.
         progress.again |= clock() >= progress.wake;
         let mut input = bytes.get(..read).unwrap_or_default();
         loop {
             let event = match decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => Event::Message(message),
-                Fed::Sealed(frame) => Event::Sealed(frame),
+                FeedResult::NeedMore => break,
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => Event::Message(message),
+                FeedResult::Sealed(frame) => Event::Sealed(frame),
             };
             progress = session.handle(clock(), event, transmit);
             if let Err(e) = write(io, transmit.get(..progress.sent).unwrap_or_default()).await {
@@ -294,33 +299,34 @@ async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Resul
     }
     let mut rest = bytes;
     while !rest.is_empty() {
-        rest = after(io.write(rest).await?, rest)?;
+        rest = unwritten(io.write(rest).await?, rest)?;
     }
     Ok(io.flush().await?)
 }
 
-/// Which of three came first.
-enum First<A, B> {
-    Work(A),
+/// Output of [`select`].
+enum Selected<A, B> {
+    Io(A),
     Sample(B),
-    Time,
+    Timeout,
 }
 
-/// The first of three futures to complete; on a tie the link before the sensor before the clock.
-async fn first<A, B>(
-    work: impl Future<Output = A>,
+/// Waits for the first of three futures. On a tie the link wins over the sensor, and the sensor over the
+/// clock.
+async fn select<A, B>(
+    io: impl Future<Output = A>,
     sample: impl Future<Output = B>,
-    limit: impl Future<Output = ()>,
-) -> First<A, B> {
-    let (mut work, mut sample, mut limit) = (pin!(work), pin!(sample), pin!(limit));
+    timeout: impl Future<Output = ()>,
+) -> Selected<A, B> {
+    let (mut io, mut sample, mut timeout) = (pin!(io), pin!(sample), pin!(timeout));
     poll_fn(|context| {
-        if let Poll::Ready(output) = work.as_mut().poll(context) {
-            return Poll::Ready(First::Work(output));
+        if let Poll::Ready(output) = io.as_mut().poll(context) {
+            return Poll::Ready(Selected::Io(output));
         }
         if let Poll::Ready(output) = sample.as_mut().poll(context) {
-            return Poll::Ready(First::Sample(output));
+            return Poll::Ready(Selected::Sample(output));
         }
-        limit.as_mut().poll(context).map(|()| First::Time)
+        timeout.as_mut().poll(context).map(|()| Selected::Timeout)
     })
     .await
 }

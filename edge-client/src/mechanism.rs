@@ -1,71 +1,73 @@
-//! What is done to an update before it leaves: nothing, or noise of differential privacy.
+//! Privacy mechanisms: the treatment of an update before it leaves the device, nothing or the noise of differential
+//! privacy.
 
 use fedspan_protocol::message::{Privacy, RoundId};
 
 #[cfg(feature = "privacy")]
-use crate::privacy::{Clipping, NoEntropy, Seed, Settings};
+use crate::privacy::{Clipping, NoEntropy, PrivacySettings, Seed};
 
-/// What tells one release from every other of the fleet.
+/// Identification of one release among all releases of the fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Release {
     /// The device's identity ([`Config::device`](crate::session::Config::device)).
     pub device: u64,
-    /// The campaign of the round.
+    /// Campaign of the round.
     pub campaign: u64,
-    /// The round.
+    /// Identifier of the round.
     pub round: RoundId,
-    /// What all releases before it have cost, by the device's ledger: more for each.
+    /// Cost of all earlier releases in the device's ledger; it grows with each release.
     pub spent: u64,
 }
 
-/// A mechanism of differential privacy, or none: [`Open`], or `privacy::Gaussian` (a feature).
+/// Mechanism of differential privacy: [`NoPrivacy`], or `privacy::Gaussian` (a feature).
 pub trait Mechanism {
-    /// The settings of its noise; `None` if there is none.
+    /// Returns the settings of the noise; `None` without noise.
     #[cfg(feature = "privacy")]
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         None
     }
 
-    /// Before a release is paid for: whatever its seed needs that can fail.
+    /// Prepares the seed of a release before its cost is charged, so that a failure charges nothing.
     ///
     /// # Errors
-    /// [`NoEntropy`]: there must be no release.
+    /// [`NoEntropy`] if no seed can be drawn; the device must not release anything then.
     #[cfg(feature = "privacy")]
     fn prepare(&mut self, _release: &Release) -> Result<(), NoEntropy> {
         Ok(())
     }
 
-    /// The seed of the noise of the release that was [prepared](Self::prepare), once. Two releases with one seed would show
-    /// their difference bare.
+    /// Returns the seed of the [prepared](Self::prepare) release, once. If two releases used one seed, the
+    /// difference of both would have no noise.
     ///
     /// # Errors
-    /// [`NoEntropy`]: there must be no release.
+    /// [`NoEntropy`] if no release is prepared; the device must not release anything then.
     #[cfg(feature = "privacy")]
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
         Err(NoEntropy)
     }
 
-    /// How whole gradients are clipped; `None` if none may leave. Whether there is one does not change.
+    /// Returns the clipping of whole gradients; `None` if no gradient may leave. The answer is the same for the
+    /// mechanism's whole life.
     #[cfg(feature = "privacy")]
     fn clipping(&self) -> Option<&Clipping> {
         None
     }
 
-    /// The same, to change.
+    /// Returns the clipping for changes.
     #[cfg(feature = "privacy")]
     fn clipping_mut(&mut self) -> Option<&mut Clipping> {
         None
     }
 }
 
-/// No noise: what leaves is what was computed.
+/// Mechanism without noise: the update leaves as computed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Open;
+pub struct NoPrivacy;
 
-impl Mechanism for Open {}
+impl Mechanism for NoPrivacy {}
 
-/// What a device says of its mechanism; the session fills in what has been spent.
-pub(crate) fn announced(mechanism: &impl Mechanism) -> Privacy {
+/// Returns the privacy capability of a mechanism, with nothing spent; the session fills in the spent budget.
+pub(crate) fn declared_privacy(mechanism: &impl Mechanism) -> Privacy {
     #[cfg(feature = "privacy")]
     if let Some(settings) = mechanism.settings() {
         return Privacy::Gaussian { release: settings.release(), budget: settings.budget(), spent: 0 };
@@ -74,12 +76,12 @@ pub(crate) fn announced(mechanism: &impl Mechanism) -> Privacy {
     Privacy::None
 }
 
-/// Nothing that leaves may depend on a record but through noise.
+/// Returns true if a record may influence an upload only through noise.
 pub(crate) fn is_private(mechanism: &impl Mechanism) -> bool {
-    announced(mechanism) != Privacy::None
+    declared_privacy(mechanism) != Privacy::None
 }
 
-/// Whether a gradient may leave: as it is, or clipped.
+/// Returns true if gradients may leave, clipped or unchanged.
 pub(crate) fn sends_gradients(mechanism: &impl Mechanism) -> bool {
     #[cfg(feature = "privacy")]
     if is_private(mechanism) {

@@ -1,12 +1,12 @@
-//! The buffers of a model, owned by the caller: of a linear one here, of a network in a file of its own.
+//! Model memory: the buffers of a model, owned by the caller. Linear models here, networks in `network`.
 //!
-//! [`Workspace`] gives their sizes at compile time. What works on them takes [`Parts`], a view without
-//! sizes in its type, so that the code exists once, in this crate.
+//! [`Workspace`] fixes their sizes at compile time. The algorithms take [`Parts`], a view without sizes in its
+//! type, so that their code is compiled once, in this crate.
 
 #[cfg(feature = "i16")]
 mod fixed;
 #[cfg(feature = "network")]
-mod front;
+mod front_end;
 #[cfg(feature = "network")]
 mod network;
 #[cfg(feature = "power")]
@@ -19,7 +19,7 @@ use fedspan_protocol::message::Numeric;
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
 #[cfg(feature = "network")]
-pub use front::Front;
+pub use front_end::FrontEnd;
 #[cfg(feature = "network")]
 pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
 #[cfg(feature = "power")]
@@ -31,17 +31,17 @@ pub type Eight = [f32; 8];
 /// Sizes of a linear model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// `d`, length of a sample.
+    /// Number of features d: the length of a sample.
     pub features: usize,
-    /// `k`, columns of the representation.
+    /// Width k: the number of columns of the representation.
     pub width: usize,
-    /// `C`, outputs of the head.
+    /// Number of outputs C of the head.
     pub outputs: usize,
 }
 
 impl Shape {
-    /// The least that the arithmetic of one update needs, in bytes, when samples can be read twice:
-    /// `B`, the head, `X^T R`, the triangle of `Z^T Z`, `Z^T Y`, and one `z` and `y`.
+    /// Returns the smallest memory for one update, in bytes, if samples can be read twice: `B`, the head, `X^T R`,
+    /// the triangle of `Z^T Z`, `Z^T Y`, and one `z` and `y`.
     #[must_use]
     pub const fn arithmetic_minimum(&self) -> usize {
         let (d, k, c) = (self.features, self.width, self.outputs);
@@ -49,76 +49,77 @@ impl Shape {
     }
 }
 
-/// All buffers of one linear model; what is in them is the business of [`crate::task`].
+/// All buffers of one linear model. [`crate::task`] defines their content.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// Sizes of all that follows.
+    /// Sizes of the buffers.
     pub shape: Shape,
-    /// `B`, d x k.
+    /// Representation `B`, d x k.
     pub representation: &'a mut [f32],
-    /// `W`, k x C.
+    /// Head `W`, k x C.
     pub head: &'a mut [f32],
-    /// k x k: `Z^T Z`, its Cholesky factor, or the triangular factor.
+    /// Scratch matrix, k x k: `Z^T Z`, its Cholesky factor, or the triangular factor.
     pub factor: &'a mut [f32],
-    /// k x C: `Z^T Y`, `Q^T Y`, then the solution.
+    /// Right-hand side, k x C: `Z^T Y`, `Q^T Y`, then the solution.
     pub rhs: &'a mut [f32],
-    /// `S = X^T R`, d x C.
+    /// Residual products `S = X^T R`, d x C.
     pub residual: &'a mut [f32],
-    /// Another d x k, in memory that has one: `X^T Z` of samples that are seen once, or a power iteration's product.
-    pub second: Option<&'a mut [f32]>,
-    /// Only there for samples that are seen once.
+    /// Second d x k matrix, if the memory has one: `X^T Z` of streamed samples, the product of a power iteration,
+    /// or a gradient with noise.
+    pub extra_matrix: Option<&'a mut [f32]>,
+    /// Block of eight samples, only for streamed samples.
     pub blocks: Option<Blocks<'a>>,
-    /// k values.
+    /// One projected sample, k values.
     pub z: &'a mut [f32],
-    /// C values.
+    /// One target, C values.
     pub y: &'a mut [f32],
 }
 
-/// What samples that are seen once need besides, and besides [`Parts::second`].
+/// Buffers for streamed samples, in addition to [`Parts::extra_matrix`].
 #[derive(Debug)]
 pub struct Blocks<'a> {
-    /// k projected features of eight samples.
+    /// Projections of eight samples, k of them.
     pub z: &'a mut [Eight],
-    /// C targets of the same.
+    /// Targets of the same samples, C of them.
     pub y: &'a mut [Eight],
 }
 
-/// The buffers of [`Parts`] that leave, to read.
+/// Read-only view of the buffers of [`Parts`] that an upload can contain.
 #[derive(Clone, Copy, Debug)]
 pub struct PartsRef<'a> {
-    /// Sizes of all that follows.
+    /// Sizes of the buffers.
     pub shape: Shape,
-    /// `B`, d x k.
+    /// Representation `B`, d x k.
     pub representation: &'a [f32],
-    /// `W`, k x C.
+    /// Head `W`, k x C.
     pub head: &'a [f32],
-    /// `S = X^T R`, d x C.
+    /// Residual products `S = X^T R`, d x C.
     pub residual: &'a [f32],
-    /// The other d x k.
-    pub second: Option<&'a [f32]>,
+    /// Second d x k matrix, if the memory has one.
+    pub extra_matrix: Option<&'a [f32]>,
 }
 
-/// Memory for one linear model.
+/// Memory of one linear model.
 pub trait Memory {
-    /// All buffers. Their lengths must be those of the shape.
+    /// Returns all buffers, with the lengths of the shape.
     fn parts(&mut self) -> Parts<'_>;
 
-    /// The buffers that are read without changing anything.
+    /// Returns a read-only view of the buffers.
     fn parts_ref(&self) -> PartsRef<'_>;
 
-    /// The arithmetic of an update in this memory.
+    /// Returns the arithmetic of an update in this memory.
     fn numeric(&self) -> Numeric {
         Numeric::F32
     }
 
-    /// All buffers and those of integers, in memory for 16-bit fixed point.
+    /// Returns all buffers, with those of integers, if the memory is for 16-bit fixed point.
     #[cfg(feature = "i16")]
     fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
         None
     }
 }
 
-/// Memory that stays where it is: large buffers in a `static` are then never moved through the stack.
+/// Memory by reference: a large buffer in a `static` is then never moved through the stack.
 ///
 /// ```
 /// use fedspan_client::{Linear, Workspace};
@@ -146,8 +147,8 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     }
 }
 
-/// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the whole RAM of
-/// the model: `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
+/// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the RAM of the whole model:
+/// `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
 #[derive(Clone, Debug)]
 pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
     representation: [[f32; K]; D],
@@ -160,7 +161,7 @@ pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
 }
 
 impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
-    /// All zero; fit for a `static`.
+    /// Creates zeroed memory, in a `const` context too.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(K >= 1 && K <= D && C >= 1 && D <= u16::MAX as usize && C <= 256) };
@@ -175,7 +176,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
         }
     }
 
-    fn view<'a>(&'a mut self, second: Option<&'a mut [f32]>, blocks: Option<Blocks<'a>>) -> Parts<'a> {
+    fn view<'a>(&'a mut self, extra_matrix: Option<&'a mut [f32]>, blocks: Option<Blocks<'a>>) -> Parts<'a> {
         Parts {
             shape: Shape { features: D, width: K, outputs: C },
             representation: self.representation.as_flattened_mut(),
@@ -183,7 +184,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
             factor: self.factor.as_flattened_mut(),
             rhs: self.rhs.as_flattened_mut(),
             residual: self.residual.as_flattened_mut(),
-            second,
+            extra_matrix,
             blocks,
             z: &mut self.z,
             y: &mut self.y,
@@ -208,13 +209,13 @@ impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, 
             representation: self.representation.as_flattened(),
             head: self.head.as_flattened(),
             residual: self.residual.as_flattened(),
-            second: None,
+            extra_matrix: None,
         }
     }
 }
 
-/// A [`Workspace`] for samples that are seen once: `4 D K + 32 (K + C)` bytes more, and still nothing of
-/// length m.
+/// [`Workspace`] for streamed samples, which are seen once: `4 D K + 32 (K + C)` bytes more, independent of the
+/// number of samples.
 #[derive(Clone, Debug)]
 pub struct StreamingWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,
@@ -224,7 +225,7 @@ pub struct StreamingWorkspace<const D: usize, const K: usize, const C: usize = 1
 }
 
 impl<const D: usize, const K: usize, const C: usize> StreamingWorkspace<D, K, C> {
-    /// All zero; fit for a `static`.
+    /// Creates zeroed memory, in a `const` context too.
     #[must_use]
     pub const fn new() -> Self {
         Self { workspace: Workspace::new(), products: [[0.0; K]; D], z: [[0.0; 8]; K], y: [[0.0; 8]; C] }
@@ -244,6 +245,6 @@ impl<const D: usize, const K: usize, const C: usize> Memory for StreamingWorkspa
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
-        PartsRef { second: Some(self.products.as_flattened()), ..self.workspace.parts_ref() }
+        PartsRef { extra_matrix: Some(self.products.as_flattened()), ..self.workspace.parts_ref() }
     }
 }

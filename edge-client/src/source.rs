@@ -1,77 +1,77 @@
-//! Where samples come from.
+//! Sample sources: the device's own training data.
 //!
-//! A *replayable* source can be read twice in a round: a recording in flash or RAM. It implements
-//! [`SampleSource`]. A sensor whose samples are seen once and dropped needs no source: each sample is
-//! handed to the session as an event (see [`crate::session::Event::Sample`]), and nothing of length `m`
-//! exists anywhere.
+//! A *replayable* source can be read several times in a round: a recording in flash or RAM. It implements
+//! [`SampleSource`]. A sensor whose samples are used once and dropped needs no source: the firmware passes each
+//! sample to the session as an event ([`crate::session::Event::Sample`]), and no buffer grows with the number of
+//! samples.
 
 use fedspan_protocol::message::RoundId;
 
 use crate::error::SourceError;
 use crate::kernel::Four;
 
-/// Samples that can be read more than once. How a label reaches the device (a button, a schedule, a
-/// message over the same serial line) is the implementor's: see `examples/own_sensor.rs`.
+/// Source of samples that can be read more than once. The implementor decides how a sample gets its label (a
+/// button, a schedule, a message over the same serial line); see `examples/own_sensor.rs`.
 pub trait SampleSource {
-    /// Starts a pass over the samples of `id`. All passes of one round must give the same samples in the
-    /// same order; another round may bring others.
+    /// Starts a pass over the samples of round `id`. All passes of one round must return the same samples in the
+    /// same order; another round may have others.
     ///
     /// # Errors
-    /// [`SourceError`] where the storage fails. The round is then declined.
+    /// [`SourceError`] if the storage fails. The device then declines the round.
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError>;
 
-    /// Starts a pass over the samples that a training round's *head* is fitted on, if those are not all of
-    /// them. A source that hands out a small part here (a few windows a class, drawn anew each round) trains
-    /// a representation on which a head can be fitted from few samples.
+    /// Starts a pass over the samples for fitting the *head* in a training round, if these are not all samples. A
+    /// source that returns a small selection here (a few windows per class, drawn for each round) trains a
+    /// representation on which a head can be fitted from few samples.
     ///
-    /// False, with nothing done, if they are all: [`Self::rewind`] is called instead, and what has been
-    /// computed from a sample for the head is used again.
+    /// Returns false, and does nothing, if they are all samples: the caller then uses [`Self::rewind`] and reuses
+    /// values computed for the head.
     ///
     /// # Errors
-    /// As [`Self::rewind`].
+    /// [`SourceError`] as [`Self::rewind`].
     fn rewind_for_head(&mut self, _id: RoundId) -> Result<bool, SourceError> {
         Ok(false)
     }
 
-    /// Sample `index` of the round that was last rewound to, where samples can be read in any order: stochastic gradient
-    /// descent takes them in another order in each epoch. The same samples in the order of a pass; `None` beyond the last,
-    /// and for all where only passes are possible.
+    /// Returns sample `index` of the last rewound round, in the order of a pass, if the source allows random
+    /// access, which stochastic gradient descent needs. `None` beyond the last sample, and always if the source
+    /// allows passes only.
     fn at(&mut self, _index: usize) -> Option<Samples<'_>> {
         None
     }
 
-    /// The samples of the pass that was last begun from `index` on, at least one and at most `most`; `None` beyond the
-    /// last, and for all where only passes are possible. One at a time unless the source says otherwise; how many
-    /// come at once has no influence on the result.
-    fn few(&mut self, index: usize, _most: usize) -> Option<Samples<'_>> {
+    /// Returns samples of the last started pass from `index` on, at least one and at most `max`. `None` beyond the
+    /// last sample, and always if the source allows passes only. The default returns one at a time; the number of
+    /// samples per call does not change the result.
+    fn samples_from(&mut self, index: usize, _max: usize) -> Option<Samples<'_>> {
         self.at(index)
     }
 
-    /// The next few samples, at least one; `None` at the end of the pass. How many come at once has no
-    /// influence on the result, not even on its last bit.
+    /// Returns the next samples of the pass, at least one; `None` at the end. The number of samples per call does
+    /// not change the result, not even its last bit.
     fn next(&mut self) -> Option<Samples<'_>>;
 }
 
-/// A few samples with their targets.
+/// Some samples with their targets.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples<'a> {
-    /// Row-major, n x d.
+    /// Features, row-major, n x d.
     pub x: &'a [f32],
-    /// n targets.
+    /// Targets of the n samples.
     pub targets: Targets<'a>,
 }
 
-/// What the head should answer.
+/// Targets that the head is fitted to.
 #[derive(Clone, Copy, Debug)]
 pub enum Targets<'a> {
-    /// Regression: row-major, n x C.
+    /// Regression targets: row-major, n x C.
     Values(&'a [f32]),
-    /// Classification: n class numbers below C, fitted as one-hot vectors.
+    /// Class numbers: n of them, below C, fitted as one-hot vectors.
     Classes(&'a [u8]),
 }
 
 impl Targets<'_> {
-    /// Value `output` of C of target `index`. `None` if there is none, or its class is C or more.
+    /// Returns value `output` of C of target `index`. `None` if there is none, or its class is C or more.
     pub(crate) fn value(&self, index: usize, output: usize, outputs: usize) -> Option<f32> {
         match *self {
             Self::Values(values) => values.get(index * outputs + output).copied(),
@@ -83,7 +83,7 @@ impl Targets<'_> {
         }
     }
 
-    /// Writes target `index` into `y` (C values). False if there is none, or its class is C or more.
+    /// Writes target `index` into `y` (C values). Returns false if there is none, or its class is C or more.
     #[must_use]
     pub(crate) fn write(&self, index: usize, y: &mut [f32]) -> bool {
         let outputs = y.len();
@@ -92,7 +92,8 @@ impl Targets<'_> {
             .all(|(output, place)| self.value(index, output, outputs).map(|value| *place = value).is_some())
     }
 
-    /// Writes targets `first..first + 4` into `y` (C fours). False if one is missing, or of an unknown class.
+    /// Writes targets `first..first + 4` into `y` (C fours). Returns false if one is missing or its class is C or
+    /// more.
     #[must_use]
     pub(crate) fn write_four(&self, first: usize, y: &mut [Four]) -> bool {
         if let (Self::Values(values), [four]) = (self, &mut *y) {
@@ -107,17 +108,17 @@ impl Targets<'_> {
 }
 
 impl<'a> Samples<'a> {
-    /// One of them alone, of `features` values and `outputs` targets where those are values.
+    /// Returns sample `index` alone. `features` and `outputs` are the lengths of a sample and a regression target.
     #[must_use]
     pub fn one(self, index: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
-        self.some(index, 1, features, outputs)
+        self.slice(index, 1, features, outputs)
     }
 
-    /// As [`Self::one`], those from `index` on: at most `most`, and at least one.
+    /// Returns the samples from `index` on, at least one and at most `max`.
     #[must_use]
-    pub fn some(self, index: usize, most: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
+    pub fn slice(self, index: usize, max: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
         let last = self.x.len().checked_div(features)?;
-        let end = index.checked_add(most)?.min(last);
+        let end = index.checked_add(max)?.min(last);
         if index >= end {
             return None;
         }
@@ -132,7 +133,7 @@ impl<'a> Samples<'a> {
     }
 }
 
-/// A replayable source over slices: samples that are in RAM, or linked into flash.
+/// Replayable source over slices: samples in RAM, or linked into flash.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording<'a> {
     x: &'a [f32],
@@ -143,7 +144,8 @@ pub struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Regression: `x` is n x `features`, `y` is n x `outputs`. Surplus values at the end are ignored.
+    /// Creates a source for regression: `x` is n x `features`, `y` is n x `outputs`. Surplus values at the end are
+    /// ignored.
     #[must_use]
     pub fn regression(x: &'a [f32], y: &'a [f32], features: usize, outputs: usize) -> Self {
         let n = x.len().checked_div(features).unwrap_or(0).min(y.len().checked_div(outputs).unwrap_or(0));
@@ -156,7 +158,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Classification: `x` is n x `features`, `classes` holds n class numbers.
+    /// Creates a source for classification: `x` is n x `features`, `classes` holds n class numbers.
     #[must_use]
     pub fn classification(x: &'a [f32], classes: &'a [u8], features: usize) -> Self {
         let n = x.len().checked_div(features).unwrap_or(0).min(classes.len());
@@ -185,15 +187,15 @@ impl SampleSource for Recording<'_> {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        self.few(index, 1)
+        self.samples_from(index, 1)
     }
 
-    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
-        Samples { x: self.x, targets: self.targets }.some(index, most, self.features, self.outputs)
+    fn samples_from(&mut self, index: usize, max: usize) -> Option<Samples<'_>> {
+        Samples { x: self.x, targets: self.targets }.slice(index, max, self.features, self.outputs)
     }
 }
 
-/// The source of a device that streams: it has nothing to replay.
+/// Source of a streaming device: it has no samples to replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRecording;
 

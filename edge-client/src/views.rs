@@ -1,4 +1,4 @@
-//! nalgebra at the edge: fixed-size matrices in and out, copies of what the client holds.
+//! Conversions to and from nalgebra: fixed-size matrices, copied from and into the client's memory.
 
 use nalgebra::SMatrix;
 
@@ -7,22 +7,22 @@ use crate::memory::{Memory, Workspace};
 use crate::task::{Linear, Task};
 
 impl<const D: usize, const K: usize, const C: usize> Linear<Workspace<D, K, C>> {
-    /// The verified representation, D x K.
+    /// Returns the verified representation, D x K.
     ///
     /// # Errors
-    /// [`NotReady::NoRepresentation`] while there is none.
+    /// [`NotReady::NoRepresentation`] if none is in memory.
     pub fn representation_matrix(&self) -> Result<SMatrix<f32, D, K>, NotReady> {
         let b = self.representation().ok_or(NotReady::NoRepresentation)?;
         Ok(SMatrix::from_row_slice(b))
     }
 
-    /// The head, K x C, fitted or not.
+    /// Returns the head, K x C, fitted or not.
     #[must_use]
     pub fn head_matrix(&self) -> SMatrix<f32, K, C> {
         SMatrix::from_row_slice(self.head())
     }
 
-    /// Puts a representation with orthonormal columns into memory without a server.
+    /// Stores a representation with orthonormal columns without a server.
     pub fn set_representation_matrix(&mut self, b: &SMatrix<f32, D, K>) {
         let mut row_major = b.transpose();
         let parts = self.memory_mut().parts();
@@ -40,7 +40,7 @@ mod tests {
     use fedspan_protocol::message::HeadSolve;
 
     #[test]
-    fn matrices_go_in_and_come_out_as_they_are() {
+    fn matrices_round_trip() {
         let mut client = Linear::new(Workspace::<3, 2>::new());
         assert_eq!(client.representation_matrix(), Err(NotReady::NoRepresentation));
         let b = SMatrix::<f32, 3, 2>::from_row_slice(&[1.0, 0.0, 0.0, 0.6, 0.0, 0.8]);

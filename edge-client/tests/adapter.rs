@@ -1,4 +1,5 @@
-//! Networks with an adapter: rounds of one factor or both against training in f64, what leaves and what stays.
+//! Networks with an adapter: rounds of one factor or both against training in f64, and the tensors that are
+//! uploaded or kept.
 #![cfg(feature = "adapter")]
 
 use crate::common::dense::softmax;
@@ -11,7 +12,7 @@ use fedspan_client::{Network, Task};
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId, RoundOpen, Task as Wire, Trained};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-/// Six features, rank 2, a layer of 5 outputs, 3 classes; and with a hidden layer.
+/// Six features, rank 2, a layer of 5 outputs, 3 classes; and the same with a hidden layer.
 const SHAPES: [NetworkShape; 2] =
     [NetworkShape::adapted(6, 2, 5, &[], 3, 8), NetworkShape::adapted(6, 2, 5, &[4], 3, 8)];
 const D: usize = 6;
@@ -19,10 +20,10 @@ const R: usize = 2;
 const H: usize = 5;
 const SAMPLES: usize = 10;
 
-/// Of parameters near one: rounding, or what micromath's exponential is off by.
+/// Tolerance for parameters near one: rounding, or the error of micromath's exponential.
 const ERROR: f64 = if cfg!(feature = "micromath") { 3e-2 } else { 1e-4 };
 
-/// The layer that stays, in the forms that it may have.
+/// Frozen layer, in each of its encodings.
 #[derive(Clone, Debug)]
 enum Layer {
     Nothing,
@@ -48,7 +49,7 @@ impl Layer {
         }
     }
 
-    /// Weight from input `i` (the bias: D) to output `o`.
+    /// Returns the weight from input `i` (the bias: D) to output `o`.
     fn weight(&self, i: usize, o: usize) -> f64 {
         match self {
             Self::Nothing => 0.0,
@@ -94,8 +95,8 @@ impl NetworkMemory for Heap {
             velocity,
             scratch,
             classes,
-            places: &mut [],
-            kept: &mut [],
+            pool_indices: &mut [],
+            body_cache: &mut [],
             frozen,
         }
     }
@@ -136,13 +137,13 @@ fn open_of(round: u32, task: Wire, roles: &[Role]) -> RoundOpen {
 
 const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
 
-/// What of all parameters a role is.
+/// Returns the parameters with this role.
 fn values(shape: NetworkShape, role: Role, parameters: &[f32]) -> &[f32] {
     let layer = usize::from(role == Role::AdapterUp);
     &parameters[shape.range(layer..layer + 1)]
 }
 
-/// Training in f64 by the definition: `relu(x (W0 + A B) + bias)`, dense layers behind it, softmax.
+/// Reference training in f64 by the definition: `relu(x (W0 + A B) + bias)`, dense layers, softmax.
 struct Exact<'a> {
     shape: NetworkShape,
     layer: &'a Layer,
@@ -163,7 +164,7 @@ impl Exact<'_> {
         };
         let z: Vec<f64> =
             (0..H).map(|o| merged(D, o) + (0..D).map(|i| x[i] * merged(i, o)).sum::<f64>()).collect();
-        // The dense layers, each with what went into it.
+        // The dense layers, each with its inputs.
         let mut inputs = vec![z.iter().map(|v| v.max(0.0)).collect::<Vec<f64>>()];
         let last = self.shape.layers() - 1;
         for layer in 2..=last {
@@ -203,7 +204,7 @@ impl Exact<'_> {
         }
     }
 
-    /// Steps that change some layers.
+    /// Takes steps on some layers.
     fn train(
         &mut self,
         layers: std::ops::Range<usize>,
@@ -229,9 +230,9 @@ impl Exact<'_> {
 }
 
 #[test]
-fn every_round_trains_as_its_definition_does() {
+fn rounds_train_as_defined() {
     let steps = descent(0.2, 0.5, 3);
-    let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Travelling, 0..2)];
+    let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Shared, 0..2)];
     for (shape, layer) in SHAPES.into_iter().flat_map(|shape| Layer::all().map(|layer| (shape, layer))) {
         let (own, came) = (drawn(shape, 1), drawn(shape, 2));
         for (what, layers) in trained.clone() {
@@ -262,7 +263,8 @@ fn every_round_trains_as_its_definition_does() {
                     let error = (f64::from(*got) - expected).abs();
                     assert!(error < ERROR, "{layer:?} {what:?} {head_epochs}: {got} {expected}");
                 }
-                // What is not trained has not moved by a bit, and what is trained is what leaves, in its role.
+                // Layers that are not trained are equal to the bit, and the trained ones are uploaded in their
+                // role.
                 for number in (0..2).filter(|number| !layers.contains(number)) {
                     let range = shape.range(number..number + 1);
                     assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]));
@@ -278,16 +280,16 @@ fn every_round_trains_as_its_definition_does() {
     }
 }
 
-/// What did not change need not come again; what is not there is asked for.
+/// An unchanged factor need not be sent; a missing one makes the device decline.
 #[test]
-fn a_round_may_bring_one_factor_to_who_has_the_other() {
+fn round_may_omit_a_factor_the_device_has() {
     let shape = SHAPES[0];
     let (own, came) = (drawn(shape, 1), drawn(shape, 2));
     let steps = descent(0.1, 0.0, 5);
     let mut source = labelled(shape, SAMPLES, 3);
     let up = |round| open_of(round, sgd(steps, 0, 1, Trained::Up), &[Role::AdapterDown]);
 
-    // Nothing is there at all.
+    // The device has no factor.
     let mut network = Network::new(Heap::new(shape, Layer::Nothing), 5);
     assert_eq!(network.open(&up(1)), Err(DeclineReason::Tensors));
 
@@ -306,7 +308,7 @@ fn a_round_may_bring_one_factor_to_who_has_the_other() {
     assert_eq!(bits(&emitted(&network, 3)), bits(&emitted(&other, 3)));
     assert_eq!(network.upload().iter().map(|t| t.role).collect::<Vec<_>>(), [Role::AdapterUp]);
 
-    // A factor that came in part is of no use.
+    // A partly received factor is missing.
     network.open(&up(3)).unwrap();
     network.tensor_mut(0).unwrap()[0] = 1.0;
     let rest = open_of(4, sgd(steps, 0, 1, Trained::Down), &[Role::AdapterUp]);
@@ -314,7 +316,7 @@ fn a_round_may_bring_one_factor_to_who_has_the_other() {
 }
 
 #[test]
-fn rounds_that_are_not_for_an_adapter_are_declined() {
+fn rounds_without_adapter_factors_are_declined() {
     let shape = SHAPES[0];
     let steps = descent(0.1, 0.0, 5);
     let mut network = device(shape, Layer::Nothing, &drawn(shape, 1));
@@ -335,10 +337,10 @@ fn rounds_that_are_not_for_an_adapter_are_declined() {
         assert_eq!(open(Trained::Up, &tensors), Err(reason), "{tensors:?}");
     }
     assert_eq!(open(Trained::All, &[down, up]), Err(DeclineReason::Parameter));
-    // Both are to be trained: both have to come.
-    assert_eq!(open(Trained::Travelling, &[up]), Err(DeclineReason::Parameter));
-    assert_eq!(open(Trained::Travelling, &[down, up]), Ok(()));
-    // And what is no adapter has no factors.
+    // Both are trained, so both must be sent.
+    assert_eq!(open(Trained::Shared, &[up]), Err(DeclineReason::Parameter));
+    assert_eq!(open(Trained::Shared, &[down, up]), Ok(()));
+    // A network without adapter has no factors.
     let plain = NetworkShape::new(6, &[4], 3, 8);
     let mut plain = device(plain, Layer::Nothing, &drawn(plain, 1));
     let body = TensorDescriptor::inline(Role::Representation, Encoding::F32, 7, 4);
@@ -351,7 +353,7 @@ fn rounds_that_are_not_for_an_adapter_are_declined() {
 }
 
 #[test]
-fn a_hello_says_what_stays_and_only_factors_leave() {
+fn hello_names_the_frozen_layer_and_only_factors_leave() {
     let shape = SHAPES[0];
     let mut seen = Vec::new();
     for layer in Layer::all() {
@@ -366,9 +368,9 @@ fn a_hello_says_what_stays_and_only_factors_leave() {
     assert_eq!(seen.len(), 3);
 }
 
-/// One weight less or not a number, and nothing is computed with it.
+/// A frozen layer with one weight less or a NaN is not used.
 #[test]
-fn a_layer_that_is_not_one_is_declined() {
+fn invalid_frozen_layer_is_declined() {
     let shape = SHAPES[0];
     let steps = descent(0.1, 0.0, 5);
     let [_, f32s, i8s] = Layer::all();
@@ -391,7 +393,7 @@ fn a_layer_that_is_not_one_is_declined() {
 }
 
 #[test]
-fn a_head_of_its_own_is_fitted_on_the_adapter_that_came() {
+fn personal_head_is_fitted_on_the_received_adapter() {
     let shape = SHAPES[1];
     let mut network = device(shape, Layer::Nothing, &drawn(shape, 1));
     let open = open_of(9, fit(descent(0.1, 0.0, 5), 2), &BOTH);

@@ -1,4 +1,4 @@
-//! The tests of the client: one program, since linking each file by itself takes longer than its tests do.
+//! Tests of the client, in a single program: linking one per file would take longer than running them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[cfg(all(feature = "power", feature = "privacy"))]
@@ -8,31 +8,32 @@ mod common;
 #[cfg(feature = "privacy")]
 #[path = "common/law.rs"]
 mod law;
-#[cfg(feature = "flash")]
-#[path = "common/nor.rs"]
-mod nor;
-#[cfg(feature = "recorded")]
-#[path = "common/recorded.rs"]
-mod recorded;
+#[cfg(feature = "flash_images")]
+#[path = "common/nor_flash.rs"]
+mod nor_flash;
+#[cfg(feature = "recording")]
+#[path = "common/recording.rs"]
+mod recording;
 #[cfg(any(all(feature = "power", feature = "privacy"), feature = "privacy"))]
 #[path = "common/sampler.rs"]
 mod sampler;
-#[cfg(feature = "flash")]
-#[path = "common/torn.rs"]
-mod torn;
+#[cfg(feature = "flash_images")]
+#[path = "common/torn_flash.rs"]
+mod torn_flash;
 
 mod adapter;
 mod attack_floats;
 mod attack_moments;
 mod audit;
 mod convolution;
+mod convolution_strips;
 mod correlation;
-mod cuts;
-mod declined;
+mod counter_forgery;
+mod data_starts;
+mod declined_rounds;
 mod dense;
 mod dense_network;
 mod discrete_gaussian;
-mod downloads;
 mod entropy;
 mod extremes;
 mod falsifier;
@@ -40,19 +41,19 @@ mod fedrep_neighbours;
 mod fedrep_private;
 mod fixed;
 mod fixed_kernels;
-mod flash;
-mod forged;
-mod garbage;
-mod handshakes;
+mod flash_images;
+mod flash_store;
+mod handshake_counter;
 mod head;
 mod hostile;
 mod images;
+mod leave_one_out;
 mod ledger;
 mod ledger_flash;
-mod left_out;
 mod linear_adapter;
 mod link;
-mod malicious;
+mod malformed_messages;
+mod malicious_server;
 mod mechanism;
 mod network;
 mod network_any;
@@ -60,26 +61,28 @@ mod network_batches;
 mod network_rounds;
 mod noise;
 mod power;
+mod power_cuts;
 mod power_neighbours;
 mod power_private;
 mod power_rounds;
 mod power_seeds;
-mod quiet_link;
-mod recorded_format;
-mod recorded_table;
-mod recorded_wearer;
+mod privacy_ledger;
+mod privacy_ledger_flash;
+mod recording_format;
+mod recording_table;
+mod recording_wearer;
 mod recurrent;
+mod rejected_input;
+mod representation_downloads;
+mod response_slots;
 mod ridge_choice;
 mod ridge_scores;
 mod scaled;
 mod session;
-mod slots;
-mod specified;
-mod starts;
+mod silent_link;
 mod streaming;
-mod strips;
 mod timing;
-mod traces;
-mod unchanged;
+mod traffic_traces;
 mod units;
 mod update;
+mod worked_examples;

@@ -1,11 +1,11 @@
-//! The floating-point attack (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2021) on what leaves a device with
-//! noise: an output that one of two neighbours cannot have sent proves that it was the other. It proves nothing here,
-//! and a lot where noise is added in floats.
+//! Floating-point attack (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2021) on the uploads of a device
+//! with noise: an output that one of two neighbours cannot have sent proves that the other sent it. It succeeds
+//! against noise added in floats, and never against this mechanism.
 //!
-//! The argument is by equal supports. What leaves is `f(n)`: `n` the noisy integer, `f` division by the public unit
-//! `2^g s` and one rounding. `n` is any integer around the sum up to `Variance::magnitude_max`, from either neighbour,
-//! but for a probability below 2^-2800. Up to 2^23 a float comes from one `n` only, so that `f` hides nothing; above it
-//! may come from several, and the attacker tries them all.
+//! The argument is that both supports are equal. The output is `f(n)`: `n` the noisy integer, `f` the division by
+//! the public unit `2^g s` and one rounding. From either neighbour `n` is any integer around the sum up to
+//! `Variance::magnitude_max`, except with a probability below 2^-2800. Up to 2^23 a float comes from one `n` only,
+//! so that `f` hides nothing; above, it may come from several, and the attacker tries them all.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use std::collections::BTreeSet;
@@ -18,10 +18,10 @@ use crate::common::*;
 use crate::sampler::{box_muller_f32, box_muller_f64, words};
 use fedspan_protocol::message::{PowerRows, PowerUpload};
 
-/// Squared multipliers in units of 2^-16: the least; 1; 4; 4096, where integers have no room in a float.
+/// Squared multipliers in units of 2^-16: the least; 1; 4; 4096, where integers do not fit a float.
 const SQUARES: [u64; 4] = [LEAST, 1 << 16, 1 << 20, 1 << 40];
 
-/// All integers that leave as this float; empty if there is none. `n as f32 / unit` never falls as n grows.
+/// Returns all integers that are sent as this float; empty if there is none. `n as f32 / unit` is monotone in n.
 fn integers_of(value: f32, unit: f32) -> RangeInclusive<i64> {
     let near = (f64::from(value) * f64::from(unit)).round() as i64;
     // A float of 24 bits stands for 2^11 integers below 2^35, and for twice as many after a division.
@@ -39,33 +39,33 @@ fn integers_of(value: f32, unit: f32) -> RangeInclusive<i64> {
     start..=end - 1
 }
 
-/// Whether a device with this sum can have sent one of these integers.
+/// Returns true if a device with this sum can have sent one of these integers.
 fn reachable(integers: &RangeInclusive<i64>, sum: i128, most: u64) -> bool {
     let (low, high) = (sum - i128::from(most), sum + i128::from(most));
     !integers.is_empty() && i128::from(*integers.start()) <= high && i128::from(*integers.end()) >= low
 }
 
-/// Whether `sum + noise` can be `value` for any noise that is an f32. If there is one it is next to `value - sum`.
+/// Returns true if `sum + noise` can be `value` for an f32 noise. Such a noise is close to `value - sum`.
 fn reachable_f32(value: f32, sum: f32) -> bool {
     let noise = value - sum;
     [noise, noise.next_up(), noise.next_down()].into_iter().any(|noise| sum + noise == value)
 }
 
-/// The same for an f64.
+/// Returns the same for an f64 noise.
 fn reachable_f64(value: f64, sum: f64) -> bool {
     let noise = value - sum;
     [noise, noise.next_up(), noise.next_down()].into_iter().any(|noise| sum + noise == value)
 }
 
-/// What became of an attack on single numbers.
+/// Results of an attack on single numbers.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     attacked: u64,
-    /// Only the neighbour that sent it can have sent it.
+    /// Only the sender can have sent the number.
     proofs: u64,
-    /// Only the other one can have.
+    /// Only the other neighbour can have sent it.
     false_proofs: u64,
-    /// Neither: the attacker does not know how it was made.
+    /// Neither can have: the attacker's model of the sender is wrong.
     impossible: u64,
 }
 
@@ -85,7 +85,7 @@ impl Found {
     }
 }
 
-/// Neighbours: up to four records, of which the first is another one.
+/// Creates neighbours: up to four records, of which the first differs.
 fn neighbours(random: &mut Random, square: u64, rows: usize, k: usize) -> [Device; 2] {
     let d = k + 1;
     let z = flat(&random.orthonormal(d, k));
@@ -96,8 +96,8 @@ fn neighbours(random: &mut Random, square: u64, rows: usize, k: usize) -> [Devic
     [one.clone(), Device { samples: records(&all), ..one }]
 }
 
-/// Attacks at least `numbers` numbers that devices send: with the integers of the mechanism, and with sums of floats
-/// where the sum and all that is sent are exact floats.
+/// Attacks at least `numbers` numbers that devices send: with the integers of the mechanism, and with sums of
+/// floats where the sum and the output are exact floats.
 fn attack_devices(numbers: u64) -> [Found; 2] {
     const RELEASES: u64 = 500;
     let mut random = Random(13);
@@ -110,7 +110,8 @@ fn attack_devices(numbers: u64) -> [Found; 2] {
         let devices = neighbours(&mut random, square, rows, 1 + case % 3);
         let (unit, most) = (devices[0].unit(), devices[0].noise_law().magnitude_max());
         let of_first_basis = devices.each_ref().map(Device::sums);
-        // A round of two iterations also sends the basis of its second one: the attacker computes the sums for it.
+        // A round of two iterations also sends the basis of its second one, from which the attacker computes the
+        // sums.
         let two = case % 8 == 7;
         let task = match two {
             true => fed_power(2, PowerRows::Features, PowerUpload::ProductAndBasis),
@@ -143,16 +144,16 @@ fn attack_devices(numbers: u64) -> [Found; 2] {
 }
 
 #[test]
-fn nothing_in_four_million_proves_a_neighbour() {
+fn four_million_numbers_prove_no_neighbour() {
     let [by_integers, by_floats] = attack_devices(4_000_000);
     assert!(by_integers.attacked >= 4_000_000 && by_integers.nothing());
     assert!(by_floats.attacked > 2_000_000 && by_floats.nothing());
 }
 
-/// The same attack on the same neighbours, where a firmware without noise adds it in floats to what it sends. Whatever
-/// floats the noise is made of: the attacker does not look at Box and Muller.
+/// The same attack on the same neighbours, but with firmware that adds the noise in floats to its output. The
+/// attacker does not use how the floats of the noise are drawn.
 #[test]
-fn noise_in_floats_proves_neighbours() {
+fn noise_added_in_floats_proves_neighbours() {
     let mut random = Random(13);
     let mut words = words(5);
     for square in [1 << 20, 1 << 16, LEAST] {
@@ -183,9 +184,9 @@ fn noise_in_floats_proves_neighbours() {
     }
 }
 
-/// On the coarsest grid every integer near the sums can be seen to leave, from either neighbour.
+/// On the coarsest grid every integer near the sums is seen from either neighbour.
 #[test]
-fn every_integer_leaves_from_both_neighbours() {
+fn both_neighbours_send_every_integer() {
     let coarse = settings(LEAST, 1 << 30);
     let z = identity_columns(2, 1);
     let device =
@@ -210,9 +211,9 @@ fn every_integer_leaves_from_both_neighbours() {
     }
 }
 
-/// The decoding itself: every float has exactly the integers that become it.
+/// Every float decodes to exactly the integers that are sent as it.
 #[test]
-fn integers_are_those_that_become_the_float() {
+fn float_decodes_to_all_its_integers() {
     let mut random = Random(3);
     for case in 0..20_000 {
         let unit = (1u64 << (case % 16)) as f32 * (1 + case % 7) as f32;
@@ -223,7 +224,7 @@ fn integers_are_those_that_become_the_float() {
         assert!(integers.clone().all(becomes));
         assert!(!becomes(integers.start() - 1) && !becomes(integers.end() + 1));
         assert!(n.abs() > 1 << 23 || integers.start() == integers.end());
-        // Half a unit on is no integer.
+        // Half a unit further there is no integer.
         if n.abs() < 1 << 20 && unit == 1.0 {
             assert!(integers_of(n as f32 + 0.5, unit).is_empty());
         }

@@ -1,6 +1,6 @@
-//! The method of moments against records: the leading direction of what leaves, held against each record of the device.
-//! Without noise it is the record where there is one, and close to one where there are twenty. With noise it is no
-//! closer than to the records of somebody else.
+//! Moment attack on records: the leading direction of the upload is compared with each record of the device.
+//! Without noise it is the record if there is one, and close to one if there are twenty. With noise it is no closer
+//! than to other devices' records.
 #![cfg(all(feature = "power", feature = "privacy", feature = "reveal-moments"))]
 
 use crate::common::power::*;
@@ -21,19 +21,19 @@ fn samples(random: &mut Random, m: usize) -> Sliced {
     Sliced::regression(random.normals(m * D), random.normals(m), D, 1)
 }
 
-/// Of the largest singular value.
+/// Returns the direction of the largest singular value.
 fn leading_direction(sent: &M) -> DVector<f64> {
     let eigen = (sent.transpose() * sent).symmetric_eigen();
     let right = eigen.eigenvectors.column(eigen.eigenvalues.imax()).into_owned();
     (sent * right).normalize()
 }
 
-/// The record that the direction is closest to, as a cosine.
+/// Returns the largest cosine between the direction and a record.
 fn closest(direction: &DVector<f64>, samples: &Sliced) -> f64 {
     samples.x64().row_iter().map(|x| (x * direction)[0].abs() / x.norm()).fold(0.0, f64::max)
 }
 
-/// The whole moment matrix, asked for one row at a time.
+/// Downloads the whole moment matrix, one row at a time.
 fn moments<P: Mechanism>(mut model: Linear<Heap, P>, samples: &Sliced) -> Result<M, DeclineReason> {
     let mut all = M::zeros(D, D);
     for first in 0..D {
@@ -55,9 +55,9 @@ fn bare() -> Linear<Heap> {
 }
 
 #[test]
-fn without_noise_moments_are_records() {
+fn moments_without_noise_reveal_records() {
     let mut random = Random(17);
-    println!("m, mean of the largest |cos|: moments, and those of records of somebody else");
+    println!("m, mean of the largest |cos|: moments, and those of other records");
     for (m, least) in [(1, 0.9999), (2, 0.95), (5, 0.9), (20, 0.8), (40, 0.75)] {
         let [mut own, mut others] = [0.0; 2];
         for _ in 0..100 {
@@ -71,9 +71,9 @@ fn without_noise_moments_are_records() {
     }
 }
 
-/// Of one record, whatever is sent without noise is the record.
+/// With one record, every upload without noise is that record.
 #[test]
-fn without_noise_everything_is_the_one_record() {
+fn uploads_without_noise_reveal_a_single_record() {
     let mut random = Random(18);
     for _ in 0..50 {
         let samples = samples(&mut random, 1);
@@ -95,15 +95,15 @@ fn without_noise_everything_is_the_one_record() {
     }
 }
 
-/// Mean and variance of the mean.
+/// Returns the mean and the variance of the mean.
 fn mean(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n * (n - 1.0)))
 }
 
-/// The largest |cos| of what leaves with noise and the device's records, by how many standard errors it is over that of
-/// records of somebody else, on average. `aimed`: the server puts the record it looks for into the basis.
+/// Returns the average excess, in standard errors, of the largest |cos| with the device's records over that with
+/// other records, for uploads with noise. If `aimed`, the server puts the record it looks for into the basis.
 fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f64 {
     let mut random = Random(19);
     let (mut own, mut others) = (Vec::new(), Vec::new());
@@ -125,7 +125,7 @@ fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f
     let errors = (own - others) / (own_error + others_error).sqrt();
     let z = (square as f64 / 65_536.0).sqrt();
     println!(
-        "z = {z:.2}, m = {m}, {iterations} iterations, aimed {aimed}: {own:.4}, of somebody else {others:.4}, {errors:.1} \
+        "z = {z:.2}, m = {m}, {iterations} iterations, aimed {aimed}: {own:.4}, of others {others:.4}, {errors:.1} \
          standard errors more"
     );
     errors
@@ -135,33 +135,33 @@ fn hidden(rounds: u64) {
     for (z, m, iterations) in [(4, 1, 1), (4, 1, 3), (4, 5, 1), (4, 20, 1), (8, 1, 1), (8, 1, 3)] {
         assert!(excess((z * z) << 16, m, iterations, false, rounds) <= 3.0);
     }
-    // Differential privacy is a bound and no wall: little noise and a basis that is aimed at a record show it.
+    // Differential privacy is a bound, not a guarantee of zero: little noise and an aimed basis reveal a record.
     assert!(excess(LEAST, 1, 1, true, rounds) > 10.0, "the attack works");
     excess(1 << 16, 1, 1, false, rounds);
     excess(16 << 16, 1, 1, true, rounds);
 }
 
 #[test]
-fn with_noise_a_record_is_no_closer_than_anybodys() {
+fn uploads_with_noise_are_no_closer_to_own_records() {
     hidden(4_000);
 }
 
 /// `cargo test --release -p fedspan-client --all-features --test all -- attack_moments:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
-fn so_of_many_rounds() {
+fn uploads_with_noise_of_many_rounds_are_no_closer() {
     hidden(40_000);
 }
 
-/// Even in a build that can reveal moments: what has noise on does not.
+/// A device with noise declines moments even in a build that can reveal them.
 #[test]
-fn a_device_with_noise_refuses_moments() {
+fn device_with_noise_declines_moments() {
     let samples = samples(&mut Random(20), 1);
     let model = Linear::private(Heap::power(D, K, 1), Known::new(settings(LEAST, 8), 1)).unwrap();
     let capabilities = model.capabilities();
     let asked = Wire::MomentRows { first: 0, count: 1 };
     assert_eq!((capabilities.tasks & asked.bit(), capabilities.roles & Role::Moment.bit()), (0, 0));
     assert_eq!(moments(model, &samples).unwrap_err(), DeclineReason::Task);
-    // What a build says that can.
+    // Capabilities of a build that can.
     assert!(fedspan_client::WARNING.unwrap().contains("moment"));
 }

@@ -1,11 +1,11 @@
-//! An audit of epsilon: whether one of two neighbours was at work is guessed from what leaves, by an attacker who knows
-//! all but that (white box: records, basis, variance, the best statistic). Whatever (epsilon, delta) holds, an event has
-//! `P <= e^epsilon Q + delta` for its probabilities under the two; so counts bound epsilon from below. The bound has to
-//! come close to the claim, or the audit could not notice anything, and must not exceed it. Mechanisms with a fault in
-//! them exceed it.
+//! Audit of epsilon. An attacker who knows everything else (white box: records, basis, variance, the best
+//! statistic) guesses from the uploads which of two neighbours sent them. Under (epsilon, delta)-differential
+//! privacy every event has `P <= e^epsilon Q + delta` for its probabilities under the two, so counts give a lower
+//! bound of epsilon. The bound must come close to the claim, or the audit could not detect anything, and must not
+//! exceed it. Mechanisms with a fault exceed it.
 //!
-//! The pair is that which attains the sensitivity. The event, "the statistic reaches a threshold", is chosen with one
-//! half of the releases and counted in the other.
+//! The pair attains the sensitivity. The event, "the statistic reaches a threshold", is chosen on one half of the
+//! releases and counted on the other.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::attack::{
@@ -14,19 +14,19 @@ use crate::attack::{
 use crate::common::power::identity_columns;
 use crate::common::private::settings;
 
-/// Each probability is bounded at this level: both hold in 95 % of audits.
+/// Confidence level of each bound: both hold in 95 % of audits.
 const LEVEL: f64 = 0.025;
 
-/// `z = 2`, in units of 2^-16 squared.
+/// Squared multiplier of z = 2, in units of 2^-16.
 const TWO: u64 = 4 << 16;
 
-/// At which the claim of one release is 1.36.
+/// Delta at which the claim of one release is 1.36.
 const DELTA: f64 = 1e-3;
 
-/// A statistic of releases of the first neighbour, and of the second.
+/// Statistics of releases of the first neighbour, and of the second.
 type Statistics = [Vec<f64>; 2];
 
-/// `releases` of each neighbour, which no other part of an audit has, and N statistics of each.
+/// Draws `releases` of each neighbour, distinct for each part of an audit, and N statistics of each.
 fn statistics<const N: usize>(
     audit: u64,
     part: u64,
@@ -45,7 +45,7 @@ fn reaching(statistics: &[f64], threshold: f64) -> u64 {
     statistics.iter().filter(|&&statistic| statistic >= threshold).count() as u64
 }
 
-/// What epsilon is at least, given this event's counts.
+/// Returns the lower bound of epsilon from this event's counts.
 fn epsilon_at_least(statistics: &Statistics, threshold: f64, delta: f64) -> f64 {
     let draws = statistics[0].len() as u64;
     let [p, q] = statistics.each_ref().map(|own| reaching(own, threshold));
@@ -53,7 +53,8 @@ fn epsilon_at_least(statistics: &Statistics, threshold: f64, delta: f64) -> f64 
     if over <= 0.0 { 0.0 } else { (over / at_most(q, draws, LEVEL)).ln().max(0.0) }
 }
 
-/// The threshold with the largest bound, from those that cut off a geometric series of shares of the first.
+/// Returns the threshold with the largest bound, among those that cut off a geometric series of shares of the
+/// first.
 fn best_threshold(statistics: &Statistics, delta: f64) -> (f64, f64) {
     let mut sorted = statistics[0].clone();
     sorted.sort_by(f64::total_cmp);
@@ -68,7 +69,7 @@ fn best_threshold(statistics: &Statistics, delta: f64) -> (f64, f64) {
     best
 }
 
-/// A whole audit: each statistic of a release is tried in the first half, the best of them counted in the second.
+/// Runs a whole audit: tries each statistic of a release on the first half, and counts the best one on the second.
 fn audit<const N: usize>(
     number: u64,
     releases: u64,
@@ -82,7 +83,8 @@ fn audit<const N: usize>(
     epsilon_at_least(&second[which], threshold, delta)
 }
 
-/// One device with the first unit vector, and one with the second, `times` each; asked about the plane of both.
+/// Creates the worst pair: one device with the first unit vector, one with the second, `times` each, asked about
+/// the plane of both.
 fn worst_pair(square: u64, times: usize) -> Pair {
     let device = |at| Device {
         samples: records(&vec![unit_vector(2, at); times]),
@@ -93,13 +95,13 @@ fn worst_pair(square: u64, times: usize) -> Pair {
     Pair::new(device(0), device(1))
 }
 
-/// What is claimed of this many releases: by the account, of the settings alone.
+/// Returns the claimed epsilon of this many releases: the privacy account's, from the settings alone.
 fn claim(square: u64, releases: f64, delta: f64) -> f64 {
     claimed_epsilon((releases * 65_536.0 / square as f64).sqrt(), delta)
 }
 
-/// `audits` audits of one release, by the share of the claim that they confirm: that is 0.8 at least, and above 1 no more
-/// often than bounds at this level may be wrong by chance.
+/// Runs `audits` audits of one release, and checks their ratio to the claim: at least 0.8, and above 1 no more
+/// often than bounds at this level may fail by chance.
 fn confirm(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f64) {
     let pair = worst_pair(square, 1);
     assert!(pair.mu > 0.999 * (65_536.0 / square as f64).sqrt(), "the sensitivity is attained");
@@ -116,7 +118,7 @@ fn confirm(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f
     assert!(least >= 0.8 && over <= by_chance(audits) && most < 1.05, "{shares:?}");
 }
 
-/// How many audits may exceed a claim that holds: each does with a chance of `2 LEVEL` at most.
+/// Returns how many audits may exceed a true claim: each does with a probability of at most `2 LEVEL`.
 fn by_chance(audits: u64) -> u64 {
     (audits as f64 * 2.0 * LEVEL) as u64
 }
@@ -132,12 +134,12 @@ fn confirmed(audits: u64, releases: u64) {
 }
 
 #[test]
-fn the_audit_confirms_the_claim_and_does_not_exceed_it() {
+fn audit_confirms_the_claim() {
     confirmed(1, 200_000);
 }
 
-/// At a delta that counts cannot show: of noise that is Gaussian, the two kinds of wrong guesses say what `mu` is at
-/// least, and that what epsilon is at any delta.
+/// Audits at a delta that counts cannot show: for Gaussian noise the two error rates give a lower bound of `mu`,
+/// and with it of epsilon at any delta.
 fn confirmed_by_guesses(audits: u64, releases: u64) {
     confirm(audits, 16 << 16, 1e-5, |pair, number| {
         let [guesses] = statistics(number, 0, releases, |neighbour, number| {
@@ -150,25 +152,25 @@ fn confirmed_by_guesses(audits: u64, releases: u64) {
 }
 
 #[test]
-fn wrong_guesses_confirm_the_claim_at_a_small_delta() {
+fn error_rates_confirm_the_claim_at_a_small_delta() {
     confirmed_by_guesses(1, 300_000);
 }
 
-/// What may be wrong with a mechanism. None of it can be switched on in the code that ships: each is made of its parts.
+/// Faults of a mechanism. None can be enabled in the shipped code: each is built from its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Settings with half the multiplier that is claimed.
+    /// Half of the claimed multiplier.
     NoiseHalved,
-    /// Records of norm 4 that are not clipped, each worth 16 of norm 1, which is what the device is given; what leaves
-    /// is scaled down to norm 1 by the test.
+    /// Records of norm 4 that are not clipped: the device is given 16 of norm 1 for each, and the test scales its
+    /// output down to norm 1.
     ClippedAfterNoise,
-    /// Two rounds, by a source of seeds that repeats itself.
+    /// Two rounds with a repeated seed.
     SeedReused,
     /// Records of norm 2 that are not clipped: the device is given each four times, with norm 1.
     RecordNotClipped,
 }
 
-/// An audit of a mechanism with this fault, and what is claimed of it.
+/// Audits a mechanism with this fault; returns the bound and the claim.
 fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
     let (square, times) = match fault {
         Some(Fault::NoiseHalved) => (TWO / 4, 1),
@@ -177,7 +179,7 @@ fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
         _ => (TWO, 1),
     };
     let pair = worst_pair(square, times);
-    // The second round asks for the two directions the other way round.
+    // The second round asks for the two directions in reverse order.
     let turned = |device: &Device| Device { z: vec![0.0, 1.0, 1.0, 0.0], ..device.clone() };
     let second = Pair::new(turned(&pair.one), turned(&pair.other));
     let two_rounds = matches!(fault, None | Some(Fault::SeedReused));
@@ -199,7 +201,7 @@ fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
     (bound, claim(TWO, if two_rounds { 2.0 } else { 1.0 }, DELTA))
 }
 
-/// Of `s A Z`, to norm 1.
+/// Scales `s A Z` to norm 1.
 fn clip(sent: &mut [f32], rows: usize) {
     let square: f32 = sent.iter().map(|value| value * value).sum();
     let norm = rows as f32 * square.sqrt();
@@ -228,23 +230,23 @@ fn caught(audits: u64, releases: u64) {
 }
 
 #[test]
-fn every_fault_is_caught() {
+fn audit_detects_every_fault() {
     caught(1, 20_000);
 }
 
 /// `cargo test --release -p fedspan-client --all-features --test all -- audit:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
-fn twenty_audits_confirm_the_claim_and_catch_every_fault() {
+fn twenty_audits_confirm_the_claim_and_detect_every_fault() {
     confirmed(20, 500_000);
     confirmed_by_guesses(20, 500_000);
     caught(20, 20_000);
 }
 
-/// Bounds hold in as many cases as they should: over all counts there can be, exactly.
+/// The bounds have their stated coverage: over all possible counts, exactly.
 #[test]
-fn bounds_on_probabilities_are_those_of_clopper_and_pearson() {
-    // From tables: 5 of 10, 0 of 10.
+fn probability_bounds_match_clopper_and_pearson() {
+    // Table values: 5 of 10, 0 of 10.
     assert!(
         (at_least(5, 10, LEVEL) - 0.187_086).abs() < 1e-6 && (at_most(5, 10, LEVEL) - 0.812_914).abs() < 1e-6
     );
@@ -261,9 +263,9 @@ fn bounds_on_probabilities_are_those_of_clopper_and_pearson() {
     }
 }
 
-/// The claim is the account's (`aggregator/PRIVACY.md`).
+/// The claim is that of the privacy account (`aggregator/PRIVACY.md`).
 #[test]
-fn claims_are_those_of_the_account() {
+fn claims_match_the_privacy_account() {
     for (releases, z, epsilon) in
         [(1.0f64, 4.0, 0.926_341_504), (100.0, 20.0, 1.993_091_404), (50.0, 10.0, 2.943_225_24)]
     {

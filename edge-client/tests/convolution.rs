@@ -1,4 +1,4 @@
-//! Convolutions and pooling: against loops in f64, against finite differences, and as transposes of each other.
+//! Convolutions and pooling, against loops in f64 and finite differences, and as transposes of each other.
 #![cfg(feature = "convolution")]
 
 use crate::common::Random;
@@ -7,7 +7,7 @@ use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, relu_errors, softmax_errors};
 use proptest::prelude::*;
 
-/// Pixels `y`, `x` of filter `f`, in f64.
+/// Computes pixel `y`, `x` of filter `f`, in f64.
 fn pixel(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize, usize)) -> f64 {
     let mut sum = layer[c.patch() * c.filters + f];
     for row in 0..c.rows {
@@ -23,14 +23,15 @@ fn pixel(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize
     sum
 }
 
-/// What [`pixel`] says of a whole image.
+/// Computes [`pixel`] for a whole image.
 fn convolved(c: &Convolution, image: &[f64], layer: &[f64]) -> Vec<f64> {
     let width = c.out_width();
     let place = |index: usize| (index / c.filters / width, index / c.filters % width, index % c.filters);
     (0..c.outputs()).map(|index| pixel(c, image, layer, place(index))).collect()
 }
 
-/// LeNet-5's first layer on a small image, a signal of six channels, strides, and a filter as large as the image.
+/// Shapes: LeNet-5's first layer on a small image, a signal of six channels, strides, and a filter as large as the
+/// image.
 fn shapes() -> [Convolution; 5] {
     let shape = |[height, width, channels, rows, columns, stride, filters]: [usize; 7]| Convolution {
         height,
@@ -51,7 +52,7 @@ fn shapes() -> [Convolution; 5] {
 }
 
 #[test]
-fn forward_is_that_of_loops() {
+fn forward_equals_plain_loops() {
     let mut random = Random(1);
     for c in shapes() {
         let n = 3;
@@ -67,9 +68,9 @@ fn forward_is_that_of_loops() {
     }
 }
 
-/// `<patches(x), p> = <x, add_patches(p)>`.
+/// Checks `<patches(x), p> = <x, add_patches(p)>`.
 #[test]
-fn adding_patches_is_the_transpose_of_taking_them() {
+fn add_patches_is_the_transpose_of_patches() {
     let mut random = Random(2);
     for c in shapes() {
         let (x, p) =
@@ -83,9 +84,9 @@ fn adding_patches_is_the_transpose_of_taking_them() {
     }
 }
 
-/// Two convolutions with ReLUs, the first pooled, then a dense layer: all gradients are slopes of the loss.
+/// Two convolutions with ReLUs, the first pooled, then a dense layer: every gradient equals the slope of the loss.
 #[test]
-fn gradients_are_finite_differences_of_the_loss() {
+fn gradients_equal_finite_differences() {
     const STEP: f64 = 1e-5;
     const N: usize = 2;
     let error = if cfg!(feature = "micromath") { 1e-3 } else { 2e-6 };
@@ -178,7 +179,7 @@ fn largest(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
 }
 
 #[test]
-fn pooling_keeps_the_first_of_the_largest_and_never_loses_a_nan() {
+fn pooling_keeps_the_first_maximum_and_any_nan() {
     let pooling = MaxPooling { height: 2, width: 5, channels: 1, rows: 2, columns: 2 };
     let image = [1.0, 3.0, f32::NAN, 2.0, 9.0, 3.0, 0.0, 5.0, 6.0, 9.0];
     let (mut out, mut kept) = ([0.0; 2], [9; 2]);

@@ -5,13 +5,13 @@
 //! is 0.03 to 0.09, not 0. It is hidden by the slot in which an update leaves, and by nothing else; there is always one.
 #![cfg(feature = "privacy")]
 
-use crate::common::costly::private;
+use crate::common::priced_task::private;
 use crate::common::problem::{Problem, gradient, problem};
 use crate::common::server::{Flash, payload};
 use crate::sampler::words;
 use fedspan_client::privacy::Variance;
 use fedspan_client::privacy::discrete_gaussian::sample;
-use fedspan_client::session::{Event, Millis};
+use fedspan_client::session::Event;
 use fedspan_protocol::message::ToServer;
 use fedspan_protocol::tensor::Encoding;
 
@@ -81,7 +81,7 @@ fn so_of_ten_million_samples() {
 }
 
 /// When an update leaves, counted from the beginning of its computation, if that takes so long.
-fn leaves_after(problem: &Problem, slot: Millis, took: Millis) -> Millis {
+fn leaves_after(problem: &Problem, slot: u64, took: u64) -> u64 {
     let mut bench = private(problem, 4096, Some(1000), slot, &Flash::default());
     bench.connect(7, 60_000);
     let opened = bench.now;
@@ -97,7 +97,7 @@ fn leaves_after(problem: &Problem, slot: Millis, took: Millis) -> Millis {
         }
         sent = bench.all(Event::Tick);
         if sent.is_empty() {
-            bench.now = bench.last.wake.max(bench.now);
+            bench.now = bench.last.wake.as_u64().max(bench.now);
         }
     }
     panic!("no update");
@@ -111,10 +111,10 @@ fn in_a_slot_the_time_of_sending_tells_nothing() {
     let problem = problem(6, 2, 1);
     let variance = Variance::new(46_341 * 46_341, 1).unwrap();
     let mut words = words(9);
-    let rounds: Vec<(Millis, Vec<f64>)> = (0..ROUNDS)
+    let rounds: Vec<(u64, Vec<f64>)> = (0..ROUNDS)
         .map(|_| {
             let drawn: Vec<(i64, u32)> = (0..NUMBERS).map(|_| counted(&variance, &mut words)).collect();
-            let took = drawn.iter().map(|&(_, words)| Millis::from(words)).sum();
+            let took = drawn.iter().map(|&(_, words)| u64::from(words)).sum();
             (took, drawn.iter().map(|&(x, _)| x.abs() as f64).collect())
         })
         .collect();

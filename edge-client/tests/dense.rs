@@ -1,4 +1,4 @@
-//! Dense layers: their bits are those of sums in the stated order, whatever the shape and the batch.
+//! Dense layers: the bits are those of sums in the stated order, for every shape and batch.
 
 use crate::common::dense::{self as naive, values, wide};
 use crate::common::{EPS, Random};
@@ -7,7 +7,7 @@ use fedspan_client::kernel::dense::{
 };
 use proptest::prelude::*;
 
-/// Error of the softmax: rounding, or what micromath's exponential is off by.
+/// Tolerance of the softmax: rounding, or the error of micromath's exponential.
 const SOFTMAX_ERROR: f64 = if cfg!(feature = "micromath") { 1e-3 } else { 1e-6 };
 
 /// One layer and a batch: (n, inputs, outputs).
@@ -53,7 +53,7 @@ impl Case {
     }
 }
 
-/// Every width of a tile and what is left over, every number of rows, and a hundred shapes by chance.
+/// Every width and number of rows of a tile, remainders, and a hundred random shapes.
 fn cases() -> impl Iterator<Item = Case> {
     let mut random = Random(11);
     let mut shapes = vec![(10, 784, 128), (10, 128, 64), (64, 25, 6), (1, 0, 3), (3, 0, 17)];
@@ -75,7 +75,7 @@ fn assert_bits(got: &[f32], expected: &[f32], case: &Case) {
 }
 
 #[test]
-fn sums_are_in_the_stated_order() {
+fn sums_run_in_the_stated_order() {
     for case in cases() {
         assert_bits(&case.forward(), &naive::forward(&case.x, &case.layer, case.outputs, case.n), &case);
         assert_bits(
@@ -97,7 +97,7 @@ fn sums_are_in_the_stated_order() {
 }
 
 #[test]
-fn a_batch_is_its_samples_one_by_one() {
+fn batch_equals_its_single_samples() {
     for case in cases().filter(|case| case.inputs > 0) {
         let (mut ahead, mut back, mut linear) = (Vec::new(), Vec::new(), Vec::new());
         let mut sums = vec![0.0; case.layer.len()];
@@ -116,7 +116,7 @@ fn a_batch_is_its_samples_one_by_one() {
 }
 
 #[test]
-fn descent_is_gradient_then_update() {
+fn descent_equals_gradient_then_update() {
     let mut random = Random(5);
     for case in cases() {
         let gradient = case.gradient();
@@ -137,7 +137,7 @@ fn descent_is_gradient_then_update() {
 }
 
 #[test]
-fn momentum_is_the_recursion() {
+fn momentum_equals_its_recursion() {
     let mut random = Random(8);
     let case = Case::new(&mut random, 6, 9, 5);
     let gradient = wide(&case.gradient());
@@ -158,7 +158,7 @@ fn momentum_is_the_recursion() {
 
 /// Rounding of a chain of `count` products is at most `count + 1` units of the sum of their magnitudes.
 #[test]
-fn close_to_the_sums_in_f64() {
+fn sums_are_close_to_f64() {
     for case in cases().filter(|case| case.inputs > 0) {
         let (x, w, delta) = (wide(&case.x), wide(&case.layer), wide(&case.delta));
         let (inputs, outputs) = (case.inputs, case.outputs);
@@ -190,17 +190,17 @@ fn assert_sum(got: f32, terms: impl Iterator<Item = f64>) {
 }
 
 #[test]
-fn relu_is_zero_for_all_that_is_not_positive() {
+fn relu_zeroes_values_that_are_not_positive() {
     let mut values = [-1.0, -0.0, 0.0, 2.0, f32::NEG_INFINITY, f32::INFINITY];
     relu(&mut values);
     assert_eq!(values.map(f32::to_bits), [0.0, 0.0, 0.0, 2.0, 0.0, f32::INFINITY].map(f32::to_bits));
     let mut lost = [f32::NAN];
     relu(&mut lost);
-    assert!(lost[0].is_nan(), "a run that has diverged must be found out");
+    assert!(lost[0].is_nan(), "divergence must be detected");
 }
 
 #[test]
-fn softmax_is_that_of_f64() {
+fn softmax_equals_f64() {
     let mut random = Random(3);
     for _ in 0..200 {
         let (n, count) = (1 + random.below(9), 1 + random.below(30));
@@ -242,20 +242,20 @@ fn softmax_of_extremes_is_finite() {
 }
 
 #[test]
-fn what_is_not_finite_is_reported() {
+fn non_finite_logits_are_reported() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for place in 0..4 {
             let mut logits = [0.5; 4];
             logits[place] = bad;
-            // One logit of minus infinity beside others has a softmax: zero.
+            // One logit of minus infinity among others has a softmax of zero.
             let defined = bad == f32::NEG_INFINITY;
             assert_eq!(softmax_errors(&mut logits.clone(), &[0, 1], 1.0), defined, "{bad} at {place}");
             assert_eq!(softmax_errors(&mut logits, &[0], 1.0), defined, "{bad} at {place}");
         }
     }
     assert!(!softmax_errors(&mut [f32::NEG_INFINITY; 2], &[0], 1.0));
-    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "a class that is not there");
-    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "logits without a class");
+    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "class out of range");
+    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "surplus logits");
     assert!(cross_entropy(&[1.0, 2.0], 2).is_nan());
     assert!(cross_entropy(&[1.0, f32::NAN], 0).is_nan());
     assert!(cross_entropy(&[1.0, f32::INFINITY], 1).is_nan());

@@ -1,4 +1,4 @@
-//! A network with two hidden layers: its gradient against finite differences, and that it learns.
+//! Network with two hidden layers: its gradient equals finite differences, and training lowers the loss.
 
 use crate::common::Random;
 use crate::common::dense::{self as naive, values, wide};
@@ -8,7 +8,7 @@ use fedspan_client::kernel::dense::{
 
 const SIZES: [usize; 4] = [6, 9, 7, 4];
 const N: usize = 5;
-/// Of a gradient, where its largest elements are about 0.1: rounding, or what micromath's exponential is off by.
+/// Tolerance of a gradient whose largest elements are about 0.1: rounding, or the error of micromath's exponential.
 const ERROR: f64 = if cfg!(feature = "micromath") { 1e-3 } else { 1e-6 };
 
 struct Network {
@@ -29,7 +29,7 @@ impl Network {
         Self { layers, velocities, activations, deltas }
     }
 
-    /// Activations, then errors in their place, for all layers.
+    /// Computes activations, then errors in their place, for all layers.
     fn propagate(&mut self, x: &[f32], classes: &[u8]) -> bool {
         let Self { layers: [l0, l1, l2], activations: [a0, a1, a2], deltas: [d0, d1], .. } = self;
         forward(x, l0, SIZES[1], a0);
@@ -43,7 +43,7 @@ impl Network {
         finite
     }
 
-    /// What went into each layer, and the errors that came out of it.
+    /// Returns the inputs of each layer, and the errors of its outputs.
     fn pairs<'a>(&'a self, x: &'a [f32]) -> [(&'a [f32], &'a [f32]); 3] {
         let Self { activations: [a0, a1, a2], deltas: [d0, d1], .. } = self;
         [(x, d0), (a0, d1), (a1, a2)]
@@ -55,7 +55,7 @@ fn data(random: &mut Random) -> (Vec<f32>, [u8; N]) {
 }
 
 #[test]
-fn gradients_are_finite_differences_of_the_loss() {
+fn gradients_equal_finite_differences() {
     const STEP: f64 = 1e-5;
     for seed in 0..5 {
         let mut random = Random(seed);
@@ -86,7 +86,7 @@ fn gradients_are_finite_differences_of_the_loss() {
 }
 
 #[test]
-fn descent_with_momentum_learns_the_batch() {
+fn descent_with_momentum_fits_the_batch() {
     let mut random = Random(1);
     let (x, classes) = data(&mut random);
     let mut network = Network::new(&mut random);

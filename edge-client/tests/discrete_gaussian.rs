@@ -1,4 +1,4 @@
-//! Samples of the discrete Gaussian against its exact law, and the same tests against samplers that are wrong.
+//! Samples of the discrete Gaussian against its exact distribution, and the same tests against faulty samplers.
 #![cfg(feature = "privacy")]
 
 use crate::law;
@@ -7,7 +7,7 @@ use crate::sampler::{Fault, Reference, box_muller_f32, box_muller_f64, words};
 use fedspan_client::privacy::discrete_gaussian::sample;
 use fedspan_client::privacy::{Seed, Variance, noise};
 
-/// From the least sigma, 1/4, to the largest; of scales that are powers of two, and one above.
+/// Variances from the least sigma, 1/4, to the largest; with scales that are powers of two, and one above.
 const VARIANCES: [(u64, u64); 14] = [
     (1, 16),
     (1, 4),
@@ -29,7 +29,7 @@ fn variance((numerator, denominator): (u64, u64)) -> Variance {
     Variance::new(numerator, denominator).unwrap()
 }
 
-/// What `draw` draws, counted.
+/// Counts the results of `draw`.
 fn tally(variance: &Variance, draws: u64, mut draw: impl FnMut(u64) -> i64) -> Tally {
     let mut tally = Tally::new(variance, draws);
     for index in 0..draws {
@@ -39,7 +39,7 @@ fn tally(variance: &Variance, draws: u64, mut draw: impl FnMut(u64) -> i64) -> T
 }
 
 #[test]
-fn samples_have_the_law_at_every_scale() {
+fn samples_follow_the_distribution_at_every_scale() {
     for (index, ratio) in VARIANCES.into_iter().enumerate() {
         let variance = variance(ratio);
         let mut words = words(100 + index as u64);
@@ -53,9 +53,9 @@ fn samples_have_the_law_at_every_scale() {
 
 /// The bound of the module's documentation.
 #[test]
-fn a_sample_takes_five_words_on_average_at_most() {
+fn sample_takes_five_words_on_average_at_most() {
     const DRAWS: u32 = 100_000;
-    // Scales just above a power of two throw away the most uniform integers.
+    // Scales just above a power of two reject the most uniform integers.
     let worst = (0..28).map(|bit| (1u64 << (2 * bit), 1));
     for ratio in VARIANCES.into_iter().chain(worst) {
         let variance = variance(ratio);
@@ -72,10 +72,10 @@ fn a_sample_takes_five_words_on_average_at_most() {
     }
 }
 
-/// What is wrong is found, by the same tests with as many samples or fewer; what is right is not. (A scale that is off
-/// by one takes 4 million samples at 32, and is not to be found at 2^20: there the unit tests look at the digits.)
+/// The tests detect faulty samplers, with as many samples or fewer, and accept correct ones. (A scale that is off
+/// by one needs 4 million samples at 32, and cannot be detected at 2^20: the unit tests check the digits there.)
 #[test]
-fn samplers_that_are_wrong_are_caught() {
+fn faulty_samplers_are_detected() {
     let reference = |fault, ratio, draws| {
         let variance = variance(ratio);
         let mut reference = Reference::new(fault, ratio, 11);
@@ -84,7 +84,7 @@ fn samplers_that_are_wrong_are_caught() {
     for ratio in [(1, 16), (1, 1), (289, 4), (1 << 40, 1)] {
         assert_eq!(reference(Fault::None, ratio, 1_000_000), None, "{ratio:?}");
     }
-    // Each at a variance where it matters.
+    // Each fault at a variance where it has an effect.
     for (fault, ratio, draws) in [
         (Fault::TrialOneMore, (289, 4), 300_000),
         (Fault::TrialOfOneMore, (289, 4), 300_000),
@@ -106,9 +106,9 @@ fn samplers_that_are_wrong_are_caught() {
     }
 }
 
-/// Rounded floats are no discrete Gaussian where the grid is coarse; where it is fine, f32 does not reach every integer.
+/// Rounded floats are not a discrete Gaussian on a coarse grid; on a fine grid f32 does not reach every integer.
 #[test]
-fn rounded_floats_are_caught() {
+fn rounded_floats_are_detected() {
     const DRAWS: u64 = 1_000_000;
     for (ratio, single) in
         [((1, 16), false), ((1, 1), false), ((4, 1), false), ((1, 1), true), ((1 << 48, 1), true)]
@@ -125,9 +125,9 @@ fn rounded_floats_are_caught() {
     }
 }
 
-/// Every integer within three sigma is drawn, so whatever is released could have come of either of two neighbours.
+/// Every integer within three sigma is drawn, so a release could come from either of two neighbours.
 #[test]
-fn no_integer_is_left_out() {
+fn every_integer_is_drawn() {
     for ratio in [(4, 1), (289, 4), (10_000, 1)] {
         let variance = variance(ratio);
         let most = (3.0 * (ratio.0 as f64 / ratio.1 as f64).sqrt()) as i64;
@@ -143,9 +143,9 @@ fn no_integer_is_left_out() {
     }
 }
 
-/// The statistics themselves, against known values.
+/// The test statistics, against known values.
 #[test]
-fn the_law_and_chi_square_are_what_they_should_be() {
+fn reference_statistics_match_known_values() {
     // 95th and 99.9th percentiles of chi-square with 1, 10 and 100 degrees of freedom.
     for (degrees, statistic, p) in [
         (1.0, 3.841_459, 0.05),
@@ -160,7 +160,7 @@ fn the_law_and_chi_square_are_what_they_should_be() {
     let law = law::Law::new(&variance((1, 1)));
     assert!((law.probability(0, 0) - 0.398_942_279_4).abs() < 1e-8);
     assert!((law.beyond(7) / 2.0 / 9.134_7e-12 - 1.0).abs() < 1e-3);
-    // Where the sum becomes an integral, the two agree.
+    // Where the sum approaches an integral, the two agree.
     let sum = law::Law::new(&variance((4095, 1)));
     let integral = law::Law::new(&variance((4096, 1)));
     for from in [-100i64, 0, 50, 200] {
@@ -169,11 +169,11 @@ fn the_law_and_chi_square_are_what_they_should_be() {
     }
 }
 
-/// 3 x 10^8 samples as devices draw them, each from its own key stream; minutes:
+/// 3 x 10^8 samples as devices draw them, each from its own key stream; takes minutes:
 /// `cargo test --release -p fedspan-client --features privacy --test all -- discrete_gaussian:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
-fn a_hundred_million_samples_have_the_law() {
+fn a_hundred_million_samples_follow_the_distribution() {
     const DRAWS: u64 = 100_000_000;
     let seed = Seed::new(*b"a hundred million samples of it.");
     for ratio in [(1, 16), (289, 4), (1 << 40, 1)] {

@@ -1,4 +1,5 @@
-//! Sources that are stuck, biased, periodic, silent or lying give no seed; good ones do, and are seldom refused.
+//! Entropy sources: stuck, biased, periodic, silent or failing ones give no seed; good ones do, and are rarely
+//! rejected.
 #![cfg(feature = "privacy")]
 
 use std::convert::Infallible;
@@ -11,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 
-/// A source of one sample after the other.
+/// Source of consecutive samples.
 struct Each<F>(F);
 
 impl<F: FnMut() -> u8> EntropySource for Each<F> {
@@ -31,18 +32,18 @@ fn claims() -> impl Iterator<Item = MinEntropy> {
     (1..=8).map(claim)
 }
 
-/// Uniform over 2^bits values: exactly so many bits of min-entropy.
+/// Uniform over 2^bits values: exactly this min-entropy.
 fn uniform(random: &mut ChaCha8Rng, bits: u8) -> u8 {
     (random.next_u32() >> (32 - u32::from(bits))) as u8
 }
 
-/// What tells seeds apart.
+/// Returns numbers that differ between seeds.
 fn fingerprint(seed: &Seed) -> [i64; 8] {
     let variance = Variance::new(1 << 48, 1).unwrap();
     std::array::from_fn(|i| noise(seed, i as u64, &variance))
 }
 
-/// `P(Binomial(n, p) >= k)`.
+/// Returns `P(Binomial(n, p) >= k)`.
 fn binomial_tail(n: u32, p: f64, k: u32) -> f64 {
     let ln = |n: u32| libm::lgamma(f64::from(n) + 1.0);
     (k..=n)
@@ -51,7 +52,7 @@ fn binomial_tail(n: u32, p: f64, k: u32) -> f64 {
 }
 
 #[test]
-fn cutoffs_are_those_of_the_recommendation() {
+fn cutoffs_match_the_recommendation() {
     let alpha = 2f64.powi(-20);
     for claim in claims() {
         let (bits, p) = (f64::from(claim.bits()), 2f64.powi(-i32::from(claim.bits())));
@@ -60,7 +61,7 @@ fn cutoffs_are_those_of_the_recommendation() {
         let (window, cutoff) = (u32::from(WINDOW), u32::from(claim.proportion_cutoff()));
         assert!(binomial_tail(window, p, cutoff) <= alpha, "{bits}");
         assert!(binomial_tail(window, p, cutoff - 1) > alpha, "{bits}");
-        // What the module says of it: 511 samples are left to be equal to the first.
+        // As the module states: 511 samples are left to equal the first.
         assert!(binomial_tail(window - 1, p, cutoff - 1) <= 3.0 * alpha, "{bits}");
     }
     for bits in [0, 9, 255] {
@@ -69,7 +70,7 @@ fn cutoffs_are_those_of_the_recommendation() {
 }
 
 #[test]
-fn a_stuck_source_is_noticed_at_the_cutoff() {
+fn stuck_source_is_detected_at_the_cutoff() {
     for claim in claims() {
         let run = claim.repetition_cutoff();
         for value in [0x00, 0x5A, 0xFF] {
@@ -77,7 +78,7 @@ fn a_stuck_source_is_noticed_at_the_cutoff() {
             let expected = EntropyError::Health { failure, samples: run.into(), claim };
             assert_eq!(draw_seed(&mut Each(|| value), claim).unwrap_err(), expected);
         }
-        // Stuck in the end only, after 990 good samples.
+        // Stuck only at the end, after 990 good samples.
         let (mut random, mut at) = (ChaCha8Rng::seed_from_u64(1), 0);
         let mut source = Each(|| {
             at += 1;
@@ -93,11 +94,11 @@ fn a_stuck_source_is_noticed_at_the_cutoff() {
 }
 
 #[test]
-fn a_run_below_the_cutoff_is_none() {
+fn run_below_the_cutoff_is_accepted() {
     for claim in claims() {
         let mut tests = HealthTests::new(claim);
         let run = claim.repetition_cutoff() - 1;
-        // A new value for each run, so that no other test has a say.
+        // A new value for each run, so that no other test fails.
         for value in 0..20 {
             (0..run).for_each(|_| tests.test(value).unwrap());
         }
@@ -116,7 +117,7 @@ fn proportions_are_counted_from_the_first_sample_of_a_window() {
             last = (last + 1 + random.next_u32() % 200) % 255;
             1 + last as u8
         };
-        // Two zeros of three, as long as there are fewer than the cutoff.
+        // Two zeros of three, while there are fewer than the cutoff.
         let mut zeros = 0;
         for place in 0..WINDOW {
             let zero = place % 3 < 2 && zeros < cutoff - 1;
@@ -124,11 +125,11 @@ fn proportions_are_counted_from_the_first_sample_of_a_window() {
             tests.test(if zero { 0 } else { other() }).unwrap();
         }
         assert_eq!(zeros, cutoff - 1);
-        // In a window that begins with another sample they are not counted.
+        // Not counted in a window that begins with another sample.
         for place in 0..WINDOW {
             tests.test(if place % 3 > 0 { 0 } else { other() }).unwrap();
         }
-        // In the next one they are, up to the cutoff.
+        // Counted in the next window, up to the cutoff.
         let (mut count, mut of) = (0, 0);
         let failure = loop {
             let zero = of % 3 < 2;
@@ -142,10 +143,10 @@ fn proportions_are_counted_from_the_first_sample_of_a_window() {
     }
 }
 
-/// A source with a quarter of the entropy that is claimed, because one value is so frequent; one with half of it is
-/// printed only.
+/// A source with a quarter of the claimed entropy, because one value is too frequent; for one with half of it the
+/// result is only printed.
 #[test]
-fn a_biased_source_is_refused() {
+fn biased_source_is_rejected() {
     const RUNS: u32 = 1000;
     for claim in claims() {
         for (share, least) in [(4.0, 900), (2.0, 0)] {
@@ -166,7 +167,7 @@ fn a_biased_source_is_refused() {
 }
 
 #[test]
-fn a_source_that_repeats_itself_is_refused_whatever_its_period() {
+fn periodic_source_is_rejected_for_any_period() {
     for bits in [1, 4, 8] {
         for period in 1..=SAMPLES - 32 {
             let mut random = ChaCha8Rng::seed_from_u64(period as u64);
@@ -184,7 +185,7 @@ fn a_source_that_repeats_itself_is_refused_whatever_its_period() {
                 } => {
                     assert_eq!((found as usize, samples as usize), (period, period + 32));
                 }
-                // A short period is noticed by the others as well.
+                // The other tests detect a short period too.
                 EntropyError::Health { samples, .. } => assert!(samples as usize <= period + 32, "{period}"),
                 other => panic!("{other:?}"),
             }
@@ -192,9 +193,9 @@ fn a_source_that_repeats_itself_is_refused_whatever_its_period() {
     }
 }
 
-/// The rate of false alarms, for sources that give exactly what is claimed, against its bound.
+/// The rate of false alarms of sources that have exactly the claimed entropy, against its bound.
 #[test]
-fn good_sources_are_seldom_refused() {
+fn good_sources_are_rarely_rejected() {
     const RUNS: u32 = 10_000;
     let alpha = 2f64.powi(-20);
     let bound = f64::from(RUNS) * (SAMPLES as f64 * alpha + 2.0 * 3.0 * alpha + 2f64.powi(-22));
@@ -209,9 +210,9 @@ fn good_sources_are_seldom_refused() {
     }
 }
 
-/// A seed is the hash of all that was tested, and other samples make another one.
+/// A seed is the hash of all tested samples, and other samples make another seed.
 #[test]
-fn a_seed_is_made_of_all_samples() {
+fn seed_depends_on_all_samples() {
     let mut random = ChaCha8Rng::seed_from_u64(4);
     let samples: Vec<u8> = (0..SAMPLES).map(|_| random.next_u32() as u8).collect();
     let seed_of = |samples: &[u8]| {
@@ -239,7 +240,7 @@ impl std::fmt::Display for ClockError {
     }
 }
 
-/// Fails its read number `fails`, if there is one, and writes only the first `writes` bytes of each.
+/// Fails its read number `fails`, if any, and writes only the first `writes` bytes of each.
 struct Faulty {
     random: ChaCha8Rng,
     reads: u32,
@@ -263,21 +264,21 @@ impl EntropySource for Faulty {
 }
 
 #[test]
-fn a_source_that_fails_gives_no_seed_and_can_try_again() {
+fn failed_source_gives_no_seed_and_may_retry() {
     for fails in 0..16 {
         let random = ChaCha8Rng::seed_from_u64(8);
         let mut source = Faulty { random, reads: 0, fails: Some(fails), writes: usize::MAX };
         let error = draw_seed(&mut source, claim(8)).unwrap_err();
         assert_eq!(error, EntropyError::Source { error: ClockError(3), samples: 64 * fails });
         assert_eq!(source.reads, fails + 1, "it is not read again in the same draw");
-        // Everything from the start.
+        // The tests start again.
         draw_seed(&mut source, claim(8)).unwrap();
         assert_eq!(source.reads, fails + 1 + 16);
     }
 }
 
 #[test]
-fn samples_that_were_not_written_are_noticed() {
+fn unwritten_samples_are_detected() {
     for writes in [0, 1, 32, 60] {
         let mut source = Faulty { random: ChaCha8Rng::seed_from_u64(9), reads: 0, fails: None, writes };
         let error = draw_seed(&mut source, claim(8)).unwrap_err();
@@ -291,16 +292,16 @@ fn samples_that_were_not_written_are_noticed() {
 #[test]
 fn errors_carry_numbers() {
     let error: EntropyError<ClockError> = EntropyError::Source { error: ClockError(3), samples: 128 };
-    assert_eq!(error.to_string(), "entropy source, after 128 samples: clock error 3");
+    assert_eq!(error.to_string(), "entropy source failed after 128 samples: clock error 3");
     let error = draw_seed(&mut Each(|| 9), claim(4)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "entropy source, after 6 samples: 6 equal samples in a row, with 4 bits a byte claimed \
+        "entropy source failed after 6 samples: 6 equal samples in a row; claimed are 4 bits a byte \
          (cutoffs 6 in a row, 62 in a window)"
     );
     assert_eq!(
         MinEntropy::new(9).unwrap_err().to_string(),
-        "9 bits of min-entropy a byte: it has to be 1 to 8"
+        "claimed min-entropy is 9 bits a byte; allowed: 1 to 8"
     );
     assert_eq!(Variance::new(1, 17).unwrap_err().to_string(), "variance 1/17 is below 1/16");
 }

@@ -1,12 +1,12 @@
-//! The head where features are at the ends of f32, wide, few, repeated, constant, or under a ridge: right within the bound of
-//! `common/linear.rs`, or the rank says that directions were cut.
+//! Heads for features at the limits of f32, wide, few, repeated, constant, or under a ridge: the prediction is
+//! within the bound of `common/linear.rs`, or the rank shows that directions were cut.
 
 use crate::common::head::*;
 use crate::common::linear::Problem;
 use crate::common::*;
 use fedspan_protocol::message::HeadSolve;
 
-/// What the device has: features and targets in f32.
+/// Rounds features and targets to f32, as the device has them.
 fn narrow(mut problem: Problem) -> Problem {
     problem.x.apply(|x| *x = f64::from(*x as f32));
     problem.y.apply(|y| *y = f64::from(*y as f32));
@@ -23,7 +23,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Holds both ways of fitting against the bound.
+    /// Checks both methods of fitting against the bound.
     fn check(&mut self, problem: &Problem, at: &str) {
         let bounds = [true, false].map(|normal| problem.bound(normal));
         for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
@@ -58,7 +58,7 @@ impl Tally {
     }
 }
 
-/// Each column in units of its own.
+/// Measures each column in its own unit.
 fn in_units(problem: &mut Problem, unit: impl FnMut(usize) -> f64) {
     let units: Vec<f64> = (0..problem.k).map(unit).collect();
     for (mut column, unit) in problem.x.column_iter_mut().zip(units) {
@@ -67,7 +67,7 @@ fn in_units(problem: &mut Problem, unit: impl FnMut(usize) -> f64) {
 }
 
 #[test]
-fn units_reach_from_one_end_to_the_other_of_what_devices_take() {
+fn columns_of_any_unit_are_fitted() {
     for (low, high) in [(-17.0, -10.0), (-10.0, 8.0), (5.0, 8.0), (-16.0, 8.0)] {
         let (mut random, mut tally) = (Random(61), Tally::default());
         for case in 0..400 {
@@ -83,7 +83,7 @@ fn units_reach_from_one_end_to_the_other_of_what_devices_take() {
 }
 
 #[test]
-fn targets_have_any_unit() {
+fn targets_of_any_unit_are_fitted() {
     let (mut random, mut tally) = (Random(62), Tally::default());
     for case in 0..600 {
         let k = 1 + case % 10;
@@ -96,7 +96,7 @@ fn targets_have_any_unit() {
 }
 
 #[test]
-fn widths_are_large_and_samples_hardly_enough() {
+fn wide_representations_with_few_samples_are_fitted() {
     let (mut random, mut tally) = (Random(63), Tally::default());
     for case in 0..240 {
         let k = [1, 2, 7, 8, 9, 16, 31, 64, 96, 128][case % 10];
@@ -111,9 +111,9 @@ fn widths_are_large_and_samples_hardly_enough() {
     tally.end("wide");
 }
 
-/// One column far away, beside a constant of any value and sign.
+/// One column is far away, next to a constant of any value and sign.
 #[test]
-fn one_column_is_far_away() {
+fn distant_column_is_fitted() {
     let (mut random, mut tally) = (Random(64), Tally::default());
     for case in 0..800 {
         let k = 2 + case % 14;
@@ -130,9 +130,9 @@ fn one_column_is_far_away() {
     tally.end("far");
 }
 
-/// Several constants of any values are one: the others are cut, and no prediction changes.
+/// Several constants of any values act as one: the others are cut, and no prediction changes.
 #[test]
-fn several_constants_are_one() {
+fn several_constants_act_as_one() {
     let (mut random, mut worst) = (Random(65), Worst::default());
     for case in 0..400 {
         let k = 2 + case % 6;
@@ -156,9 +156,9 @@ fn several_constants_are_one() {
     }
 }
 
-/// One sample, or none that says anything: the answer to it is right, or the rank is 0.
+/// One sample, or none that is informative: its prediction is right, or the rank is 0.
 #[test]
-fn one_sample_is_answered() {
+fn single_sample_is_predicted() {
     let mut random = Random(66);
     for case in 0..400 {
         let k = 1 + case % 9;
@@ -177,9 +177,9 @@ fn one_sample_is_answered() {
     }
 }
 
-/// Values below f32's normal numbers, and below what is taken for zero, beside ordinary ones.
+/// Values below f32's normal numbers, and below the zero threshold, next to ordinary ones.
 #[test]
-fn what_is_next_to_nothing_is_cut_and_counted() {
+fn negligible_values_are_cut_and_counted() {
     let mut random = Random(67);
     for case in 0..200 {
         let k = 2 + case % 6;
@@ -200,10 +200,10 @@ fn what_is_next_to_nothing_is_cut_and_counted() {
     }
 }
 
-/// A ridge of any size, beside offsets, repeated columns and few samples. The bound is that of the columns with their rows of
-/// the ridge.
+/// A ridge of any size, with offsets, repeated columns and few samples. The bound is that of the columns extended
+/// by the rows of the ridge.
 #[test]
-fn ridges_are_those_of_the_features_as_they_come() {
+fn ridge_applies_to_the_original_features() {
     let (mut random, mut worst, mut silent, mut cut) = (Random(68), Worst::default(), Vec::new(), 0);
     for case in 0..900 {
         let k = 2 + case % 8;
@@ -245,7 +245,7 @@ fn ridges_are_those_of_the_features_as_they_come() {
     assert!(silent.is_empty());
 }
 
-/// Predictions under a ridge in f64, and what f32 may miss them by.
+/// Returns predictions under a ridge in f64, and the error bound of f32.
 fn ridge_bound(problem: &Problem, root: f64) -> (f64, M) {
     let (m, k) = (problem.m(), problem.k);
     let e = rounding(m + k, k);

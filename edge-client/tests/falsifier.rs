@@ -1,32 +1,32 @@
-//! A search for what would refute the claim, after Google's StochasticTester: data sets of low discrepancy, two
-//! neighbours each, histograms of what leaves from both. No bucket, and none of the tails, may hold more than `e^epsilon`
-//! times what it holds for the neighbour, plus delta. The claim is that of the settings; the attacker knows no more of
-//! the mechanism than where to look.
+//! Search for a violation of the privacy claim, after Google's StochasticTester: low-discrepancy data sets, two
+//! neighbours each, and histograms of both uploads. No bucket, and no tail, may hold more than `e^epsilon` times
+//! its count for the neighbour, plus delta. The claim is that of the settings; the attacker knows where to look,
+//! and nothing else of the mechanism.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::attack::{Device, Pair, claimed_delta, records};
 use crate::common::private::settings;
 use crate::common::{Random, flat};
 
-/// z = 2.
+/// Squared multiplier of z = 2.
 const SQUARE: u64 = 4 << 16;
 
-/// Where the claim is tried.
+/// Epsilon at which the claim is tested.
 const EPSILONS: [f64; 3] = [0.5, 1.0, 2.0];
 
-/// What a count may be off by, in standard errors: of 360 000 events in a full search a tenth of one is off by as much.
+/// Allowed error of a count, in standard errors: of 360 000 events in a full search a tenth of one exceeds it.
 const MARGIN: f64 = 5.0;
 
-/// Two fifths of a standard deviation each, the outermost without an end.
+/// Buckets of two fifths of a standard deviation each; the outermost are unbounded.
 const BUCKETS: usize = 20;
 
 /// Features, columns.
 const SHAPE: (usize, usize) = (3, 2);
 
-/// Coordinates of a point, as many as the largest data set has: two neighbours' records and three others.
+/// Dimension of a point, for the largest data set: two neighbours' records and three others.
 const PRIMES: [u64; 15] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47];
 
-/// The radical inverse (Halton 1960): the digits of `index` behind the point, in reverse.
+/// Radical inverse (Halton 1960): the digits of `index` after the point, in reverse.
 fn halton(mut index: u64, base: u64) -> f64 {
     let (mut value, mut place) = (0.0, 1.0);
     while index > 0 {
@@ -37,7 +37,7 @@ fn halton(mut index: u64, base: u64) -> f64 {
     value
 }
 
-/// The neighbours of one data set: entries within a half or within one and a half, so that some records are clipped.
+/// Creates the neighbours of one data set: entries within 0.5 or within 1.5, so that some records are clipped.
 fn neighbours(number: u64, square: u64) -> Pair {
     let (d, k) = SHAPE;
     let reach = if number.is_multiple_of(3) { 1.0 } else { 3.0 };
@@ -55,7 +55,7 @@ fn neighbours(number: u64, square: u64) -> Pair {
 
 type Histogram = [u64; BUCKETS];
 
-/// Counts of a release's first number, and of the ratio of likelihoods; both centred between the neighbours and in
+/// Counts a release's first number, and the ratio of likelihoods; both centred between the neighbours and in
 /// standard deviations of the noise.
 fn histograms(pair: &Pair, first: bool, samples: u64, seeds: u64) -> [Histogram; 2] {
     let centre = (pair.one.sums()[0] + pair.other.sums()[0]) as f64 / 2.0;
@@ -72,7 +72,8 @@ fn histograms(pair: &Pair, first: bool, samples: u64, seeds: u64) -> [Histogram;
     all
 }
 
-/// By how many standard errors the worst event exceeds the claim: buckets, and all from a bucket on, either way.
+/// Returns the largest excess over the claim, in standard errors: of buckets, and of all buckets from one on, in
+/// both directions.
 fn worst(p: &Histogram, q: &Histogram, samples: u64) -> f64 {
     let mut worst = f64::NEG_INFINITY;
     let n = samples as f64;
@@ -80,7 +81,7 @@ fn worst(p: &Histogram, q: &Histogram, samples: u64) -> f64 {
         for epsilon in EPSILONS {
             let delta = claimed_delta((65_536.0 / SQUARE as f64).sqrt(), epsilon);
             let (p, q) = (p as f64 / n, q as f64 / n);
-            // One more of each, since a count of none is off by something as well.
+            // One more of each, since a count of zero has an error too.
             let error = ((p + 1.0 / n + (2.0 * epsilon).exp() * (q + 1.0 / n)) / n).sqrt();
             worst = worst.max((p - epsilon.exp() * q - delta) / error);
         }
@@ -95,7 +96,8 @@ fn worst(p: &Histogram, q: &Histogram, samples: u64) -> f64 {
     worst
 }
 
-/// How many of the data sets refute the claim, for devices with this squared multiplier, and the most standard errors.
+/// Returns the number of data sets that refute the claim, for devices with this squared multiplier, and the largest
+/// excess.
 fn refuted(square: u64, sets: u64, samples: u64) -> (u64, f64) {
     let (mut refuted, mut most) = (0, 0.0f64);
     let mut moved = 0.0f64;
@@ -123,20 +125,20 @@ fn search(sets: u64, samples: u64) {
 }
 
 #[test]
-fn no_data_set_refutes_the_claim_and_many_refute_half_the_noise() {
+fn data_sets_refute_half_the_noise_but_not_the_claim() {
     search(40, 4_000);
 }
 
 /// `cargo test --release -p fedspan-client --all-features --test all -- falsifier:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
-fn so_of_five_hundred_data_sets() {
+fn five_hundred_data_sets_do_not_refute_the_claim() {
     search(500, 20_000);
 }
 
-/// Points fill the unit interval evenly: of the first `base^n` there is one in each part of that length.
+/// Halton points fill the unit interval evenly: of the first `base^n` there is one in each part of that length.
 #[test]
-fn halton_points_are_spread_evenly() {
+fn halton_points_are_evenly_spread() {
     for base in PRIMES {
         let parts = base * base;
         let mut seen: Vec<u64> =

@@ -1,5 +1,5 @@
-//! FedRep with noise and one record replaced by any other, the head fitted again: the integers of two gradients differ by
-//! no more than twice the radius, and their outputs lie on the same grid.
+//! FedRep with noise, with one record replaced by any other and the head fitted again: the integers of the two
+//! gradients differ by at most twice the radius, and both outputs are on the same grid.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;
@@ -11,21 +11,21 @@ fn exact() -> Wire {
     fed_rep(EXACT, Upload::Gradient, 0.25)
 }
 
-/// A record: features and a target.
+/// Record: features and a target.
 type Record = (Vec<f32>, f32);
 
-/// Samples of which the first is this record.
+/// Returns samples whose first is this record.
 fn with(record: &Record, others: &Sliced) -> Sliced {
     let Labels::Values(y) = &others.labels else { panic!() };
     let x = [record.0.clone(), others.x.clone()].concat();
     Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
 }
 
-fn some(random: &mut Random, m: usize, d: usize) -> Sliced {
+fn random_samples(random: &mut Random, m: usize, d: usize) -> Sliced {
     Sliced::regression(random.normals(m * d), random.normals(m), d, 1)
 }
 
-/// How far the gradients of two sets of samples are apart, as a share of the sensitivity.
+/// Returns the distance of the gradients of two sets of samples, relative to the sensitivity.
 fn share(a: &Sliced, b: &Sliced, task: Wire, basis: &[f32], clip: Clip, streamed: bool) -> f64 {
     let of = |samples: &Sliced| round(samples, clip, task, basis, streamed).unwrap();
     let (a, b) = (of(a), of(b));
@@ -36,7 +36,7 @@ fn share(a: &Sliced, b: &Sliced, task: Wire, basis: &[f32], clip: Clip, streamed
     (square as f64).sqrt() / bound as f64
 }
 
-/// Any record: of all sizes, not finite, or bits at random.
+/// Returns a record of any kind: of all sizes, not finite, or with random bits.
 fn record(random: &mut Random, d: usize) -> Record {
     let (mut x, mut y) = (random.normals(d), random.normal() as f32);
     let size = 10f32.powi(random.below(24) as i32 - 12);
@@ -55,7 +55,7 @@ fn record(random: &mut Random, d: usize) -> Record {
 }
 
 #[test]
-fn no_record_moves_a_gradient_by_more_than_twice_the_radius() {
+fn record_changes_a_gradient_by_twice_the_radius_at_most() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..60_000 {
@@ -63,7 +63,7 @@ fn no_record_moves_a_gradient_by_more_than_twice_the_radius() {
         let d = k + random.below([1, 3, 30][case % 3]);
         let m = [0, 1, k, 3 * k][case / 2 % 4];
         let b = flat(&random.orthonormal(d, k));
-        let others = some(&mut random, m, d);
+        let others = random_samples(&mut random, m, d);
         let (u, v) = (record(&mut random, d), record(&mut random, d));
         let clip = Clip::new(10f32.powf(4.0 * random.unit() as f32 - 3.0)).unwrap();
         let head = match case % 5 {
@@ -75,19 +75,19 @@ fn no_record_moves_a_gradient_by_more_than_twice_the_radius() {
         let found = share(&with(&u, &others), &with(&v, &others), task, &b, clip, case % 2 == 0);
         worst.saw(["one record", "two", "k + 1", "3 k + 1"][case / 2 % 4], found);
     }
-    // Pairs drawn at random come close to it.
+    // Random pairs come close to the bound.
     assert!(worst.get("3 k + 1") > 0.9);
 }
 
-/// A record that is mirrored at the span of the representation: what the head sees of it is the same, and the residual
-/// pulls the other way.
+/// A record mirrored at the span of the representation: its projection is the same, and its residual has the
+/// opposite effect.
 #[test]
-fn twice_the_radius_is_attained() {
+fn mirrored_record_attains_twice_the_radius() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for (d, k, m) in [(2, 1, 1), (3, 2, 4), (12, 3, 8), (40, 8, 30)] {
         let b = random.orthonormal(d, k);
-        let others = some(&mut random, m, d);
+        let others = random_samples(&mut random, m, d);
         let x = random.gaussian(d, 1) * 30.0;
         let inside = &b * b.transpose() * &x;
         let outside = (&x - &inside) * 30.0;
@@ -102,9 +102,10 @@ fn twice_the_radius_is_attained() {
     }
 }
 
-/// From many starts, whatever moves a pair of records, the others, or the representation further apart is kept.
+/// Hill climbing from many starts: keeps any change of the pair, the others or the representation that increases
+/// the distance.
 #[test]
-fn climbing_finds_nothing_above_it() {
+fn hill_climbing_does_not_exceed_the_bound() {
     let mut random = Random(3);
     let mut worst = Worst::default();
     for start in 0..24 {
@@ -112,7 +113,7 @@ fn climbing_finds_nothing_above_it() {
         let d = k + 1 + start % 2;
         let clip = Clip::new([0.3, 3.0][start % 2]).unwrap();
         let mut b = random.orthonormal(d, k);
-        let mut others = some(&mut random, m, d);
+        let mut others = random_samples(&mut random, m, d);
         let mut pair = [0; 2].map(|_| (random.normals(d), random.normal() as f32));
         let mut best = 0.0;
         for step in 0..1500 {
@@ -139,20 +140,20 @@ fn climbing_finds_nothing_above_it() {
     }
 }
 
-/// What is sent is an integer times the unit of the grid, always: the low bits of floats, by which sums of floats tell
-/// records apart, say nothing.
+/// Every output is an integer times the unit of the grid, so the low bits of floats, which distinguish records in
+/// sums of floats, reveal nothing.
 #[test]
-fn outputs_of_neighbours_lie_on_the_same_grid() {
+fn neighbours_outputs_are_on_the_same_grid() {
     let mut random = Random(4);
     for _ in 0..20_000 {
         let (d, k) = (2 + random.below(2), 1 + random.below(2));
         let b = flat(&random.orthonormal(d, k));
         let clip = Clip::new(10f32.powi(random.below(20) as i32 - 10)).unwrap();
         let count = random.below(4);
-        let others = some(&mut random, count, d);
+        let others = random_samples(&mut random, count, d);
         for _ in 0..2 {
             let samples = with(&record(&mut random, d), &others);
-            // That all that is sent is an integer is asserted where its noise is taken away.
+            // That every output is an integer is asserted where the noise is subtracted.
             let found = round(&samples, clip, exact(), &b, random.below(2) == 0).unwrap();
             assert!(square(&found.integers) <= i128::from(clip.units()).pow(2));
         }

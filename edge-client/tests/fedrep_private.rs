@@ -1,14 +1,15 @@
-//! FedRep with noise: exactly the integers of the clipped gradient, plus the noise of their coordinates; what a radius
-//! is; what a device takes part in, reports and counts; bits that do not depend on how samples come or chunks leave.
+//! FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of their
+//! coordinates. Also: radii, supported rounds, reports and counts, and bits that do not depend on batches or
+//! chunks.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;
 use crate::common::private::*;
 use crate::common::*;
 use fedspan_client::memory::StreamingWorkspace;
-use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, SettingsError};
+use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, PrivacySettingsError};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Mechanism, NotReady, Open, Task};
+use fedspan_client::{Linear, Mechanism, NoPrivacy, NotReady, Task};
 use fedspan_protocol::message::{CHOOSES_RIDGE, DeclineReason, HeadSolve, RoundId, Task as Wire, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
@@ -22,14 +23,14 @@ fn clip(radius: f32) -> Clip {
     Clip::new(radius).unwrap()
 }
 
-/// Samples whose gradient is about `size` long.
+/// Returns samples whose gradient has about this length.
 fn regression(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
     let x = random.gaussian(m, d) * size.sqrt();
     let y = random.gaussian(m, c) * size.sqrt();
     Sliced::regression(flat(&x), flat(&y), d, c)
 }
 
-/// What floats can be.
+/// Replaces some values by special floats.
 fn spoil(random: &mut Random, samples: &mut Sliced) {
     let bad =
         [f32::NAN, f32::INFINITY, -3e38, 1e-40, 1e19, -1e12, 1e30, f32::from_bits(random.next() as u32)];
@@ -43,7 +44,7 @@ fn spoil(random: &mut Random, samples: &mut Sliced) {
 }
 
 #[test]
-fn radii_are_fifteen_bits_and_a_power_of_two() {
+fn radius_has_fifteen_bits_and_an_exponent() {
     let mut random = Random(1);
     for case in 0..20_000 {
         let radius = match case {
@@ -66,10 +67,10 @@ fn radii_are_fifteen_bits_and_a_power_of_two() {
     }
 }
 
-/// The integers that wide arithmetic makes of the same sums, whatever the samples are, both ways; never longer than the
-/// radius.
+/// The integers equal those of exact arithmetic on the same sums, for any samples and both ways of reading them,
+/// and are never longer than the radius.
 #[test]
-fn a_round_is_the_clipped_integers_plus_the_noise_of_each_coordinate() {
+fn upload_is_clipped_integers_plus_noise() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     let mut seen = ClipCounts::default();
@@ -98,7 +99,7 @@ fn a_round_is_the_clipped_integers_plus_the_noise_of_each_coordinate() {
             assert_eq!((used.samples + used.skipped) as usize, m);
             let expected = clipped(&mut memory, used.samples, clip);
             let (expected, counted) = match expected {
-                // A head that gradient steps do not reach is not one.
+                // A head that gradient steps do not reach does not exist.
                 Some((integers, shorter)) if counts.withheld == 0 => {
                     let (whole, clipped) = (u32::from(!shorter), u32::from(shorter));
                     (integers, ClipCounts { whole, clipped, withheld: 0 })
@@ -125,12 +126,12 @@ fn a_round_is_the_clipped_integers_plus_the_noise_of_each_coordinate() {
     assert!(seen.whole > 500 && seen.clipped > 500 && seen.withheld > 20, "{seen:?}");
 }
 
-/// A square of the radius is within it, one more is not.
+/// A length equal to the radius is within it, one unit more is not.
 #[test]
-fn the_radius_is_an_edge() {
+fn radius_bound_is_exact() {
     for radius in [1.0, 0.75, 1.999, 2f32.powi(-30), 2f32.powi(30)] {
         let clip = clip(radius);
-        // The head is 1, by the first sample; the second, of residual 1, makes the gradient of both.
+        // The first sample makes the head 1; the second, of residual 1, determines the gradient.
         let of = |units: [f32; 2]| {
             let [p, q] = units.map(|units| 2.0 * units * clip.unit());
             let samples = Sliced::regression(vec![1.0, 0.0, 0.0, 0.0, p, q], vec![1.0, -1.0], 3, 1);
@@ -148,9 +149,9 @@ fn the_radius_is_an_edge() {
     }
 }
 
-/// Without the noise it is the gradient of the exact head, shortened: against f64, from the samples.
+/// Without its noise the upload is the shortened gradient of the exact head, compared with f64.
 #[test]
-fn without_noise_it_is_the_gradient_of_the_best_head() {
+fn upload_without_its_noise_is_the_clipped_gradient() {
     let mut random = Random(3);
     let mut worst = Worst::default();
     for case in 0..300 {
@@ -170,7 +171,7 @@ fn without_noise_it_is_the_gradient_of_the_best_head() {
             let found = round(&samples, clip, exact(), &flat(&b), streamed).unwrap();
             let off =
                 matrix(d, k, &found.integers.iter().map(|&q| q as f32).collect::<Vec<_>>()) - &shortened;
-            // Half a unit for each element, the roundings of f32, and the step by which what was clipped is shorter.
+            // Half a unit for each element, the roundings of f32, and the margin of shortening.
             let bound = 0.5 * ((d * k) as f64).sqrt() + radius * 2e-4;
             worst.saw("share of the bound", off.norm() / bound);
             assert!(off.norm() <= bound, "case {case} {streamed}: {} over {bound}", off.norm());
@@ -178,9 +179,9 @@ fn without_noise_it_is_the_gradient_of_the_best_head() {
     }
 }
 
-/// The mean of many releases is the clipped gradient, and they scatter as the variance says.
+/// The mean of many releases is the clipped gradient, with the stated variance.
 #[test]
-fn noise_has_mean_zero_and_its_variance() {
+fn noise_has_mean_zero_and_the_stated_variance() {
     let mut random = Random(4);
     let (d, k, draws) = (6, 2, 4000u32);
     let samples = regression(&mut random, d, 1, 30, 1.0);
@@ -209,10 +210,10 @@ fn noise_has_mean_zero_and_its_variance() {
     assert!(spread.abs() <= 5.0 * (2.0 / count).sqrt(), "{spread:e}");
 }
 
-/// A retry says the same, in any pieces and in any order of them; so do the same samples in other batches, and other
+/// A retry sends the same bits, in any pieces and order; and so do the same samples in other batches and other
 /// memory.
 #[test]
-fn pieces_batches_and_memory_change_no_bit() {
+fn chunks_batches_and_memory_change_no_bit() {
     let mut random = Random(5);
     for (d, k, c) in [(9, 4, 2), (23, 3, 1), (7, 7, 1), (40, 8, 3)] {
         let samples = regression(&mut random, d, c, 30, 1.0);
@@ -249,9 +250,9 @@ fn pieces_batches_and_memory_change_no_bit() {
     }
 }
 
-/// A representation is a step along what a gradient would have been.
+/// A representation is one step along the noisy gradient.
 #[test]
-fn representations_are_made_from_what_is_noisy() {
+fn representation_is_a_step_along_the_noisy_gradient() {
     let mut random = Random(6);
     let (d, k) = (12, 3);
     let samples = regression(&mut random, d, 1, 20, 1.0);
@@ -267,9 +268,9 @@ fn representations_are_made_from_what_is_noisy() {
     }
 }
 
-/// The seed comes first, once a round, and without one no sample is read.
+/// The seed is drawn first, once a round, and without it no sample is read.
 #[test]
-fn the_seed_is_drawn_before_any_sample_is_read() {
+fn seed_is_drawn_before_any_sample_is_read() {
     let mut random = Random(7);
     let (d, k) = (5, 2);
     let samples = regression(&mut random, d, 1, 8, 1.0);
@@ -283,7 +284,7 @@ fn the_seed_is_drawn_before_any_sample_is_read() {
         let mut device = device(&mut memory, known, clip(1.0));
         receive(&mut device, &round, &[&b]).unwrap();
         assert!(log.borrow().is_empty());
-        // Nothing has been computed: nothing to be sent.
+        // Nothing was computed, so nothing can be sent.
         assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
         let found = device.run(round.id, &mut source);
         assert_eq!(log.borrow()[0], "seed");
@@ -292,7 +293,7 @@ fn the_seed_is_drawn_before_any_sample_is_read() {
             assert_eq!((found, log.borrow().len()), (Err(DeclineReason::Entropy), 1));
             assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
         }
-        // The same where samples are seen once.
+        // The same for streamed samples.
         receive(&mut device, &round, &[&b]).unwrap();
         log.borrow_mut().clear();
         let begun = device.begin();
@@ -301,9 +302,9 @@ fn the_seed_is_drawn_before_any_sample_is_read() {
     }
 }
 
-/// Whatever is in the records, all is said in the same form.
+/// Reports have the same form for any content of records.
 #[test]
-fn reports_of_neighbours_are_the_same() {
+fn neighbours_send_equal_reports() {
     let mut random = Random(8);
     for case in 0..3000 {
         let (k, m) = (1 + case % 4, 1 + random.below(6));
@@ -325,7 +326,7 @@ fn reports_of_neighbours_are_the_same() {
     }
 }
 
-/// A source with samples of their own for the head.
+/// Source with a selection of samples for the head.
 struct Selected {
     samples: Sliced,
     head: usize,
@@ -349,9 +350,9 @@ impl fedspan_client::SampleSource for Selected {
     }
 }
 
-/// Where the head has samples of its own, those are used, and all are reported, also if they make no head.
+/// The head uses its selection, and all samples are reported, even if they determine no head.
 #[test]
-fn heads_from_a_selection() {
+fn head_uses_its_selection_of_samples() {
     let mut random = Random(9);
     let (d, k, m) = (6, 2, 12);
     let samples = regression(&mut random, d, 1, m, 1.0).at_once(1);
@@ -381,9 +382,9 @@ fn heads_from_a_selection() {
     }
 }
 
-/// A round without a head: noise leaves, and the device has no head for this representation.
+/// A round without a head: noise is sent, and the device has no head for this representation.
 #[test]
-fn no_head_is_nobodys_business() {
+fn missing_head_is_not_revealed() {
     let mut random = Random(10);
     let (d, k, m) = (6, 2, 9);
     let good = regression(&mut random, d, 1, m, 1.0);
@@ -404,7 +405,7 @@ fn no_head_is_nobodys_business() {
         let counts = device.mechanism().clipping().unwrap().counts();
         assert_eq!((counts.whole + counts.clipped, counts.withheld), (1, 1));
     }
-    // Gradient steps that lead nowhere.
+    // Gradient steps that diverge.
     let astray = fed_rep(HeadSolve::Gradient { steps: 200, step_size: 1e9 }, GRADIENT, 0.1);
     for streamed in [false, true] {
         let mut memory = Heap::streaming(d, k, 1);
@@ -415,7 +416,7 @@ fn no_head_is_nobodys_business() {
         let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
         assert_eq!(device.mechanism().clipping().unwrap().counts(), withheld);
     }
-    // That there are no samples at all is no secret, nor is a source that fails.
+    // The absence of samples and a failure of the source are public.
     let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     for streamed in [false, true] {
         let found = round(&nothing, clip(1.0), exact(), &b, streamed);
@@ -427,14 +428,14 @@ fn no_head_is_nobodys_business() {
         let mut device = device(&mut memory, known(10), clip(1.0));
         let found = fed_rep_round(&mut device, exact(), &b, &mut source);
         assert_eq!(found.unwrap_err(), DeclineReason::Device);
-        // What is in memory has no place any more.
+        // The memory no longer matches the round.
         assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
     }
 }
 
-/// What is sent is there before the first byte of it leaves: a head that changes after that changes nothing.
+/// The upload is complete before its first byte leaves: a later change of the head has no effect.
 #[test]
-fn a_gradient_is_sent_as_it_was_hidden_or_not_at_all() {
+fn noisy_gradient_is_fixed_before_it_is_sent() {
     let mut random = Random(11);
     let (d, k) = (6, 2);
     let samples = regression(&mut random, d, 1, 9, 1.0);
@@ -446,7 +447,7 @@ fn a_gradient_is_sent_as_it_was_hidden_or_not_at_all() {
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
     device.fit_head(HeadSolve::LeastSquares { ridge: 0.0 }, &mut samples.clone()).unwrap();
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
-    // A round that is declined changes nothing; one that is opened is the next.
+    // A declined round changes nothing; an opened one is the next.
     let (_, sent) = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
     assert!(device.open(&open(2, exact(), Role::Gradient, Encoding::F32, d, k)).is_err());
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
@@ -454,9 +455,9 @@ fn a_gradient_is_sent_as_it_was_hidden_or_not_at_all() {
     assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
 }
 
-/// FedRep is there where gradients are clipped, costs one release, and nothing else is there that was not.
+/// FedRep is supported if gradients are clipped, costs one release, and adds no other task.
 #[test]
-fn what_a_device_that_clips_takes_part_in() {
+fn clipping_adds_fedrep_and_no_other_task() {
     let fit = Wire::FitHead { head: EXACT };
     let encoding = Encoding::F32;
     let rep = || open(1, exact(), Role::Representation, encoding, 4, 2);
@@ -466,7 +467,7 @@ fn what_a_device_that_clips_takes_part_in() {
         let mut device = device(&mut memory, known, clip(1.0));
         let capabilities = device.capabilities();
         let power = room && cfg!(feature = "power");
-        // What is sent is written down before a byte of it leaves.
+        // The cost is stored before a byte is sent.
         let tasks = if room { fit.bit() | exact().bit() } else { fit.bit() };
         assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
         let roles = if room { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
@@ -487,13 +488,13 @@ fn what_a_device_that_clips_takes_part_in() {
             assert_eq!(device.open(&rep()), Err(DeclineReason::Task));
             continue;
         }
-        // Samples that are seen once need memory for that.
+        // Streamed samples need memory for the second matrix.
         device.open(&rep()).unwrap();
         assert_eq!(device.begin(), Err(DeclineReason::Task));
     }
-    let refused = Linear::private(Heap::power(4, 2, 1), Clipped::new(Open, clip(1.0)));
-    assert_eq!(refused.unwrap_err(), SettingsError::Open);
-    // There is a variance for every radius and every multiplier.
+    let refused = Linear::private(Heap::power(4, 2, 1), Clipped::new(NoPrivacy, clip(1.0)));
+    assert_eq!(refused.unwrap_err(), PrivacySettingsError::ClipWithoutNoise);
+    // Every radius and every multiplier have a variance.
     for radius in [1.0, 1.999_99, 2f32.powi(-40), 2f32.powi(39)] {
         for square in [LEAST, 1 << 40] {
             let known = Known::new(settings(square, 100), 1);
@@ -502,10 +503,10 @@ fn what_a_device_that_clips_takes_part_in() {
     }
 }
 
-/// In 16-bit fixed point no gradient is hidden, so none leaves.
+/// 16-bit fixed point adds no noise to gradients, so none leaves.
 #[cfg(feature = "i16")]
 #[test]
-fn fixed_point_declines() {
+fn fixed_point_declines_noisy_gradients() {
     let memory = fedspan_client::memory::FixedWorkspace::<4, 2, 3>::new();
     let mut model = Linear::private(memory, Clipped::new(known(1), clip(1.0))).unwrap();
     assert_eq!(model.capabilities().tasks & exact().bit(), 0);
@@ -514,10 +515,10 @@ fn fixed_point_declines() {
     assert_eq!(model.open(&round), Err(DeclineReason::Task));
 }
 
-/// The bits of a round: the same on every core. Samples are powers of two, so that the gradient is exact: the head is
-/// (2, 1), the residuals are those of the third feature alone.
+/// The bits of a round, the same on every core. Samples are powers of two, so that the gradient is exact: the head
+/// is (2, 1), and the residuals are those of the third feature alone.
 #[test]
-fn golden() {
+fn golden_round_has_the_same_bits() {
     let x = vec![
         1.0, 0.0, 0.5, 0.0, // y = 2
         -1.0, 0.0, 0.5, 0.25, // y = -2

@@ -1,5 +1,5 @@
-//! A FedRep round in 16-bit fixed point: projection and gradient within the stated bound of exact arithmetic on
-//! the same head, whatever the samples are; bits that do not depend on how samples come; what is declined.
+//! FedRep round in 16-bit fixed point: projection and gradient are within the stated bound of exact arithmetic on
+//! the same head, for any samples; bits do not depend on batches; unsupported rounds are declined.
 #![cfg(feature = "i16")]
 
 use crate::common::fixed::{HeapFixed, bounds, gradient_bounds, size};
@@ -15,14 +15,14 @@ use proptest::prelude::*;
 const RIDGE: HeadSolve = HeadSolve::LeastSquares { ridge: 0.1 };
 const STEPS: HeadSolve = HeadSolve::Gradient { steps: 3, step_size: 0.1 };
 
-/// How the samples of a case look.
+/// Kinds of samples in a case.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Normal,
     Classes,
-    /// A power of two a sample.
+    /// Scaled by one power of two per sample.
     Sizes(i32),
-    /// A power of two a value.
+    /// Scaled by one power of two per value.
     Wild(i32),
     /// One feature a million times the others.
     Dominated,
@@ -54,7 +54,7 @@ fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sli
             let size = size(random, most);
             row.iter_mut().for_each(|v| *v *= size);
         }),
-        // Upwards only as far as projections are taken.
+        // Upwards only as far as projections are usable.
         Kind::Wild(most) => x.iter_mut().for_each(|v| *v *= size(random, most).min(1e9)),
         Kind::Dominated => x.chunks_mut(d).for_each(|row| row[0] *= 1e6),
         Kind::Line => {
@@ -80,7 +80,7 @@ fn shape(random: &mut Random) -> (usize, usize, usize, usize) {
     (d, k, 1 + random.below(5), 1 + random.below(60))
 }
 
-/// `S`, the head, and what was used, after one round.
+/// Returns `S`, the head and the usage after one round.
 fn round(
     memory: &mut HeapFixed,
     head: HeadSolve,
@@ -94,8 +94,8 @@ fn round(
     Ok((memory.parts_ref().residual.to_vec(), w, usage))
 }
 
-/// Whether each sample can be used: finite, neither targets nor projections over 2^40, no feature over 2^55. None where it is too
-/// near to that to tell.
+/// Returns whether each sample is usable: finite, targets and projections at most 2^40, features at most 2^55.
+/// `None` if it is too close to a limit to decide.
 fn usable(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
     let (x, y) = (samples.x64(), samples.y64());
     let head = M::zeros(b.ncols(), y.ncols());
@@ -122,16 +122,16 @@ fn usable(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-    /// `kernel::fixed`: the bound of `S` against exact arithmetic on the head that the device found.
+    /// Checks `kernel::fixed`: the bound of `S` against exact arithmetic on the device's head.
     #[test]
-    fn the_gradient_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len(), how in 0..3usize) {
+    fn gradient_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len(), how in 0..3usize) {
         let mut random = Random(seed);
         let (d, k, c, m) = shape(&mut random);
         let b = flat(&random.orthonormal(d, k));
         let samples = samples(&mut random, KINDS[kind], d, c, m);
         let head = [EXACT, RIDGE, STEPS][how];
         let found = round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
-        // Gradient steps of a fixed size diverge on large samples, and say so.
+        // Gradient steps of a fixed size diverge on large samples, and report it.
         let (s, w, usage) = match found {
             Err(DeclineReason::UpdateNonFinite) if how == 2 => return Ok(()),
             other => other.unwrap(),
@@ -142,14 +142,14 @@ proptest! {
         let s = matrix(d, c, &s);
         for ((s, exact), bound) in s.iter().zip(exact.iter()).zip(bound.iter()) {
             let error = (s - exact).abs();
-            // The least float is the least that there is.
+            // No float is smaller than the smallest subnormal.
             prop_assert!(error <= bound + 1e-44, "{error:e} over {bound:e}, exact {exact:e}");
         }
     }
 
-    /// The same of a projection, seen through a head that is the identity.
+    /// Checks the bound of a projection, read through an identity head.
     #[test]
-    fn a_projection_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len()) {
+    fn projection_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len()) {
         let mut random = Random(seed);
         let (d, k, _, m) = shape(&mut random);
         let b = flat(&random.orthonormal(d, k));
@@ -171,10 +171,10 @@ proptest! {
         }
     }
 
-    /// Any bits at all as samples and targets: the counters are those of what is usable, nothing wraps, and what
-    /// cannot be used leaves no trace.
+    /// Random bits as samples and targets: the counters match the usable samples, no sum wraps, and unusable
+    /// samples have no effect.
     #[test]
-    fn any_bits_are_survived(seed in any::<u64>(), wild in 0usize..4, how in 0..3usize) {
+    fn random_bits_do_not_wrap(seed in any::<u64>(), wild in 0usize..4, how in 0..3usize) {
         let mut random = Random(seed);
         let (d, k, c, m) = shape(&mut random);
         let b = flat(&random.orthonormal(d, k));
@@ -187,7 +187,7 @@ proptest! {
         }
         let samples = Sliced::regression(x, y, d, c);
         let head = [EXACT, RIDGE, STEPS][how];
-        // What is near the limit may fall on either side of it, and is left out.
+        // Samples close to the limit may count either way, and are left out.
         let told = usable(&samples, &matrix(d, k, &b));
         let near: Vec<usize> = (0..m).filter(|&i| told[i].is_none()).collect();
         let samples = samples.without(&near);
@@ -211,10 +211,10 @@ proptest! {
     }
 }
 
-/// A feature of 3e28, in a direction of which the representation has nothing that 16 bits can hold: its projection comes out
-/// as 0, and its gradient would be all that there is.
+/// A feature of 3e28, in a direction that 16 bits of the representation cannot hold: its projection would be 0, and
+/// its gradient would dominate.
 #[test]
-fn a_sample_of_which_rounding_leaves_nothing_is_skipped() {
+fn sample_lost_to_rounding_is_skipped() {
     let mut random = Random(4);
     let (d, k, c, m) = (12, 1, 2, 19);
     let b = flat(&random.orthonormal(d, k));
@@ -230,16 +230,15 @@ fn a_sample_of_which_rounding_leaves_nothing_is_skipped() {
     assert!(s.iter().all(|v| v.abs() < 1e4), "{s:?}");
 }
 
-/// Of length 1.
+/// Scales a column to length 1.
 fn normal(column: &[f32]) -> Vec<f32> {
     let length = column.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     column.iter().map(|v| (f64::from(*v) / length) as f32).collect()
 }
 
-/// Well-conditioned problems of ordinary size: how far head and gradient are from f64. Not a bound, but what to
-/// expect.
+/// Well-conditioned problems of ordinary size: typical errors of head and gradient compared with f64, not bounds.
 #[test]
-fn head_and_gradient_are_good_to_three_digits() {
+fn head_and_gradient_have_three_digits() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for case in 0..400 {
@@ -265,9 +264,9 @@ fn head_and_gradient_are_good_to_three_digits() {
     }
 }
 
-/// All samples along one direction: noise of the projections must not become a second one.
+/// All samples along one direction: noise of the projections must not become a second direction.
 #[test]
-fn a_direction_that_is_not_there_is_not_found() {
+fn absent_direction_is_not_found() {
     let mut random = Random(3);
     for _ in 0..200 {
         let (d, k, m) = (20, 4, 30);
@@ -281,9 +280,9 @@ fn a_direction_that_is_not_there_is_not_found() {
 }
 
 #[test]
-fn the_bits_do_not_depend_on_slices_or_workspace() {
+fn bits_do_not_depend_on_batches_or_workspace() {
     let mut random = Random(5);
-    // Fewer and more samples than projections are kept of.
+    // Fewer and more samples than the projection cache holds.
     for m in [3, 60, 200] {
         for kind in [Kind::Classes, Kind::Sizes(20)] {
             let b = flat(&random.orthonormal(20, 3));
@@ -313,13 +312,13 @@ fn the_bits_do_not_depend_on_slices_or_workspace() {
 }
 
 #[test]
-fn what_it_is_and_what_it_declines() {
+fn unsupported_rounds_are_declined() {
     let mut model = Linear::new(FixedWorkspace::<6, 2>::new());
     let capabilities = model.capabilities();
     assert_eq!(capabilities.numeric, Numeric::I16);
     assert_eq!(Linear::new(Heap::new(6, 2, 1)).capabilities().numeric, Numeric::F32);
     let b = flat(&Random(1).orthonormal(6, 2));
-    // A model that everyone shares has no form in fixed point.
+    // Models with a shared head are not implemented in fixed point.
     let shared =
         Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding: Encoding::F32 };
     assert_eq!(capabilities.tasks & shared.bit(), 0);
@@ -327,12 +326,12 @@ fn what_it_is_and_what_it_declines() {
     assert_eq!(capabilities.tensors, 1);
     let round = open(1, shared, Role::Representation, Encoding::F32, 6, 2);
     assert_eq!(model.open(&round), Err(DeclineReason::Task));
-    // Nor have samples that are seen once.
+    // Streamed samples are not supported.
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
     let round = open(1, task, Role::Representation, Encoding::F32, 6, 2);
     receive(&mut model, &round, &[&b]).unwrap();
     assert_eq!(model.begin(), Err(DeclineReason::Task));
-    // A sample that is not a number has no answer that is one.
+    // A NaN sample has a NaN prediction.
     let samples = samples(&mut Random(2), Kind::Normal, 6, 1, 9);
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
     let (mut x, mut out) = ([0.5; 6], [0.0]);
@@ -344,9 +343,9 @@ fn what_it_is_and_what_it_declines() {
     assert_eq!(model.predict(&x[..5], &mut out), Err(NotReady::Length { expected: 6, got: 5 }));
 }
 
-/// The first step of the power method is computed in f32: the same bits as a client of that arithmetic.
+/// The first step of the power method is computed in f32: the bits are those of an f32 client.
 #[test]
-fn starts_are_those_of_f32() {
+fn starts_equal_those_of_f32() {
     let b = flat(&Random(1).orthonormal(9, 2));
     let samples = samples(&mut Random(2), Kind::Normal, 9, 1, 15);
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, 9, 2);
@@ -359,7 +358,7 @@ fn starts_are_those_of_f32() {
 }
 
 #[test]
-fn a_source_that_fails_in_any_pass_leaves_the_head() {
+fn failed_source_keeps_the_head() {
     let mut random = Random(6);
     let (b, other) = (flat(&random.orthonormal(9, 3)), flat(&random.orthonormal(9, 3)));
     let samples = samples(&mut random, Kind::Normal, 9, 1, 20);
@@ -378,9 +377,9 @@ fn a_source_that_fails_in_any_pass_leaves_the_head() {
     }
 }
 
-/// The size that the workspace's documentation states.
+/// The workspace has the size that its documentation states.
 #[test]
-fn the_workspace_takes_what_it_says() {
+fn workspace_has_the_stated_size() {
     fn check<const D: usize, const K: usize, const C: usize>() {
         let floats = 4 * (2 * K * C + D * K + D * C + K * K + K + C);
         let integers = 2 * (D * K + D + K + C + K * C) + 2;

@@ -1,4 +1,4 @@
-//! The kernels of fixed point, each against exact arithmetic: scales, products, sums, and the head.
+//! Fixed-point kernels, each against exact arithmetic: scales, products, sums, and the head.
 #![cfg(feature = "i16")]
 
 use crate::common::fixed::{size, unit};
@@ -8,12 +8,12 @@ use fedspan_client::kernel::fixed::scale::{narrow, quantise, quantise_columns, s
 use fedspan_client::kernel::fixed::{Scale, Sums, head, sums};
 use proptest::prelude::*;
 
-/// Any finite f32, all exponents alike.
+/// Finite f32 of all exponents.
 fn finite() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite())
 }
 
-/// A block whose values are of one size, of a few, or of any.
+/// Blocks of values of one size, of a few sizes, or of any.
 fn block(n: usize) -> impl Strategy<Value = Vec<f32>> {
     let alike = (-60i32..60, prop::collection::vec(-1.0f32..1.0, n))
         .prop_map(|(e, v)| v.into_iter().map(|v| v * 2f32.powi(e)).collect());
@@ -32,7 +32,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1024) })]
 
     #[test]
-    fn a_value_moves_by_half_a_unit_at_most(values in (1usize..40).prop_flat_map(block)) {
+    fn rounding_changes_a_value_by_half_a_unit_at_most(values in (1usize..40).prop_flat_map(block)) {
         let scale = Scale::of(&values).unwrap();
         let step = 2f64.powi(scale.exponent());
         let size = size(values.iter().map(|&v| f64::from(v)));
@@ -48,14 +48,14 @@ proptest! {
     }
 
     #[test]
-    fn a_finer_scale_would_not_do(values in prop::collection::vec(-1.0f32..1.0, 1..9)) {
+    fn finer_scale_does_not_fit(values in prop::collection::vec(-1.0f32..1.0, 1..9)) {
         prop_assume!(values.iter().any(|v| v.abs() > 1e-30));
         let scale = Scale::of(&values).unwrap();
         prop_assert!(values.iter().any(|&v| scale.integer(v).abs() >= 1 << 14));
     }
 
     #[test]
-    fn what_is_not_finite_has_no_scale(mut values in block(7), at in 0usize..7, which in 0usize..3) {
+    fn non_finite_block_has_no_scale(mut values in block(7), at in 0usize..7, which in 0usize..3) {
         values[at] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][which];
         let mut integers = [7; 7];
         prop_assert_eq!(quantise(&values, &mut integers), None);
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn columns_are_the_block_turned(rows in 1usize..9, columns in 1usize..6, seed in any::<u64>()) {
+    fn columns_equal_the_transposed_block(rows in 1usize..9, columns in 1usize..6, seed in any::<u64>()) {
         let values = Random(seed).normals(rows * columns);
         let (mut flat, mut turned) = (vec![0; rows * columns], vec![0; rows * columns]);
         prop_assert_eq!(quantise(&values, &mut flat), quantise_columns(&values, columns, &mut turned));
@@ -74,7 +74,7 @@ proptest! {
         }
     }
 
-    /// Rounded once to 24 bits, or twice where the result is subnormal.
+    /// Rounded once to 24 bits, or twice if the result is subnormal.
     #[test]
     fn scaling_rounds_correctly(integer in any::<i32>(), exponent in -300i32..300) {
         let exact = f64::from(integer) * 2f64.powi(exponent);
@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn products_are_exact_but_for_their_halvings(a in integers(1..300), seed in any::<u64>()) {
+    fn products_are_exact_up_to_halvings(a in integers(1..300), seed in any::<u64>()) {
         let n = a.len();
         let mut random = Random(seed);
         let b: Vec<i16> = (0..n).map(|_| (random.below(65535) as i32 - 32767) as i16).collect();
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn a_residual_is_the_difference_to_30_bits(
+    fn residual_is_exact_to_30_bits(
         a in integers(1..40),
         seed in any::<u64>(),
         sizes in (-60i32..60, -120i32..60),
@@ -122,7 +122,7 @@ proptest! {
         let value = f64::from(found[0].to_bits().cast_signed()) * step;
         let exact = product - f64::from(y);
         prop_assert!((value - exact).abs() <= 1.5 * step, "{value:e} for {exact:e}");
-        // Not coarser than what 30 bits of the target or the products' own halvings ask for.
+        // Not coarser than 30 bits of the target or the products' own halvings require.
         let needed = (2f64.powi(-29) * f64::from(y).abs()).max(2.0 * a.len() as f64 * 2f64.powi(sizes.0));
         prop_assert!(step <= needed.max(2f64.powi(-124)), "{step:e}");
         // Then to 15 bits.
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn narrow_integers_fit_and_are_the_nearest(wide in prop::collection::vec(any::<i32>(), 1..9), by in 0u32..32) {
+    fn narrowed_integers_fit_and_are_nearest(wide in prop::collection::vec(any::<i32>(), 1..9), by in 0u32..32) {
         let wide: Vec<i32> = wide.iter().map(|v| v >> by).collect();
         let floats: Vec<f32> = wide.iter().map(|v| f32::from_bits(v.cast_unsigned())).collect();
         let mut short = vec![0; wide.len()];
@@ -147,7 +147,8 @@ proptest! {
         prop_assert!(wide.iter().all(|v| *v == 0) || short.iter().any(|v| v.unsigned_abs() >= 1 << 14));
     }
 
-    /// Samples of any sizes, in any order: the sums are right to `(m + 2) 2^-28` of the largest products.
+    /// Samples of any sizes, in any order: the error of the sums is at most `(m + 2) 2^-28` of the largest
+    /// products.
     #[test]
     fn sums_do_not_wrap_and_keep_28_bits(seed in any::<u64>(), m in 1usize..200, spread in 0usize..120) {
         let mut random = Random(seed);
@@ -199,9 +200,9 @@ proptest! {
     }
 }
 
-/// As many of the largest products as may come: the bound that keeps sums from wrapping is never passed.
+/// As many of the largest products as allowed: sums never exceed the bound that prevents wrapping.
 #[test]
-fn the_largest_products_do_not_wrap() {
+fn largest_products_do_not_wrap() {
     let (mut own, mut scale) = ([0.0; 1], Sums::new());
     let x = [f32::from_bits(0x3f7f_feff)];
     let mut xi = [0];
@@ -217,9 +218,9 @@ fn the_largest_products_do_not_wrap() {
     assert!((f64::from(own[0]) / exact - 1.0).abs() <= 1e-4);
 }
 
-/// The head from exact sums: the minimum-norm least-squares solution wherever no direction is near the cut.
+/// The head from exact sums is the minimum-norm least-squares solution if no direction is near the cut.
 #[test]
-fn the_head_is_the_least_squares_solution_above_the_cut() {
+fn head_is_the_least_squares_solution_above_the_cut() {
     let mut random = Random(11);
     let mut worst = Worst::default();
     for case in 0..600 {
@@ -231,7 +232,7 @@ fn the_head_is_the_least_squares_solution_above_the_cut() {
         let m = k + 4 + random.below(20);
         let z = random.with_singular_values(m, &values);
         let y = random.gaussian(m, c);
-        // Sums are counted in whatever scale they have: only their quotient matters.
+        // Sums may have any scale: only their quotient matters.
         let g = z.transpose() * &z * 2f64.powi(20);
         let mut gram = flat(&M::from_fn(k, k, |i, j| if i <= j { g[(i, j)] } else { 0.0 }));
         let mut w = flat(&(z.transpose() * &y * 2f64.powi(20)));

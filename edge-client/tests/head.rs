@@ -1,15 +1,15 @@
-//! The head solve against an f64 singular value decomposition: at full rank, at any rank, with a ridge,
-//! and by gradient steps. The bounds are derived in `common/head.rs`; u is the rounding of f32.
+//! Head fits against an f64 singular value decomposition: at full rank, at any rank, with a ridge, and by gradient
+//! steps. The bounds are derived in `common/head.rs`; u is the rounding of f32.
 //!
-//! What "relative residual of the normal equations at most 1e-5 where the rank is full and the condition at
-//! most 1e4" means in f32. Let `r = Z^T (Z W - Y)`, evaluated in f64.
+//! The requirement is "relative residual of the normal equations at most 1e-5 where the rank is full and the
+//! condition at most 1e4". In f32 it means, for `r = Z^T (Z W - Y)` evaluated in f64:
 //!
-//! * `|r| <= 1e-5 |Z| (|Z| |W| + |Y|)`, for any `Y`: the normwise residual. It says that `W` solves the
-//!   normal equations of data that differ by 1e-5 at most, and is asserted for every problem, together
-//!   with the sharper `2 (sqrt(m + k) + 1) u` that roundings explain.
-//! * `|r| <= 1e-5 |Z^T Y|`, the strict reading, for any `Y`, wherever `|Z^T Y|` is not smaller than what it
-//!   is made of, `|Z| (|Z| |W| + |Y|)`, by more than [`WELL_POSED`]. It cannot hold for every `Y`: where that
-//!   quotient is beyond 1e-5 / u = 168, merely rounding the exact head to f32 leaves more than 1e-5.
+//! * `|r| <= 1e-5 |Z| (|Z| |W| + |Y|)`, for any `Y`: the normwise residual. `W` then solves the normal equations of
+//!   data that differ by at most 1e-5. It is asserted for every problem, together with the sharper
+//!   `2 (sqrt(m + k) + 1) u` of rounding.
+//! * `|r| <= 1e-5 |Z^T Y|`, the strict reading, for any `Y` for which `|Z^T Y|` is not smaller than its terms
+//!   `|Z| (|Z| |W| + |Y|)` by more than [`WELL_POSED`]. It cannot hold for every `Y`: if that quotient is above
+//!   1e-5 / u = 168, rounding the exact head to f32 alone leaves more than 1e-5.
 
 use crate::common::head::*;
 use crate::common::*;
@@ -18,12 +18,12 @@ use fedspan_client::{Linear, Recording, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve};
 use proptest::prelude::*;
 
-/// Largest amplification `|Z| (|Z| |W| + |Y|) / |Z^T Y|` at which `|r| <= 1e-5 |Z^T Y|` is asserted: 16
-/// normwise residuals of 10 u are 1e-5, which up to 64 samples is the largest one over many seeds.
+/// Largest amplification `|Z| (|Z| |W| + |Y|) / |Z^T Y|` for which `|r| <= 1e-5 |Z^T Y|` is asserted: 16 normwise
+/// residuals of 10 u are 1e-5, and 10 u is the largest one over many seeds up to 64 samples.
 const WELL_POSED: f64 = 16.0;
 
 #[test]
-fn full_rank_residuals_up_to_condition_1e4() {
+fn full_rank_residuals_are_small_up_to_condition_1e4() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     let (mut heads, mut well_posed) = (0, 0);
@@ -42,7 +42,7 @@ fn full_rank_residuals_up_to_condition_1e4() {
         let noisy = flat(&(&z64 * &w0 + random.gaussian(m, c) * (scale * random.unit())));
         for y in [consistent, noisy] {
             let y64 = matrix(m, c, &y);
-            // What the best head that f32 can hold leaves.
+            // Residual of the best head that f32 can represent.
             let exact = svd.minimum_norm(&y64, 0.0);
             let rounded = Residual::new(&z64, svd.largest(), &y64, &exact.map(|w| f64::from(w as f32)));
             for (way, w) in every_way(&z, &y, k, c) {
@@ -69,10 +69,10 @@ fn full_rank_residuals_up_to_condition_1e4() {
     assert!(2 * well_posed > heads);
 }
 
-/// The least pivot of a Cholesky factor can be far above the least singular value (Kahan's matrix): the
-/// pivots' ratio must still keep the normal equations honest.
+/// The least pivot of a Cholesky factor can be far above the least singular value (Kahan's matrix): the ratio of
+/// pivots must still detect unreliable normal equations.
 #[test]
-fn kahan_matrices_do_not_fool_the_pivots() {
+fn pivots_detect_kahan_matrices() {
     let mut worst = Worst::default();
     for k in 2..=16usize {
         for angle in [0.3f64, 0.6, 0.9, 1.2, 1.4] {
@@ -104,16 +104,16 @@ fn kahan_matrices_do_not_fool_the_pivots() {
     }
 }
 
-/// Sums over many samples round too; the solve must not lose its promise to them. It does in the end: up to
-/// 30 000 samples 1e-5 holds, at 100 000 the rotations leave up to 8e-5, because roundings of one sign no
-/// longer look like a random walk.
+/// Sums over many samples round too, and the fit must keep its bound. It ends eventually: up to 30 000 samples 1e-5
+/// holds, at 100 000 the rotations leave up to 8e-5, because roundings of the same sign no longer behave like a
+/// random walk.
 #[test]
-fn ten_thousand_samples() {
+fn ten_thousand_samples_keep_the_bound() {
     let (m, k) = (10_000, 4);
     let mut random = Random(2);
     let mut worst = Worst::default();
     for offset in [0.0, 1.0, 5.0] {
-        // An offset makes all products of one sign, the worst case of a running sum.
+        // An offset gives all products the same sign, the worst case of a running sum.
         let z: Vec<f32> = (0..m * k).map(|_| (random.normal() + offset) as f32).collect();
         let z64 = matrix(m, k, &z);
         let y = flat(&(&z64 * random.gaussian(k, 1) + random.gaussian(m, 1)));
@@ -127,10 +127,10 @@ fn ten_thousand_samples() {
     }
 }
 
-/// At any condition the head solves data that differ by roundings and by what the cut drops, and is no
-/// longer than the remaining pivots allow.
+/// At any condition the head solves data that differ by roundings and by the cut directions, and is no longer than
+/// the remaining pivots allow.
 #[test]
-fn any_condition_up_to_1e8_is_finite_and_solves_nearby_data() {
+fn heads_solve_nearby_data_up_to_condition_1e8() {
     let mut random = Random(3);
     let mut worst = Worst::default();
     for case in 0..1200 {
@@ -163,9 +163,9 @@ fn any_condition_up_to_1e8_is_finite_and_solves_nearby_data() {
     }
 }
 
-/// Rank without doubt: singular values are within a factor of 30 or exactly (to rounding) zero.
+/// Unambiguous rank: singular values are within a factor of 30, or zero up to rounding.
 #[test]
-fn deficient_rank_gives_the_minimum_norm_head() {
+fn rank_deficient_fit_has_minimum_norm() {
     let mut random = Random(4);
     let mut worst = Worst::default();
     for case in 0..1500 {
@@ -178,23 +178,23 @@ fn deficient_rank_gives_the_minimum_norm_head() {
             geometric(rank, 1.0 + 29.0 * random.unit()).iter().map(|s| s * scale).collect();
         let base = random.with_singular_values(m, &values);
         let z = match case % 3 {
-            // The last columns repeat the first, bit for bit.
+            // The last columns equal the first, bit for bit.
             0 => M::from_fn(m, k, |i, j| base[(i, j % rank)]),
             // The first columns are zero.
             1 => M::from_fn(m, k, |i, j| if j < k - rank { 0.0 } else { base[(i, j + rank - k)] }),
-            // The columns are combinations: rank deficient to rounding only.
+            // The columns are linear combinations: rank deficient up to rounding.
             _ => &base * random.orthonormal(k, rank).transpose(),
         };
         let z = flat(&z);
         let (z64, y) = (matrix(m, k, &z), random.normals(m * c));
-        // The head of least norm once short columns are lifted: the plain one where there are none.
+        // Head of least norm after short columns are lifted: the plain one without them.
         let lifts = M::from_diagonal(&lifts(&z64).into());
         let (z64, y64) = (z64 * &lifts, matrix(m, c, &y));
         let svd = Svd::new(&z64);
         let oracle = svd.minimum_norm(&y64, 1e-5 * svd.largest());
         let (kept, dropped): (Vec<f64>, Vec<f64>) = svd.s.iter().partition(|&&s| s > 1e-5 * svd.largest());
         let condition = svd.largest() / kept.iter().copied().fold(f64::INFINITY, f64::min);
-        // Rounding, and what the solver drops: at most sqrt(k) of what the oracle drops.
+        // Rounding, and the directions the solver cuts: at most sqrt(k) of those the oracle cuts.
         let beyond = dropped.iter().copied().fold(0.0, f64::max) / svd.largest();
         let error = rounding(m, k) + (k as f64).sqrt() * beyond;
         let [triangular, normal] = head_bound(&z64, &y64, &oracle, svd.largest(), condition, error);
@@ -214,7 +214,7 @@ fn deficient_rank_gives_the_minimum_norm_head() {
 }
 
 #[test]
-fn no_samples_no_head() {
+fn fit_without_samples_is_declined() {
     for k in 1..=16 {
         let (w, rank) = by_rotations(&[], &[], k, 2);
         assert_eq!((w, rank), (vec![0.0; 2 * k], 0));
@@ -226,11 +226,11 @@ fn no_samples_no_head() {
     }
 }
 
-/// `1/(2m) |Z W - Y|^2 + ridge/2 |W|^2` is least squares with `sqrt(m ridge) I` below `Z` and zeros below
-/// `Y`, so the bound of the residual is the same, with k more rows. The stationary point is
-/// `(Z^T Z + m ridge I)^-1 Z^T Y`, so a residual `r` puts the head off by `|r|` over the least eigenvalue.
+/// `1/(2m) |Z W - Y|^2 + ridge/2 |W|^2` is least squares with `sqrt(m ridge) I` below `Z` and zeros below `Y`, so
+/// the bound of the residual is the same, with k more rows. The stationary point is `(Z^T Z + m ridge I)^-1 Z^T Y`,
+/// so a residual `r` changes the head by `|r|` over the least eigenvalue.
 #[test]
-fn ridge_is_the_oracles_ridge() {
+fn ridge_fit_equals_the_oracle() {
     let mut random = Random(6);
     let mut worst = Worst::default();
     for case in 0..3000 {
@@ -265,9 +265,9 @@ fn ridge_is_the_oracles_ridge() {
     }
 }
 
-/// A ridge beyond f32 is a head of zero, not a NaN.
+/// A ridge beyond f32 gives a head of zero, not a NaN.
 #[test]
-fn a_huge_ridge_gives_a_zero_head() {
+fn huge_ridge_gives_a_zero_head() {
     let (z, y) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, -1.0, 2.0]);
     for ridge in [1e30, 1e38, f32::MAX] {
         let head = HeadSolve::LeastSquares { ridge };
@@ -293,7 +293,7 @@ fn gradient_heads_follow_the_f64_recursion() {
         for steps in [1u16, 3, 10] {
             let head = HeadSolve::Gradient { steps, step_size };
             let mut oracle = M::zeros(k, c);
-            // Twice: the second round goes on from the head of the first.
+            // Twice: the second round continues from the head of the first.
             let mut model = Linear::new(Heap::new(k, k, c));
             model.set_representation(&identity(k)).unwrap();
             for round in 0..2 {
@@ -314,17 +314,17 @@ fn gradient_heads_follow_the_f64_recursion() {
     }
 }
 
-/// Heads by gradient steps can diverge; a device must not be stuck with the ruins.
+/// Gradient steps can diverge; the device must keep a usable head.
 #[test]
-fn a_diverged_gradient_head_is_declined_and_the_old_one_stays() {
+fn diverged_gradient_steps_keep_the_old_head() {
     let (z, y) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.5], [1.0, -1.0, 2.0]);
     let mut model = Linear::new(Workspace::<2, 2>::new());
     model.set_representation(&identity(2)).unwrap();
-    // On other targets: where the gradient is zero but for rounding, nothing need diverge.
+    // On other targets: where the gradient is zero up to rounding, the steps need not diverge.
     model.fit_head(EXACT, &mut Recording::regression(&z, &[3.0, 1.0, -1.0], 2, 1)).unwrap();
     let mut before = [0.0];
     model.predict(&[1.0, 1.0], &mut before).unwrap();
-    // Diverged beyond f32, and so far that a prediction would be.
+    // Diverged beyond f32, or so far that a prediction would be.
     for (steps, step_size) in [(2000, 100.0), (3, 1e12)] {
         let head = HeadSolve::Gradient { steps, step_size };
         let result = model.fit_head(head, &mut Recording::regression(&z, &y, 2, 1));
@@ -336,7 +336,7 @@ fn a_diverged_gradient_head_is_declined_and_the_old_one_stays() {
 }
 
 #[test]
-fn the_kernel_of_gradient_steps_reads_the_lower_triangle_only() {
+fn gradient_steps_read_the_lower_triangle_only() {
     let (mut w, mut scratch) = (vec![0.5, -1.0], vec![0.0; 2]);
     gradient_steps(&[2.0, f32::NAN, 1.0, 3.0], &[1.0, 4.0], &mut w, &mut scratch, 1, 0.5);
     // G W - b = (2*0.5 - 1 - 1, 0.5 - 3 - 4) = (-1, -6.5).

@@ -1,5 +1,5 @@
-//! Input that is out to break the head solve: columns that repeat, vanish, underflow or overflow, and
-//! samples that are not numbers. The bounds are derived in `common/head.rs`.
+//! Hostile input of the head fit: columns that repeat, vanish, underflow or overflow, and samples that are not
+//! numbers. The bounds are derived in `common/head.rs`.
 
 use crate::common::head::*;
 use crate::common::*;
@@ -7,10 +7,10 @@ use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Recording};
 use fedspan_protocol::message::{DeclineReason, Task as Wire};
 
-/// The limit beyond which a sample is skipped, as the task's documentation states it.
+/// Limit beyond which a sample is skipped, as the task's documentation states it.
 const MAGNITUDE_MAX: f32 = 1.1e12;
 
-/// One case of `hostile`: values of a few kinds, so that columns repeat, vanish, underflow or overflow.
+/// Returns a value of one of a few kinds, so that columns repeat, vanish, underflow or overflow.
 fn nasty(random: &mut Random) -> f32 {
     const POOL: [f32; 24] = [
         0.0,
@@ -45,16 +45,16 @@ fn usable(values: &[f32]) -> bool {
     values.iter().all(|v| v.abs() <= MAGNITUDE_MAX)
 }
 
-/// The oracle's head, the condition of what it keeps, and the largest singular value that it drops: if none
-/// lies between what is certainly cut and what is certainly kept. Nothing below 1e-18 counts: its square has
-/// no place in f32.
+/// Returns the oracle's head, the condition of the directions it keeps, and the largest singular value it cuts;
+/// `None` if a singular value lies between those certainly cut and those certainly kept. Values below 1e-18 do not
+/// count: their squares underflow in f32.
 fn oracle_if_unambiguous(svd: &Svd, y: &M) -> Option<(M, f64, f64)> {
     let largest = svd.largest();
     if largest <= 1e-20 {
         return Some((M::zeros(svd.s.len(), y.ncols()), 1.0, 0.0));
     }
     let keep = (1e-3 * largest).max(1e-16);
-    // What is cut must also be too small to matter: it would shift the head by its own relative size.
+    // A cut direction must also be too small to matter: it would change the head by its own relative size.
     if svd.s.iter().any(|&s| s > 2e-8 * largest && s < keep) || largest < keep {
         return None;
     }
@@ -63,15 +63,15 @@ fn oracle_if_unambiguous(svd: &Svd, y: &M) -> Option<(M, f64, f64)> {
     Some((svd.minimum_norm(y, keep / 2.0), largest / least, dropped))
 }
 
-/// A column is constant, and not all are.
+/// Returns true if some columns are constant, but not all.
 fn has_constant(z: &M) -> bool {
     let constant = |column: nalgebra::DVectorView<'_, f64>| column.iter().all(|v| *v == column[0]);
     z.column_iter().any(|column| constant(column) && column[0] != 0.0) && !z.column_iter().all(constant)
 }
 
-/// A hundred thousand cases that are out to break it, by every way, against the oracle where that is fair.
+/// A hundred thousand hostile cases, fitted in every way, against the oracle if its rank is unambiguous.
 #[test]
-fn hostile_samples() {
+fn hostile_samples_keep_the_bounds() {
     let mut random = Random(5);
     let mut worst = Worst::default();
     let mut compared = 0;
@@ -84,7 +84,7 @@ fn hostile_samples() {
         for _ in 0..100 {
             cases += 1;
             let m = random.below(9);
-            // Mostly ordinary with something nasty in it, or all of it nasty, or tiny throughout.
+            // Mostly ordinary with some hostile values, or all hostile, or tiny throughout.
             let kind = random.below(4);
             let value = |random: &mut Random| match kind {
                 0 => nasty(random),
@@ -133,7 +133,7 @@ fn check_hostile(
     let z64 = M::from_fn(m, k, |i, j| f64::from(z[kept[i] * k + j]));
     let y64 = M::from_fn(m, c, |i, j| f64::from(y[kept[i] * c + j]));
     let svd = Svd::new(&z64);
-    // The least number of f32 in place of zero: nothing is divided by zero, and the bounds mean the same.
+    // The smallest f32 in place of zero: nothing is divided by zero, and the bounds are equivalent.
     let largest = svd.largest().max(1e-45);
     let below = underflow(largest, m, k, c);
     for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
@@ -155,10 +155,10 @@ fn check_hostile(
             worst.saw("hostile, residual where underflow leads, share of the bound", norm / bound);
         }
     }
-    // The oracle is slow; every other case is enough. Below full rank the head is that of least norm once short columns are
-    // lifted; beside a constant column it is another one (`tests/units.rs`).
+    // The oracle is slow, so only every other case uses it. Below full rank the head has least norm after short
+    // columns are lifted; with a constant column it is another one (`tests/units.rs`).
     let lengths = || z64.column_iter().map(|column| column.norm()).filter(|&length| length >= 1e-19);
-    // Beyond that no column is lifted, and what is cut depends on the rest.
+    // Columns beyond that are not lifted, and what is cut depends on the others.
     let apart = lengths().fold(0.0, f64::max) > 1e17 * lengths().fold(f64::INFINITY, f64::min);
     if !case.is_multiple_of(2) || apart {
         return;
@@ -171,7 +171,7 @@ fn check_hostile(
         && (svd.s.iter().all(|&s| s >= 1e-3 * largest) || !has_constant(&z64))
     {
         *compared += 1;
-        // Rounding, and what the solver drops: at most sqrt(k) of what the oracle drops.
+        // Rounding, and the directions the solver cuts: at most sqrt(k) of those the oracle cuts.
         let data = rounding(m, k) + (k as f64).sqrt() * dropped / largest;
         let [triangular, normal] = head_bound(&z64, &y64, &oracle, largest, condition, data);
         let below = below * (condition / largest).powi(2);
@@ -191,10 +191,9 @@ fn check_hostile(
     }
 }
 
-/// Replayed and streamed samples take different ways to the head; what is too small to count must be too
-/// small for both.
+/// Replayed and streamed samples are fitted by different methods; both must treat the same features as zero.
 #[test]
-fn tiny_features_count_or_not_whichever_way_is_taken() {
+fn both_methods_agree_on_tiny_features() {
     for exponent in -45..=-10 {
         let size = 10f32.powi(exponent);
         let z: Vec<f32> = [1.0, 0.3, -0.2, 1.1, 0.7, -0.9].iter().map(|v| v * size).collect();

@@ -1,4 +1,5 @@
-//! RoLoRA on a linear model (Chen et al. 2025, Algorithm 2): its two rounds against f64, and what a device keeps between them.
+//! RoLoRA on a linear model (Chen et al. 2025, Algorithm 2): its two rounds against f64, and the factors that a
+//! device keeps between them.
 #![cfg(feature = "shared-head")]
 
 use crate::common::*;
@@ -12,7 +13,7 @@ const STEP: f32 = 0.3;
 const UP: Wire = Wire::AdapterUp { head: EXACT, encoding: Encoding::F32 };
 const DOWN: Wire = Wire::AdapterDown { step_size: STEP, encoding: Encoding::F32 };
 
-/// A round that comes with these factors: d x k, then k x C.
+/// Returns a round with these factors: d x k, then k x C.
 fn round(number: u32, task: Wire, factors: &[(Role, usize, usize)]) -> RoundOpen {
     let of = |&(role, rows, cols): &(Role, usize, usize)| {
         TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16)
@@ -47,7 +48,7 @@ impl Case {
         [(Role::AdapterDown, self.d, self.k), (Role::AdapterUp, self.k, self.c)]
     }
 
-    /// A round of the up-projection, with the down-projection.
+    /// Runs a round of the up-projection, with the down-projection.
     fn up(&self, model: &mut Linear<Heap>, number: u32) -> Vec<f32> {
         receive(model, &round(number, UP, &self.factors()[..1]), &[&self.down]).unwrap();
         let usage = model.run(RoundId { round: number, stage: 0 }, &mut self.samples.clone()).unwrap();
@@ -57,7 +58,7 @@ impl Case {
         emitted(model, 7)
     }
 
-    /// A round of the down-projection with these factors.
+    /// Runs a round of the down-projection with these factors.
     fn down(&self, model: &mut Linear<Heap>, number: u32, factors: &[&[f32]]) -> Vec<f32> {
         let of = &self.factors()[2 - factors.len()..];
         receive(model, &round(number, DOWN, of), factors).unwrap();
@@ -77,7 +78,7 @@ fn each_case(mut each: impl FnMut(Case, &mut Random)) {
 }
 
 #[test]
-fn both_rounds_agree_with_f64() {
+fn both_rounds_equal_f64() {
     let mut worst = Worst::default();
     each_case(|case, random| {
         let Case { d, k, c, ref samples, ref down } = case;
@@ -102,9 +103,9 @@ fn both_rounds_agree_with_f64() {
     println!("{worst:?}");
 }
 
-/// One device alone does FedRep in two rounds: its own best up-projection is its head.
+/// A single device runs FedRep in two rounds: its best up-projection is its head.
 #[test]
-fn two_rounds_of_one_device_are_a_round_of_fedrep() {
+fn two_rounds_of_one_device_equal_a_fedrep_round() {
     each_case(|case, _| {
         let Case { d, k, ref down, ref samples, .. } = case;
         let mut device = case.device();
@@ -121,9 +122,9 @@ fn two_rounds_of_one_device_are_a_round_of_fedrep() {
     });
 }
 
-/// What a device has need not come again; what it has not must.
+/// A factor that the device has need not be sent; a missing one must.
 #[test]
-fn the_down_projection_stays_until_another_comes() {
+fn down_projection_is_kept_until_replaced() {
     each_case(|case, random| {
         let b = random.normals(case.k * case.c);
         let mut device = case.device();
@@ -142,21 +143,17 @@ fn the_down_projection_stays_until_another_comes() {
         assert_eq!(bits(&first), bits(&emitted(&device, 3)));
         let with_both = case.down(&mut case.device(), 3, &[&case.down, &b]);
         assert_eq!(bits(&case.down(&mut device, 3, &[&b])), bits(&with_both));
-        assert_eq!(
-            bits(&case.down(&mut device, 4, &[&b])),
-            bits(&with_both),
-            "the step is not taken in place"
-        );
-        // A download that broke off.
+        assert_eq!(bits(&case.down(&mut device, 4, &[&b])), bits(&with_both), "the step was taken in place");
+        // A download that was interrupted.
         device.open(&round(5, UP, &case.factors()[..1])).unwrap();
         device.tensor_mut(0).unwrap()[0] = 0.5;
         lacking(&mut device);
     });
 }
 
-/// After both rounds the device answers as everyone's model.
+/// After both rounds the device predicts with the shared model.
 #[test]
-fn a_device_predicts_with_the_factors_of_everyone() {
+fn device_predicts_with_the_shared_factors() {
     each_case(|case, random| {
         let Case { d, k, c, ref down, ref samples } = case;
         let b = random.normals(k * c);
@@ -171,7 +168,7 @@ fn a_device_predicts_with_the_factors_of_everyone() {
 }
 
 #[test]
-fn what_does_not_fit_is_declined() {
+fn mismatched_rounds_are_declined() {
     let mut random = Random(5);
     let case = Case::new(&mut random, 2);
     let Case { d, k, c, ref down, ref samples } = case;
@@ -215,7 +212,7 @@ fn what_does_not_fit_is_declined() {
         assert_eq!(device.verify(), Err(DeclineReason::NonFinite));
         assert!(device.predict(&samples.x[..d], &mut vec![0.0; c]).is_err(), "there is no head");
     }
-    // The other factor is what it was.
+    // The other factor is unchanged.
     let open = round(3, UP, &[]);
     receive(&mut device, &open, &[]).unwrap();
     device.run(open.id, &mut samples.clone()).unwrap();
@@ -227,13 +224,13 @@ fn what_does_not_fit_is_declined() {
         receive(&mut device, &open, tensors).unwrap();
         assert_eq!(device.run(open.id, &mut nothing.clone()), Err(DeclineReason::NoSamples));
     }
-    // Seen once is not enough.
+    // Streamed samples do not suffice.
     receive(&mut device, &round(5, UP, &[a]), &[down]).unwrap();
     assert_eq!(device.begin(), Err(DeclineReason::Task));
 }
 
 #[test]
-fn both_rounds_are_announced() {
+fn both_rounds_are_in_the_capabilities() {
     let device = Linear::new(Heap::new(12, 3, 4));
     let capabilities = device.capabilities();
     for bit in [UP.bit(), DOWN.bit()] {

@@ -10,30 +10,31 @@ use std::task::{Context, Poll, Waker};
 use crate::common::server::*;
 use crate::common::*;
 use embedded_io::ErrorKind;
+use fedspan_client::Millis;
 use fedspan_client::link::{
     AsyncSensor, Buffers, Closed, Sensor, run, run_async, run_async_with_sensor, run_with_sensor,
 };
 use fedspan_client::session::{Config, Counters, Event, Sampling};
 use fedspan_client::source::Targets;
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{ToDevice, ToServer, Upload, decode};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const D: usize = 57;
 const K: usize = 8;
 
-/// The other end of the link, with a server behind it.
+/// The other end of the link, with a server.
 struct Peer {
     server: Server,
     decoder: Decoder<Vec<u8>>,
     to_device: VecDeque<u8>,
-    /// Bytes per read, and per write.
+    /// Bytes per read and per write.
     read_at_once: usize,
     write_at_once: usize,
-    /// Before each frame; a noise that does not end with a zero ruins the frame behind it.
+    /// Noise before each frame. Noise without a final zero destroys the following frame.
     noise: Box<dyn FnMut(usize) -> Vec<u8>>,
     frames: usize,
-    /// The link is closed, or fails, once this many bytes have been read or written.
+    /// Number of bytes read or written after which the link is closed or fails.
     end_after_reading: usize,
     fail_after_reading: usize,
     fail_after_writing: usize,
@@ -82,10 +83,10 @@ impl Peer {
         let (mut input, mut replies) = (&bytes[..n], Vec::new());
         loop {
             match self.decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Dropped(why) => panic!("the device's own frames are sound: {why:?}"),
-                Fed::Sealed(_) => panic!("a sealed frame from a device without a key"),
-                Fed::Message(bytes) => {
+                FeedResult::NeedMore => break,
+                FeedResult::Dropped(why) => panic!("the device's own frames are sound: {why:?}"),
+                FeedResult::Sealed(_) => panic!("a sealed frame from a device without a key"),
+                FeedResult::Message(bytes) => {
                     let (message, body) = decode::<ToServer>(bytes).unwrap();
                     replies.extend(self.server.take(message, body.to_vec()));
                 }
@@ -121,10 +122,11 @@ impl Peer {
         Ok(n)
     }
 
-    /// Nothing moves: the server asks again, or hangs up when it has all it wants.
+    /// Called when nothing is to be done: the server sends its requests or opening again, or closes the link
+    /// when it has an update.
     fn silence(&mut self) {
         self.idle += 1;
-        assert!(self.idle < 5_000, "the device never comes to an end");
+        assert!(self.idle < 5_000, "the device never finishes");
         if let Some(missing) = self.server.missing() {
             self.send(&ToDevice::Missing(missing), &[]);
         } else if !self.server.updates.is_empty() {
@@ -144,7 +146,7 @@ impl embedded_io::ErrorType for End {
 impl embedded_io::Read for End {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
         let mut peer = self.0.borrow_mut();
-        assert!(peer.ready(), "a blocking read that would block for ever");
+        assert!(peer.ready(), "this read would block forever");
         peer.read(out)
     }
 }
@@ -206,7 +208,7 @@ fn problem(limit: u16) -> (Device<Sliced>, Config, Server, Vec<f32>) {
     (session, config, server, expected)
 }
 
-/// Drives a session over a link until it is down. The clock moves only when there is nothing to do.
+/// Drives a session over a link until it goes down. The clock advances only when there is nothing to do.
 fn drive(
     session: &mut Device<Sliced>,
     config: Config,
@@ -218,23 +220,24 @@ fn drive(
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
     let io = &mut End(peer.clone());
-    let idle = |until: u64| {
-        assert!(until >= clock.get(), "never woken for the past");
+    let idle = |until: Millis| {
+        let until = until.as_u64();
+        assert!(until >= clock.get(), "the wake-up must not be in the past");
         clock.set(until);
         peer.borrow_mut().silence();
     };
     let closed = if asynchronous {
         let sleep = |until| async move { idle(until) };
-        block_on(run_async(session, io, buffers, || clock.get(), sleep))
+        block_on(run_async(session, io, buffers, || Millis::new(clock.get()), sleep))
     } else {
-        run(session, io, buffers, || clock.get(), idle)
+        run(session, io, buffers, || Millis::new(clock.get()), idle)
     };
-    assert!(closed.retry_at > clock.get());
+    assert!(closed.retry_at > Millis::new(clock.get()));
     closed
 }
 
 #[test]
-fn rounds_run_over_reads_and_writes_of_any_length() {
+fn round_completes_with_reads_and_writes_of_any_length() {
     for asynchronous in [false, true] {
         for limit in [128, 256, 4096] {
             for at_once in [1, 3, 64, 10_000] {
@@ -246,17 +249,17 @@ fn rounds_run_over_reads_and_writes_of_any_length() {
                 assert_eq!(peer.server.updates.len(), 1);
                 assert_eq!(bits(&peer.server.values(0)), bits(&expected));
                 assert_eq!(session.counters(), Counters { counted: 1, ..Counters::default() });
-                assert_eq!(closed.frames.accepted as usize, peer.frames, "no frame but was taken");
+                assert_eq!(closed.frames.accepted as usize, peer.frames, "every frame must be accepted");
                 assert!(peer.to_device.is_empty());
             }
         }
     }
 }
 
-/// Noise that ends with a zero costs nothing; noise that does not costs the frame behind it, which is asked
-/// for again.
+/// Noise that ends with a zero costs nothing. Other noise costs the following frame, which is requested
+/// again.
 #[test]
-fn noise_between_frames_is_survived() {
+fn driver_survives_noise_between_frames() {
     for asynchronous in [false, true] {
         for limit in [128, 4096] {
             for (terminated, seed) in [(true, 0), (false, 1), (false, 2), (false, 3), (false, 4)] {
@@ -275,7 +278,7 @@ fn noise_between_frames_is_survived() {
                 let closed = drive(&mut session, config, &peer, asynchronous);
                 let peer = peer.borrow();
                 assert_eq!(bits(&peer.server.values(0)), bits(&expected), "seed {seed}");
-                assert_eq!(session.counters().malformed, 0, "noise does not pass the check");
+                assert_eq!(session.counters().malformed, 0, "noise must not pass the checksum");
                 if terminated {
                     assert_eq!(closed.frames.accepted as usize, peer.frames);
                     assert_eq!(session.counters().asked_again, 0);
@@ -285,10 +288,10 @@ fn noise_between_frames_is_survived() {
     }
 }
 
-/// The link ends or fails after any number of bytes: the driver returns, says why, and the next link goes
-/// on as if nothing had been.
+/// The link ends or fails after any number of bytes: the driver returns the reason, and the next link
+/// continues.
 #[test]
-fn ends_and_errors_are_reported_and_the_next_link_goes_on() {
+fn driver_reports_the_end_and_the_next_link_continues() {
     let total = {
         let (mut session, config, server, _) = problem(128);
         let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
@@ -325,15 +328,18 @@ fn ends_and_errors_are_reported_and_the_next_link_goes_on() {
             if session.last_round() == 0 {
                 drive(&mut session, config, &again, asynchronous);
                 assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected), "case {case}");
-                assert!(first.is_empty() || first[0] == again.borrow().server.updates[0], "the same bytes");
+                assert!(
+                    first.is_empty() || first[0] == again.borrow().server.updates[0],
+                    "the update must have the same bytes"
+                );
             }
         }
     }
 }
 
-/// `embedded-io` forbids it, and answers it with a panic.
+/// `embedded-io` forbids writes of 0 bytes, and its `write_all` panics.
 #[test]
-fn a_link_that_takes_no_bytes_is_closed() {
+fn link_that_accepts_no_bytes_is_closed() {
     for asynchronous in [false, true] {
         let (mut session, config, server, _) = problem(256);
         let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
@@ -352,13 +358,13 @@ fn retry_after_closes_the_link_and_sets_the_time() {
         peer.send(&ToDevice::RetryAfter { milliseconds: 45_000 }, &[]);
         let peer = Rc::new(RefCell::new(peer));
         let closed = drive(&mut session, config, &peer, asynchronous);
-        assert_eq!((closed.error, closed.retry_at), (None, 46_000));
+        assert_eq!((closed.error, closed.retry_at), (None, Millis::new(46_000)));
     }
 }
 
-/// A driver that is dropped in the middle (a task cancelled) leaves a session that only has to be told.
+/// If a driver is dropped midway (a cancelled task), the session only needs a LinkDown.
 #[test]
-fn a_dropped_future_does_no_harm() {
+fn dropped_future_is_harmless() {
     for polls in 1..60 {
         let (mut session, config, server, expected) = problem(128);
         let peer = Rc::new(RefCell::new(Peer::new(server.clone(), 40)));
@@ -369,8 +375,9 @@ fn a_dropped_future_does_no_harm() {
             let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
             let mut io = End(peer.clone());
             let read = Rc::new(Cell::new(0));
-            // Sleeps that take a few polls, so that the future stops at many places.
-            let sleep = |until: u64| {
+            // Sleeps take a few polls, so that the future stops at many places.
+            let sleep = |until: Millis| {
+                let until = until.as_u64();
                 let (clock, read) = (&clock, read.clone());
                 poll_fn(move |_| {
                     read.set(read.get() + 1);
@@ -378,7 +385,8 @@ fn a_dropped_future_does_no_harm() {
                     if read.get() % 2 == 0 { Poll::Ready(()) } else { Poll::Pending }
                 })
             };
-            let mut future = pin!(run_async(&mut session, &mut io, buffers, || clock.get(), sleep));
+            let mut future =
+                pin!(run_async(&mut session, &mut io, buffers, || Millis::new(clock.get()), sleep));
             for _ in 0..polls {
                 if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
                     break;
@@ -386,8 +394,8 @@ fn a_dropped_future_does_no_harm() {
             }
         }
         let mut out = vec![0; config.transmit_capacity()];
-        let progress = session.handle(clock.get(), Event::LinkDown, &mut out);
-        assert!(progress.sent == 0 && progress.wake > clock.get());
+        let progress = session.handle(Millis::new(clock.get()), Event::LinkDown, &mut out);
+        assert!(progress.sent == 0 && progress.wake > Millis::new(clock.get()));
         if session.last_round() == 0 {
             let again = Rc::new(RefCell::new(Peer::new(server.clone(), 64)));
             drive(&mut session, config, &again, true);
@@ -396,7 +404,7 @@ fn a_dropped_future_does_no_harm() {
     }
 }
 
-/// Hands out twenty samples, one at a time, and is silent every other time it is asked.
+/// A sensor with twenty samples, which has none every other time it is polled.
 struct Beat {
     samples: Sliced,
     next: usize,
@@ -422,7 +430,7 @@ impl AsyncSensor for Beat {
 }
 
 #[test]
-fn a_session_that_streams_gets_its_samples_through_the_driver() {
+fn driver_feeds_sensor_samples_to_a_streaming_session() {
     for asynchronous in [false, true] {
         let mut random = Random(3);
         let b = flat(&random.orthonormal(D, K));
@@ -439,7 +447,8 @@ fn a_session_that_streams_gets_its_samples_through_the_driver() {
         let (mut receive, mut transmit) = (vec![0; 256], vec![0; config.transmit_capacity()]);
         let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
         let io = &mut End(peer.clone());
-        let idle = |until: u64| {
+        let idle = |until: Millis| {
+            let until = until.as_u64();
             // An interrupt of the sensor comes before the wake-up.
             clock.set((clock.get() + 10).min(until));
             if clock.get() == until || !peer.borrow().server.updates.is_empty() {
@@ -448,12 +457,19 @@ fn a_session_that_streams_gets_its_samples_through_the_driver() {
         };
         if asynchronous {
             let sleep = |until| async move { idle(until) };
-            block_on(run_async_with_sensor(&mut session, io, buffers, || clock.get(), sleep, &mut sensor));
+            block_on(run_async_with_sensor(
+                &mut session,
+                io,
+                buffers,
+                || Millis::new(clock.get()),
+                sleep,
+                &mut sensor,
+            ));
         } else {
-            run_with_sensor(&mut session, io, buffers, || clock.get(), idle, &mut sensor);
+            run_with_sensor(&mut session, io, buffers, || Millis::new(clock.get()), idle, &mut sensor);
         }
         assert_eq!(peer.borrow().server.updates.len(), 1);
-        assert_eq!(sensor.next, 20, "asked while a round collects, and no longer");
+        assert_eq!(sensor.next, 20, "polled only while a round collects");
         let counted = Counters { counted: 1, ..Counters::default() };
         assert_eq!(session.counters(), counted);
     }

@@ -1,10 +1,11 @@
-//! A device with noise: what its settings allow and what a release costs, what it announces and takes part in, and what
-//! it keeps to itself.
+//! Device with noise: its settings and the cost of a release, its capabilities and supported rounds, and the data
+//! it does not reveal.
 #![cfg(feature = "privacy")]
 
 use crate::common::*;
+use fedspan_client::Millis;
 use fedspan_client::privacy::{
-    NoEntropy, NoiseMultiplier, Seed, Settings, SettingsError, VarianceError, sensitivity,
+    NoEntropy, NoiseMultiplier, PrivacySettings, PrivacySettingsError, Seed, VarianceError, sensitivity,
 };
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Mechanism, NotReady, Task};
@@ -20,26 +21,26 @@ fn multiplier(square: u64) -> NoiseMultiplier {
     NoiseMultiplier::from_square(square).unwrap()
 }
 
-fn settings(square: u64, rows_max: u32) -> Settings {
-    Settings::new(multiplier(square), 1 << 40, rows_max, 1).unwrap().with_iterations(200)
+fn settings(square: u64, rows_max: u32) -> PrivacySettings {
+    PrivacySettings::new(multiplier(square), 1 << 40, rows_max, 1).unwrap().with_iterations(200)
 }
 
-/// Noise that nobody needs to draw.
+/// Mechanism whose noise is never drawn.
 #[derive(Clone, Copy, Debug)]
-struct Never(Settings);
+struct Never(PrivacySettings);
 
 impl Mechanism for Never {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         Some(self.0)
     }
 
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
-        panic!("a seed for nothing")
+        panic!("unexpected draw of a seed")
     }
 }
 
 #[test]
-fn multipliers_have_room_for_cost_and_variance() {
+fn multipliers_fit_cost_and_variance() {
     for square in [0, 1, 1 << 14, (1 << 40) + 1, u64::MAX] {
         assert_eq!(NoiseMultiplier::from_square(square).unwrap_err().square, square);
     }
@@ -74,9 +75,9 @@ fn multipliers_have_room_for_cost_and_variance() {
     }
 }
 
-/// Against the formula in f64, and never below it.
+/// The sensitivity equals the formula in f64, and is never below it.
 #[test]
-fn sensitivity_is_its_formula_rounded_up() {
+fn sensitivity_equals_its_formula_rounded_up() {
     for d in [1u16, 2, 20, 58, 784, u16::MAX] {
         for r in [1u16, 2, 3, 8, 24, 64, u16::MAX] {
             for g in [0, 1, 4, 5, 10, 14, 15, 16, u32::MAX] {
@@ -97,9 +98,9 @@ fn sensitivity_is_its_formula_rounded_up() {
     assert_eq!(sensitivity(58, 1, 15), 32_793);
 }
 
-/// What a provisioning record says is what the device does, or it does nothing.
+/// Usable provisioning records become settings, others an error.
 #[test]
-fn records_make_settings_or_errors() {
+fn provisioning_records_become_settings_or_errors() {
     let noise = ProvisionedNoise {
         multiplier_square: 9 << 16,
         budget: 77,
@@ -108,9 +109,9 @@ fn records_make_settings_or_errors() {
         clip: 0.0,
         iterations_max: 3,
     };
-    let made = Settings::provisioned(&noise).unwrap();
+    let made = PrivacySettings::provisioned(&noise).unwrap();
     assert_eq!((made.release(), made.budget(), made.rows_max()), ((1u32 << 30).div_ceil(9), 77, 500));
-    assert_eq!((made.slot(), made.iterations_max()), (250, 3));
+    assert_eq!((made.slot(), made.iterations_max()), (Millis::new(250), 3));
     for (wrong, message) in [
         (ProvisionedNoise { multiplier_square: 1 << 14, ..noise }, "16384"),
         (ProvisionedNoise { multiplier_square: u64::MAX, ..noise }, "18446744073709551615"),
@@ -118,20 +119,23 @@ fn records_make_settings_or_errors() {
         (ProvisionedNoise { rows_max: u32::MAX, ..noise }, "4294967295 rows a round"),
         (ProvisionedNoise { slot: 0, ..noise }, "a slot of 0 ms"),
     ] {
-        let said = Settings::provisioned(&wrong).unwrap_err().to_string();
+        let said = PrivacySettings::provisioned(&wrong).unwrap_err().to_string();
         assert!(said.contains(message), "{wrong:?}: {said}");
     }
 }
 
 #[test]
-fn settings_say_what_they_cannot_do() {
+fn invalid_settings_are_rejected() {
     let z = multiplier(1 << 16);
     for rows_max in [0, (1 << 30) + 1, u32::MAX] {
-        assert_eq!(Settings::new(z, 1, rows_max, 1).unwrap_err(), SettingsError::RowsMax { rows_max });
+        assert_eq!(
+            PrivacySettings::new(z, 1, rows_max, 1).unwrap_err(),
+            PrivacySettingsError::RowsMax { rows_max }
+        );
     }
-    assert_eq!(Settings::new(z, 1, 1, 0).unwrap_err(), SettingsError::Slot);
+    assert_eq!(PrivacySettings::new(z, 1, 1, 0).unwrap_err(), PrivacySettingsError::Slot);
     for slot in [1, u64::MAX] {
-        let settings = Settings::new(z, 1, 1, slot).unwrap();
+        let settings = PrivacySettings::new(z, 1, 1, slot).unwrap();
         assert_eq!((settings.slot(), settings.iterations_max()), (slot, 1));
     }
     for (rows_max, grid) in [
@@ -146,7 +150,7 @@ fn settings_say_what_they_cannot_do() {
     ] {
         assert_eq!(settings(1 << 16, rows_max).grid(), grid, "{rows_max}");
     }
-    // All sizes and multipliers that are possible have a variance.
+    // All valid sizes and multipliers have a variance.
     for rows_max in [1, 1 << 20, 1 << 30] {
         for square in [LEAST, 1 << 40] {
             for d in [1, 64, u16::MAX] {
@@ -162,15 +166,15 @@ fn settings_say_what_they_cannot_do() {
             }
         }
     }
-    assert_eq!(settings(LEAST, 9).variance(65, 65), Err(SettingsError::Width { width: 65, most: 64 }));
+    assert_eq!(settings(LEAST, 9).variance(65, 65), Err(PrivacySettingsError::Width { width: 65, most: 64 }));
     let refused = Linear::private(Heap::new(65, 65, 1), Never(settings(LEAST, 9)));
-    assert_eq!(refused.unwrap_err(), SettingsError::Width { width: 65, most: 64 });
+    assert_eq!(refused.unwrap_err(), PrivacySettingsError::Width { width: 65, most: 64 });
     let refused = Linear::private(Heap::new(70_000, 1, 1), Never(settings(LEAST, 9)));
-    assert_eq!(refused.unwrap_err(), SettingsError::Shape { features: 70_000, width: 1 });
+    assert_eq!(refused.unwrap_err(), PrivacySettingsError::Shape { features: 70_000, width: 1 });
 }
 
 #[test]
-fn only_what_is_hidden_may_leave() {
+fn only_noisy_tensors_may_leave() {
     let known = settings(1 << 18, 100);
     for (memory, has_room) in
         [(Heap::new(4, 2, 3), false), (Heap::power(4, 2, 3), true), (Heap::streaming(4, 2, 3), true)]
@@ -181,7 +185,7 @@ fn only_what_is_hidden_may_leave() {
         assert_eq!(capabilities.privacy, Privacy::Gaussian { release: 1 << 28, budget: 1 << 40, spent: 0 });
         let fit = Wire::FitHead { head: EXACT }.bit();
         assert_eq!(capabilities.tasks, if power { fit | 1 << 5 } else { fit });
-        // Nothing leaves with that one.
+        // No task of this mechanism uploads anything.
         let roles = capabilities.roles & !CHOOSES_RIDGE;
         assert_eq!(roles, if power { Role::Subspace.bit() } else { 0 });
         assert_eq!(model.streamed_tasks(), fit);
@@ -204,10 +208,10 @@ fn only_what_is_hidden_may_leave() {
     }
 }
 
-/// A server cannot make a computation longer than a slot is made for: neither iterations nor gradient steps.
+/// A server cannot make a computation longer than the slot allows: neither by iterations nor by gradient steps.
 #[test]
-fn no_round_goes_on_for_longer_than_is_allowed() {
-    let once = Settings::new(multiplier(1 << 18), 1 << 40, 100, 1).unwrap();
+fn rounds_over_the_iteration_limit_are_declined() {
+    let once = PrivacySettings::new(multiplier(1 << 18), 1 << 40, 100, 1).unwrap();
     for (settings, most) in [(Some(once), 1), (Some(once.with_iterations(3)), 3), (None, u16::MAX)] {
         for asked in [1, 2, 3, 4, u16::MAX] {
             let head = HeadSolve::Gradient { steps: asked, step_size: 0.1 };
@@ -260,9 +264,9 @@ fn fit_stream<P: Mechanism>(
     model.finish()
 }
 
-/// A head is fitted as without noise; what is said about it is the same for any samples.
+/// A head is fitted as without noise; the report is the same for any samples.
 #[test]
-fn fitting_a_head_reports_nothing_of_its_samples() {
+fn head_fit_reports_nothing_about_its_samples() {
     let mut random = Random(2);
     let (d, k, m) = (6, 2, 15);
     let samples = Sliced::regression(random.normals(m * d), random.normals(m), d, 1);
@@ -298,7 +302,7 @@ fn fitting_a_head_reports_nothing_of_its_samples() {
             }
         }
     }
-    // That there are no samples at all is no secret.
+    // The absence of samples is public.
     let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
     assert_eq!(fit(&mut model, EXACT, &b, &nothing), Err(DeclineReason::NoSamples));

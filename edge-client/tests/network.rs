@@ -1,5 +1,5 @@
-//! Rounds of networks: every method against training in f64 over the samples in the order in which the device took them,
-//! and the laws of its epochs.
+//! Rounds of networks: every method against training in f64 over the samples in the device's order, and properties
+//! of its epochs.
 #![cfg(feature = "network")]
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{DeclineReason, Descent, Task as Wire, Trained};
 use fedspan_protocol::tensor::Encoding;
 
-/// Dense ones, and with filters and cells where there are features for them.
+/// Dense networks, and convolutional and recurrent ones with their features.
 fn shapes() -> Vec<NetworkShape> {
     let mut shapes = vec![
         NetworkShape::new(5, &[], 3, 16),
@@ -27,13 +27,13 @@ fn shapes() -> Vec<NetworkShape> {
 
 const DENSE: NetworkShape = NetworkShape::new(6, &[4], 3, 16);
 
-/// Samples: the last of the batches of 3 has one.
+/// Number of samples: the last batch of 3 has one.
 const SAMPLES: usize = 10;
 
-/// Of parameters near one: rounding, or what micromath's exponential is off by.
+/// Tolerance for parameters near one: rounding, or the error of micromath's exponential.
 const ERROR: f64 = if cfg!(feature = "micromath") { 3e-2 } else { 1e-4 };
 
-/// What a round is asked for, and which layers it changes in how many epochs.
+/// Method with the task of its rounds, and the layers and epochs of its phases.
 struct Method {
     name: &'static str,
     travelling: Range<usize>,
@@ -52,7 +52,7 @@ fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     ];
     if head > 0 {
         let phases = vec![(head..all, 3), (0..head, 2)];
-        methods.push(method("FedRep", 0..head, of(3, 2, Trained::Travelling), phases));
+        methods.push(method("FedRep", 0..head, of(3, 2, Trained::Shared), phases));
         let phases = vec![(head..all, 2), (0..all, 1)];
         methods.push(method("head, then all", 0..head, of(2, 1, Trained::All), phases));
     }
@@ -62,13 +62,13 @@ fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
         for first in 1..all {
             methods.push(method("LG-FedAvg", first..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
             let phases = vec![(0..first, 2), (first..all, 1)];
-            methods.push(method("LG-FedAvg in turn", first..all, of(2, 1, Trained::Travelling), phases));
+            methods.push(method("LG-FedAvg in turn", first..all, of(2, 1, Trained::Shared), phases));
         }
     }
     methods
 }
 
-/// Own layers, where others have come in the place of some.
+/// Returns the device's layers, with the shared ones replaced by the received ones.
 fn mixed(shape: NetworkShape, own: &[f32], came: &[f32], travelling: Range<usize>) -> Vec<f32> {
     let mut all = own.to_vec();
     let range = shape.range(travelling);
@@ -84,7 +84,7 @@ fn assert_close(got: &[f32], expected: &[f64], what: &str) {
 }
 
 #[test]
-fn every_method_trains_as_its_definition_does() {
+fn methods_train_as_defined() {
     for shape in shapes() {
         let (own, came) = (drawn(shape, 1), drawn(shape, 2));
         let samples = labelled(shape, SAMPLES, 3);
@@ -119,7 +119,7 @@ fn every_method_trains_as_its_definition_does() {
                     let range = shape.range(layer..layer + 1);
                     assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]), "{what}");
                 }
-                // What leaves is what came, in the same roles.
+                // The uploaded layers are the received ones, in the same roles.
                 let uploads = matches!(task, Wire::Sgd { .. });
                 let left = if uploads { travelling.clone() } else { 0..0 };
                 assert_eq!(
@@ -135,11 +135,11 @@ fn every_method_trains_as_its_definition_does() {
 }
 
 #[test]
-fn each_epoch_takes_all_samples_in_an_order_of_its_own() {
+fn epoch_takes_all_samples_in_a_new_order() {
     let shape = DENSE;
     let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
     let mut source = Asked::new(labelled(shape, 40, 2));
-    let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Travelling);
+    let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Shared);
     round(&mut network, task, 0..1, &drawn(shape, 2), &mut source).unwrap();
     let mut epochs = source.epochs();
     assert_eq!(epochs.len(), 6);
@@ -153,7 +153,7 @@ fn each_epoch_takes_all_samples_in_an_order_of_its_own() {
     assert_eq!(epochs.len(), 6);
 }
 
-/// The parameters after a round of FedRep over `samples`.
+/// Returns the parameters after a round of FedRep over `samples`.
 fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
     let shape = fedspan_client::memory::NetworkMemory::shape(&memory);
     let mut network = network(memory, &drawn(shape, 1));
@@ -162,12 +162,12 @@ fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
 }
 
 #[test]
-fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() {
+fn cache_source_and_batch_size_change_no_bit() {
     for shape in &shapes()[1..] {
         let mut samples = labelled(*shape, SAMPLES, 3);
-        // One that is passed over.
+        // One sample is skipped.
         samples.x[4 * shape.features] = f32::NAN;
-        let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Travelling);
+        let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Shared);
         let expected = after(NetworkHeap::new(*shape), task(3), &samples);
         for room in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
             assert_eq!(after(NetworkHeap::keeping(*shape, room), task(3), &samples), expected, "{room}");
@@ -179,29 +179,29 @@ fn neither_what_is_kept_nor_how_samples_come_nor_a_longer_batch_changes_a_bit() 
         let whole = after(NetworkHeap::new(*shape), task(SAMPLES as u16 - 1), &samples);
         assert_eq!(after(NetworkHeap::new(*shape), task(16), &samples), whole);
         assert_ne!(whole, expected);
-        let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Travelling), &samples);
+        let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Shared), &samples);
         assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
     }
 }
 
-/// Reading a sample can cost as much as training on it: features are computed from a window.
+/// Reading a sample can be as expensive as training on it, if features are computed from a window.
 #[test]
-fn a_sample_is_read_once_an_epoch_and_once_for_all_where_there_is_room() {
+fn samples_are_read_once_per_epoch_or_once_with_cache() {
     let shape = shapes()[2];
     for (memory, reads) in
         [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::keeping(shape, SAMPLES), 3 * SAMPLES)]
     {
         let mut network = network(memory, &drawn(shape, 1));
         let mut source = Asked::new(labelled(shape, SAMPLES, 3));
-        let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Travelling);
+        let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Shared);
         round(&mut network, task, 0..2, &drawn(shape, 2), &mut source).unwrap();
-        // The first question is whether there is an answer.
+        // The first call checks whether the source allows random access.
         assert_eq!(source.numbers.len(), 1 + reads);
     }
 }
 
 #[test]
-fn samples_that_cannot_be_used_are_counted_and_change_nothing() {
+fn unusable_samples_are_counted_and_ignored() {
     for shape in shapes() {
         let mut samples = labelled(shape, SAMPLES, 3);
         samples.x[2 * shape.features + 1] = f32::NAN;
@@ -223,7 +223,7 @@ fn samples_that_cannot_be_used_are_counted_and_change_nothing() {
             let batches =
                 orders.flat_map(|order| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>());
             let epochs = Epochs { layers: 0..shape.layers(), batches: batches.collect() };
-            // Not to multiply classes that are none.
+            // A factor that does not turn an invalid class into a valid one.
             let mut known = samples.clone();
             let Labels::Classes(classes) = &mut known.labels else { panic!() };
             (classes[0], classes[9]) = (0, 0);
@@ -233,12 +233,12 @@ fn samples_that_cannot_be_used_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn one_class_alone_is_learnt() {
+fn single_class_is_learnt() {
     let shape = shapes()[2];
     let mut samples = labelled(shape, SAMPLES, 3);
     samples.labels = Labels::Classes(vec![2; SAMPLES]);
     let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
-    let task = sgd(descent(0.2, 0.5, 3), 10, 5, Trained::Travelling);
+    let task = sgd(descent(0.2, 0.5, 3), 10, 5, Trained::Shared);
     round(&mut network, task, 0..2, &drawn(shape, 2), &mut samples).unwrap();
     let mut out = vec![0.0; SAMPLES * shape.outputs];
     network.predict(&samples.x, &mut out).unwrap();
@@ -247,7 +247,7 @@ fn one_class_alone_is_learnt() {
     }
 }
 
-/// What `predict` says, and the head.
+/// Returns the result of `predict`, and the head.
 fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>, NotReady>, Vec<u32>) {
     let shape = network.shape();
     let (x, mut out) = (Random(8).normals(20 * shape.features), vec![0.0; 20 * shape.outputs]);
@@ -256,7 +256,7 @@ fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>
 }
 
 #[test]
-fn without_a_sample_or_a_source_of_any_order_nothing_changes() {
+fn missing_samples_or_random_access_change_nothing() {
     struct InOrder(Sliced);
     impl fedspan_client::SampleSource for InOrder {
         fn rewind(
@@ -299,16 +299,16 @@ fn without_a_sample_or_a_source_of_any_order_nothing_changes() {
             declined(&mut failing.clone(), DeclineReason::Device);
             declined(&mut InOrder(labelled(shape, 4, 3)), DeclineReason::Device);
         }
-        // None is needed to leave the head as it is.
+        // No sample is needed to leave the head unchanged.
         let mut source = InOrder(labelled(shape, 4, 3));
         round(&mut network, fit(descent(0.1, 0.5, 3), 0), 0..head, &own, &mut source).unwrap();
         assert_eq!(state(&mut network), before);
     }
 }
 
-/// No update is made from a part of the samples that were counted.
+/// No update is computed from a part of the counted samples.
 #[test]
-fn a_source_that_fails_half_way_is_said() {
+fn source_that_fails_during_training_is_reported() {
     for shape in shapes() {
         for kept in [0, SAMPLES] {
             for until in 1..=3 * SAMPLES {
@@ -318,7 +318,7 @@ fn a_source_that_fails_half_way_is_said() {
                 let (head, came) = (shape.layers() - 1, drawn(shape, 2));
                 let result = round(&mut network, task, 0..head, &came, &mut source);
                 assert_eq!(result.unwrap_err(), DeclineReason::Device, "{until}");
-                // What was learnt until then is a network, and the device learns on.
+                // The partly trained network is valid, and the device continues from it.
                 assert!(state(&mut network).0.is_ok());
                 round(&mut network, task, 0..head, &came, &mut labelled(shape, SAMPLES, 3)).unwrap();
             }
@@ -327,13 +327,13 @@ fn a_source_that_fails_half_way_is_said() {
 }
 
 #[test]
-fn a_run_that_diverges_leaves_a_head_of_zeros_and_no_answer() {
-    // Gates that saturate have no errors, however far a step has gone.
+fn diverged_training_invalidates_the_trained_layers() {
+    // Saturated gates have no errors, however long a step was.
     for shape in shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
         for memory in [NetworkHeap::new(shape), NetworkHeap::keeping(shape, SAMPLES)] {
             let head = shape.layers() - 1;
             let mut network = network(memory, &drawn(shape, 1));
-            // Softmax keeps what is finite finite for long.
+            // Softmax keeps finite values finite for long.
             let wild = f32::MAX;
             for task in [
                 sgd(descent(wild, 0.5, 3), 2, 2, Trained::All),
@@ -345,11 +345,11 @@ fn a_run_that_diverges_leaves_a_head_of_zeros_and_no_answer() {
                 assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
                 assert!(network.head().iter().all(|&w| w == 0.0));
                 assert_eq!(network.head_fitted_on(), None);
-                // Fitting a head leaves the body as it came.
+                // Fitting a head keeps the received body.
                 let body_lost = head > 0 && !matches!(task, Wire::FitHead { .. });
                 let lost = if body_lost { NotReady::NoRepresentation } else { NotReady::NoHead };
                 assert_eq!(state(&mut network).0, Err(lost));
-                // The next round is as good as any.
+                // The next round works as any other.
                 let calm = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
                 round(&mut network, calm, 0..head, &drawn(shape, 2), &mut samples).unwrap();
                 assert!(state(&mut network).0.is_ok());
@@ -358,9 +358,10 @@ fn a_run_that_diverges_leaves_a_head_of_zeros_and_no_answer() {
     }
 }
 
-/// What a hello cannot tell is not cut off: a model of more than 65534 inputs of a layer does not compile, or here, panics.
+/// Sizes that a hello cannot express are not truncated: a layer of more than 65534 inputs does not compile, or
+/// panics here.
 #[test]
-fn layers_of_which_a_hello_cannot_tell_are_refused() {
+fn layers_too_large_for_a_hello_are_rejected() {
     let made = |make: fn(usize) -> NetworkShape, most: usize| {
         assert_eq!(make(most).parameters(), make(most).start(make(most).layers()));
         assert!(std::panic::catch_unwind(|| make(most + 1)).is_err(), "{most} and one more");
@@ -382,7 +383,7 @@ fn layers_of_which_a_hello_cannot_tell_are_refused() {
     #[cfg(feature = "convolution")]
     {
         use fedspan_protocol::message::{Filters, Image};
-        // 16383 pixels are left, each of four values: 65532 inputs of the layer behind. Of 16384 it had 65536.
+        // 16383 pixels of four values each remain: 65532 inputs of the next layer. With 16384 there would be 65536.
         let make = |width: usize| {
             let image = Image { height: 1, width: width as u16, channels: 1 };
             NetworkShape::convolutional(image, &[Filters { count: 4, side: 1, pool: 1 }], &[], 3, 1)

@@ -1,4 +1,4 @@
-//! Batches and gradients for methods that are not the network's own: with them its own steps have its own bits.
+//! Batches and gradients for custom training: with them the network's own steps are reproduced bit by bit.
 #![cfg(feature = "network")]
 
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
@@ -12,7 +12,7 @@ const SHAPE: NetworkShape = NetworkShape::new(5, &[6, 4], 3, 8);
 const DESCENT: Descent = Descent { step_size: 0.2, momentum: 0.5, batch: 4 };
 const SEED: u64 = 9;
 const ID: RoundId = RoundId { round: 7, stage: 2 };
-/// One of them cannot be used.
+/// Number of samples, one of them unusable.
 const M: usize = 11;
 
 struct Memory {
@@ -43,8 +43,8 @@ impl NetworkMemory for Memory {
             velocity,
             scratch,
             classes,
-            places: &mut [],
-            kept: &mut [],
+            pool_indices: &mut [],
+            body_cache: &mut [],
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
         }
@@ -70,7 +70,7 @@ fn batches(size: u16, source: &mut dyn SampleSource) -> Result<Batches, DeclineR
 }
 
 #[test]
-fn steps_of_ones_own_have_the_networks_bits() {
+fn custom_steps_have_the_networks_bits() {
     let (x, classes) = samples();
     let mut source = Recording::classification(&x, &classes, SHAPE.features);
 
@@ -108,7 +108,7 @@ fn steps_of_ones_own_have_the_networks_bits() {
 }
 
 #[test]
-fn a_gradient_in_pieces_is_that_of_the_whole() {
+fn gradient_of_parts_equals_that_of_the_whole() {
     let (x, classes) = samples();
     let (x, classes) = (&x[..3 * SHAPE.features], &classes[..3]);
     let mut source = Recording::classification(x, classes, SHAPE.features);
@@ -129,7 +129,7 @@ fn a_gradient_in_pieces_is_that_of_the_whole() {
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_is_told() {
+fn non_finite_gradient_is_reported() {
     let (x, classes) = samples();
     let mut source = Recording::classification(&x, &classes, SHAPE.features);
     let mut memory = Memory::new();
@@ -140,7 +140,7 @@ fn a_gradient_that_is_not_finite_is_told() {
     assert!(!add_gradient(&mut memory.parts(), size, 1.0, &mut vec![0.0; SHAPE.parameters()]));
 }
 
-/// Has one sample less than it said.
+/// Source with one sample less than it first returned.
 struct Shrinking<'a>(Recording<'a>);
 
 impl SampleSource for Shrinking<'_> {
@@ -158,7 +158,7 @@ impl SampleSource for Shrinking<'_> {
 }
 
 #[test]
-fn sources_that_fail_are_told() {
+fn failed_sources_are_reported() {
     let none = Recording::classification(&[], &[], SHAPE.features);
     assert_eq!(batches(4, &mut none.clone()).map(drop), Err(DeclineReason::NoSamples));
     assert_eq!(batches(4, &mut NoRecording).map(drop), Err(DeclineReason::Device));

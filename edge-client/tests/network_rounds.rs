@@ -1,5 +1,5 @@
-//! Rounds that a network takes part in and those that it does not: layers in the wrong role, order, number or form,
-//! parameters out of range, layers that are not there; and that no head leaves without the feature for it.
+//! Supported and declined rounds of a network: layers in the wrong role, order, number or form, parameters out of
+//! range, missing layers; and no head leaves without the feature for it.
 #![cfg(feature = "network")]
 
 use crate::common::network::*;
@@ -19,7 +19,7 @@ use rand_chacha::rand_core::SeedableRng;
 const SHAPE: NetworkShape = NetworkShape::new(6, &[5, 4], 3, 8);
 const SHARED: bool = cfg!(feature = "shared-head");
 const CALM: fedspan_protocol::message::Descent = descent(0.1, 0.5, 4);
-const TASK: Wire = sgd(CALM, 2, 1, Trained::Travelling);
+const TASK: Wire = sgd(CALM, 2, 1, Trained::Shared);
 
 fn device() -> Network<NetworkHeap> {
     network(NetworkHeap::new(SHAPE), &drawn(SHAPE, 1))
@@ -34,7 +34,7 @@ fn tensor(role: Role, rows: u16, cols: u16) -> TensorDescriptor {
     TensorDescriptor::inline(role, Encoding::F32, rows, cols)
 }
 
-/// The layers of `SHAPE` in a role.
+/// Returns a layer of `SHAPE` in a role.
 fn layer(role: Role, layer: usize) -> TensorDescriptor {
     let (inputs, outputs) = SHAPE.layer(layer).matrix();
     tensor(role, inputs as u16 + 1, outputs as u16)
@@ -103,22 +103,22 @@ fn tasks_and_parameters_out_of_range_are_declined() {
         wrong.push(descent(0.1, 0.5, batch));
     }
     for descent in wrong {
-        for trained in [Trained::Travelling, Trained::All] {
+        for trained in [Trained::Shared, Trained::All] {
             declined(sgd(descent, 2, 1, trained), &good, DeclineReason::Parameter);
         }
         declined(fit(descent, 1), &good, DeclineReason::Parameter);
     }
-    for trained in [Trained::Travelling, Trained::All] {
+    for trained in [Trained::Shared, Trained::All] {
         declined(sgd(CALM, 0, 0, trained), &good, DeclineReason::Parameter);
     }
-    // Nothing travels that could be trained.
-    declined(sgd(CALM, 0, 3, Trained::Travelling), &[], DeclineReason::Parameter);
+    // No shared layer could be trained.
+    declined(sgd(CALM, 0, 3, Trained::Shared), &[], DeclineReason::Parameter);
     declined(Wire::FitHead { head: EXACT }, &good, DeclineReason::Parameter);
     let steps = HeadSolve::Gradient { steps: 1, step_size: 0.1 };
     declined(Wire::FitHead { head: steps }, &good, DeclineReason::Parameter);
     let b = [tensor(Role::Representation, 6, 5)];
     let baseline = Wire::Baseline {
-        baseline: Baseline::Proximal { pull: 0.1 },
+        baseline: Baseline::FedProx { proximal_weight: 0.1 },
         descent: CALM,
         epochs: 1,
         encoding: Encoding::F32,
@@ -134,19 +134,19 @@ fn tasks_and_parameters_out_of_range_are_declined() {
             declined(task, tensors, DeclineReason::Task);
         }
     }
-    // Without memory for it there is no momentum.
+    // Momentum needs memory for the velocity.
     let mut plain = network(NetworkHeap::without_momentum(SHAPE), &drawn(SHAPE, 1));
     assert_eq!(plain.open(&open_of(TASK, &good)), Err(DeclineReason::Parameter));
-    plain.open(&open_of(sgd(descent(0.1, 0.0, 8), 2, 1, Trained::Travelling), &good)).unwrap();
-    // Nor is there anything for samples that are seen once.
+    plain.open(&open_of(sgd(descent(0.1, 0.0, 8), 2, 1, Trained::Shared), &good)).unwrap();
+    // Streamed samples are not supported.
     assert_eq!(plain.streamed_tasks(), 0);
     assert_eq!(plain.begin(), Err(DeclineReason::Task));
     assert_eq!(plain.finish(), Err(DeclineReason::Task));
 }
 
-/// What may leave, as the firmware was built.
+/// The firmware's features decide which layers may leave.
 #[test]
-fn a_head_travels_only_with_the_feature_for_it() {
+fn head_is_shared_only_with_its_feature() {
     let all = SHAPE.layers();
     for first in 0..all {
         let result = device().open(&opening(SHAPE, sgd(CALM, 0, 1, Trained::All), first..all, Encoding::F32));
@@ -160,9 +160,9 @@ fn a_head_travels_only_with_the_feature_for_it() {
     assert_eq!(capabilities.tensor_elements, 7 * 5);
 }
 
-/// A body that stays must be there: neither zeros, nor half of what came, nor what diverged is one.
+/// A personal body must exist: zeros, half a download or a diverged body do not count.
 #[test]
-fn rounds_without_the_body_need_one() {
+fn rounds_without_a_body_tensor_need_a_body() {
     let alone = || opening(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..0, Encoding::F32);
     let mut device = Network::new(NetworkHeap::new(SHAPE), 1);
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
@@ -176,20 +176,20 @@ fn rounds_without_the_body_need_one() {
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
     let (x, mut out) = ([0.5; 6], [0.0; 3]);
     assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoRepresentation));
-    // The whole download heals it.
+    // A complete download repairs it.
     round(&mut device, TASK, 0..2, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1)).unwrap();
     device.open(&alone()).unwrap();
     device.verify().unwrap();
-    // So does nothing that diverged.
+    // A diverged body does not count either.
     let wild = sgd(descent(f32::MAX, 0.5, 4), 0, 2, Trained::All);
     let result = round(&mut device, wild, 0..0, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1));
     assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
 }
 
-/// After a reset the head comes from the store, and the next round goes on from it.
+/// After a reset the head is loaded from the store, and the next round continues from it.
 #[test]
-fn a_stored_head_is_where_the_next_round_begins() {
+fn next_round_continues_from_the_stored_head() {
     let before = device();
     let mut after = Network::new(NetworkHeap::new(SHAPE), 1);
     after.head_mut().copy_from_slice(before.head());
@@ -199,10 +199,10 @@ fn a_stored_head_is_where_the_next_round_begins() {
     assert_eq!(bits(after.parameters()), bits(before.parameters()));
 }
 
-/// A shared head whose download was cut off is not what a personal one goes on from.
+/// A shared head whose download was cut off is not used as a personal head.
 #[test]
 #[cfg(feature = "shared-head")]
-fn half_a_shared_head_becomes_zeros() {
+fn half_received_head_becomes_zero() {
     let mut device = device();
     device.open(&opening(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..3, Encoding::F32)).unwrap();
     device.tensor_mut(2).unwrap()[..3].fill(f32::NAN);
@@ -212,7 +212,7 @@ fn half_a_shared_head_becomes_zeros() {
 }
 
 #[test]
-fn what_comes_must_be_finite() {
+fn received_layers_must_be_finite() {
     for bad in [f32::NAN, f32::INFINITY] {
         let (mut device, came) = (device(), drawn(SHAPE, 2));
         let open = opening(SHAPE, TASK, 0..2, Encoding::F32);
@@ -224,7 +224,7 @@ fn what_comes_must_be_finite() {
 }
 
 #[test]
-fn a_head_answers_only_with_the_body_that_it_was_trained_with() {
+fn head_predicts_only_with_its_body() {
     let mut device = device();
     let (x, mut out) = ([0.5; 12], [0.0; 6]);
     device.predict(&x, &mut out).unwrap();
@@ -249,9 +249,9 @@ fn a_head_answers_only_with_the_body_that_it_was_trained_with() {
     }
 }
 
-/// Whole rounds through the session, in chunks or not: the update is what the task alone computes.
+/// Whole rounds through the session, in chunks or not: the update equals that of the task alone.
 #[test]
-fn whole_rounds_through_the_session() {
+fn session_rounds_equal_the_task_alone() {
     let shape = NetworkShape::new(20, &[8], 4, 10);
     let (samples, own) = (labelled(shape, 25, 3), drawn(shape, 1));
     let travelling = if SHARED { vec![0..1, 0..2, 1..2, 0..0] } else { vec![0..1, 0..0] };
@@ -310,9 +310,9 @@ fn whole_rounds_through_the_session() {
     }
 }
 
-/// A device whose answer was lost sends the same bytes again, and computes nothing twice.
+/// A device whose answer was lost sends the same bytes again, without recomputing.
 #[test]
-fn a_retry_sends_the_same_bytes() {
+fn retry_sends_the_same_bytes() {
     let shape = NetworkShape::new(20, &[8], 4, 10);
     let device = network(NetworkHeap::new(shape), &drawn(shape, 1));
     let mut bench = Bench::of(config(128), device, labelled(shape, 25, 3), Flash::default());
@@ -331,12 +331,13 @@ fn a_retry_sends_the_same_bytes() {
     }
 }
 
-/// Forget gates begin open, and weights go as far as the cells say; the head waits for a round.
+/// Forget gates' biases are initially one, and other weights are uniform within one over the root of the number of
+/// cells; the head is not used before its round.
 #[cfg(feature = "recurrent")]
 #[test]
-fn a_memory_that_is_drawn_begins_open() {
+fn drawn_forget_biases_are_one() {
     for shape in with_cells(4) {
-        let fedspan_client::kernel::Layer::Cells(lstm) = shape.layer(0) else { panic!("cells come first") };
+        let fedspan_client::kernel::Layer::Lstm(lstm) = shape.layer(0) else { panic!("cells come first") };
         let mut network = Network::new(NetworkHeap::new(shape), 5);
         network.draw(&mut ChaCha8Rng::seed_from_u64(1));
         let biases = lstm.row() * lstm.gates();

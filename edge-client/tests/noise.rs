@@ -1,4 +1,5 @@
-//! Noise from a seed: the same everywhere and in any order, other for another coordinate, and with the right law.
+//! Noise from a seed: the same everywhere and in any order, different for each coordinate, and with the right
+//! distribution.
 #![cfg(feature = "privacy")]
 
 use crate::law::Tally;
@@ -20,7 +21,7 @@ const COUNTING: [u8; SEED] = {
     bytes
 };
 
-/// Another ChaCha20. It counts blocks in 64 bits, the upper 32 of which are where our nonce begins.
+/// Independent ChaCha20. It counts blocks in 64 bits, whose upper half is the start of our nonce.
 fn stream(seed: [u8; SEED], coordinate: u64) -> ChaCha20Rng {
     let mut stream = ChaCha20Rng::from_seed(seed);
     stream.set_stream(coordinate);
@@ -28,9 +29,10 @@ fn stream(seed: [u8; SEED], coordinate: u64) -> ChaCha20Rng {
     stream
 }
 
-/// From a second implementation of cipher and sampler, in another language, with rational numbers and without bounds.
+/// From a second implementation of cipher and sampler, in another language, with rational numbers and without
+/// bounds.
 #[test]
-fn golden() {
+fn noise_equals_a_second_implementation() {
     let seed = Seed::new(COUNTING);
     let coordinates = [0, 1, 2, 3, 4, 5, 6, 1 << 32, u64::MAX];
     let golden: [((u64, u64), [i64; 9]); 7] = [
@@ -61,9 +63,9 @@ fn golden() {
     assert_eq!(sum, 8_611_281_136_691_914_224);
 }
 
-/// HKDF by Python's `hmac` and `hashlib`: the seed of a release, from the same drawn one.
+/// HKDF by Python's `hmac` and `hashlib`: the seed of a release, from the same drawn seed.
 #[test]
-fn golden_derivation() {
+fn derived_seed_equals_python() {
     let release = |device, campaign, round, stage, spent| {
         let round = RoundId { round, stage };
         Release { device, campaign, round, spent }
@@ -95,7 +97,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2048) })]
 
     #[test]
-    fn noise_is_a_sample_from_the_coordinates_own_stream(
+    fn noise_is_a_sample_of_the_coordinates_stream(
         bytes in any::<[u8; SEED]>(),
         coordinate in any::<u64>(),
         numerator in 1..1u64 << 56,
@@ -114,13 +116,13 @@ fn order_and_repetition_change_nothing() {
     let forward: Vec<i64> = (0..4096).map(|i| noise(&seed, i, &variance)).collect();
     let backward: Vec<i64> = (0..4096).rev().map(|i| noise(&seed, i, &variance)).collect();
     assert!(forward.iter().eq(backward.iter().rev()));
-    // An odd number steps through all of them.
+    // An odd number visits all of them.
     for step in (0..4096u64).map(|i| i * 1027 % 4096) {
         assert_eq!(noise(&Seed::new(COUNTING), step, &variance), forward[step as usize]);
     }
 }
 
-/// Sums of products of pairs, in standard errors.
+/// Returns sums of products of pairs, in standard errors.
 fn correlation(pairs: impl Iterator<Item = (i64, i64)>, sigma: f64) -> f64 {
     let (mut sum, mut n) = (0.0, 0.0f64);
     for (a, b) in pairs {
@@ -131,7 +133,7 @@ fn correlation(pairs: impl Iterator<Item = (i64, i64)>, sigma: f64) -> f64 {
 }
 
 #[test]
-fn coordinates_and_seeds_have_noise_of_their_own() {
+fn coordinates_and_seeds_have_independent_noise() {
     const DRAWS: u64 = 200_000;
     let variance = Variance::new(1 << 40, 1).unwrap();
     let sigma = f64::from(1 << 20);
@@ -144,7 +146,7 @@ fn coordinates_and_seeds_have_noise_of_their_own() {
     for away in [1, 2, 3, 1 << 32, 1 << 63] {
         let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&seed, i ^ away, &variance)));
         let found = correlation(pairs, sigma);
-        // Pairs i, i ^ away may come twice.
+        // Pairs i, i ^ away may occur twice.
         assert!(found.abs() < 5.0 * 1.5, "{away}: {found}");
     }
     let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&other, i, &variance)));
@@ -153,6 +155,6 @@ fn coordinates_and_seeds_have_noise_of_their_own() {
 }
 
 #[test]
-fn a_seed_is_not_printed() {
+fn seed_is_not_printed() {
     assert_eq!(format!("{:?}", Seed::new([0xAB; SEED])), "Seed { secret }");
 }

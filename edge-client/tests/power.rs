@@ -1,5 +1,5 @@
-//! FedPower without noise: products, bases and iterations against f64, rows that are clipped or cannot be used, and
-//! bits that do not depend on how samples come.
+//! FedPower without noise: products, bases and iterations against f64, clipped and unusable rows, and bits that do
+//! not depend on batches.
 #![cfg(feature = "power")]
 
 use crate::common::power::*;
@@ -19,7 +19,7 @@ fn counts(samples: &Sliced, rows: PowerRows) -> PowerCounts {
 }
 
 #[test]
-fn all_uploads_agree_with_f64() {
+fn all_uploads_equal_f64() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..240 {
@@ -32,8 +32,8 @@ fn all_uploads_agree_with_f64() {
         for rows in ROWS {
             let a = moment64(&samples, rows);
             for iterations in [1, 2, 4] {
-                // How far the roundings of a product are from its orthonormal factor grows as the smallest singular
-                // value is small; with the iterations columns settle.
+                // The effect of a product's roundings on its orthonormal factor grows as the smallest singular
+                // value shrinks; with more iterations the columns converge.
                 let y = oracle(&a, &matrix(d, k, &z), iterations, PRODUCT).remove(0);
                 let condition = Svd::new(&y).condition();
                 for upload in UPLOADS {
@@ -59,9 +59,9 @@ fn all_uploads_agree_with_f64() {
     }
 }
 
-/// Iterations are what they say: they find the leading eigenvectors of the device's own matrix.
+/// Local iterations find the leading eigenvectors of the device's own matrix.
 #[test]
-fn local_iterations_converge_to_the_top_space() {
+fn local_iterations_converge_to_the_leading_subspace() {
     let mut random = Random(2);
     for (d, k, m) in [(12, 1, 200), (20, 3, 100), (30, 5, 300), (8, 8, 60)] {
         let samples = decaying(&mut random, d, 1, m, 0.5);
@@ -84,11 +84,11 @@ fn local_iterations_converge_to_the_top_space() {
 }
 
 #[test]
-fn how_samples_come_does_not_change_a_bit() {
+fn batches_change_no_bit() {
     let mut random = Random(3);
     for k in [1, 2, 3, 4, 5, 8] {
         let mut samples = decaying(&mut random, 11, 2, 45, 0.8);
-        // Unusable ones at every place among four.
+        // Unusable samples at every place among four.
         for row in [0, 6, 13, 27, 44] {
             samples.x[row * 11 + row % 11] = f32::NAN;
         }
@@ -106,7 +106,7 @@ fn how_samples_come_does_not_change_a_bit() {
 }
 
 #[test]
-fn rows_of_norm_over_one_count_as_rows_of_norm_one() {
+fn rows_over_norm_one_are_clipped_to_one() {
     let mut random = Random(4);
     let (d, k, m) = (9, 3, 24);
     let z = flat(&random.orthonormal(d, k));
@@ -124,9 +124,9 @@ fn rows_of_norm_over_one_count_as_rows_of_norm_one() {
     }
 }
 
-/// Weights that only make a row of norm 1 or more together with what they weigh, at both ends of f32.
+/// Weights that make a row of norm 1 or more only together with its features, at both ends of f32.
 #[test]
-fn weights_are_those_of_the_whole_row() {
+fn clipping_uses_the_weighted_row() {
     let z = [1.0, 0.0];
     for (x, y, expected, clipped) in [
         (0.5f32, 2.0f32, 1.0f32, 0),
@@ -146,7 +146,7 @@ fn weights_are_those_of_the_whole_row() {
         assert!((sent[0] - expected).abs() <= 1e-5 * expected, "{x} {y}: {}", sent[0]);
         assert_eq!(sent[1], 0.0);
         let found = counts(&samples, PowerRows::Weighted);
-        // 1e18 times 1e-18 is 1 but for a rounding.
+        // 1e18 times 1e-18 is 1 up to a rounding.
         if (f64::from(x) * f64::from(y) - 1.0).abs() > 1e-6 || x == 0.5 {
             assert_eq!(found, PowerCounts { rows: 1, clipped, ..PowerCounts::NOTHING }, "{x} {y}");
         }
@@ -183,7 +183,7 @@ fn unusable_rows_are_skipped_and_counted() {
 }
 
 #[test]
-fn unknown_classes_matter_where_targets_do() {
+fn unknown_classes_matter_only_if_targets_do() {
     let mut random = Random(6);
     let x = decaying(&mut random, 5, 1, 12, 0.5).x;
     let classes: Vec<u8> = (0..12).map(|i| i % 4).collect();
@@ -199,7 +199,7 @@ fn unknown_classes_matter_where_targets_do() {
 }
 
 #[test]
-fn rows_of_zeros_count_and_have_no_basis() {
+fn zero_rows_count_but_give_no_basis() {
     let mut random = Random(7);
     let (d, k) = (6, 2);
     let z = flat(&random.orthonormal(d, k));
@@ -208,7 +208,7 @@ fn rows_of_zeros_count_and_have_no_basis() {
         let (usage, sent) = round(&nothing, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage, Usage { samples: 8, skipped: 0 });
         assert!(sent.iter().all(|&v| v == 0.0));
-        // One product and a half with zeros: half of it.
+        // One and a half products with zeros: half of one.
         let half = decaying(&mut random, d, 1, 8, 0.5);
         let mut both = half.clone();
         both.x.extend(vec![0.0; 8 * d]);
@@ -218,7 +218,7 @@ fn rows_of_zeros_count_and_have_no_basis() {
         let (usage, halved) = round(&both, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage.samples, 16);
         assert_eq!(bits(&whole.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
-        // Of deficient rank: no basis, neither between iterations nor to send.
+        // Rank deficient: no basis, neither between iterations nor to upload.
         for task in [fed_power(2, rows, PRODUCT), fed_power(1, rows, PowerUpload::Basis)] {
             assert_eq!(round(&nothing, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
             let one = Sliced::regression(half.x[..d].to_vec(), vec![1.0], d, 1);

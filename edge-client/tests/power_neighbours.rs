@@ -1,5 +1,5 @@
-//! FedPower with noise and one record replaced by any other: the sums differ by no more than the sensitivity, the
-//! outputs lie on the same grid, and everything else that is said is the same.
+//! FedPower with noise, with one record replaced by any other: the sums differ by at most the sensitivity, the
+//! outputs are on the same grid, and all other reports are equal.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -13,7 +13,7 @@ use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
 const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 
-/// The noisy integers of one release, all with the same noise. `None` if the basis is declined.
+/// Returns the noisy integers of one release, all with the same noise. `None` if the basis is declined.
 fn released(samples: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> Option<Vec<i128>> {
     let known = Known::new(settings(LEAST, rows_max), 1);
     match private_round(samples, &known, fed_power(1, rows, PRODUCT), z, k) {
@@ -23,8 +23,8 @@ fn released(samples: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u3
     }
 }
 
-/// How far two samples are apart, as a share of the sensitivity: with the same noise the difference of two releases is
-/// that of the sums.
+/// Returns the distance of the sums of two sets of samples, relative to the sensitivity. With the same noise the
+/// difference of two releases is that of the sums.
 fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> f64 {
     let releases = (released(a, rows, z, k, rows_max), released(b, rows, z, k, rows_max));
     let (Some(a_sums), Some(b_sums)) = releases else { return 0.0 };
@@ -35,18 +35,19 @@ fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max:
     (square as f64).sqrt() / bound as f64
 }
 
-/// Samples of which the first is this record.
+/// Returns samples whose first is this record.
 fn with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
     let Labels::Values(y) = &others.labels else { panic!() };
     let x = [record.0.clone(), others.x.clone()].concat();
     Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
 }
 
-fn nobody(d: usize) -> Sliced {
+fn zero_samples(d: usize) -> Sliced {
     Sliced::regression(Vec::new(), Vec::new(), d, 1)
 }
 
-/// Any record: of all sizes, along axes, at the edge of clipping, not finite, or bits at random.
+/// Returns a record of any kind: of all sizes, along axes, at the edge of clipping, not finite, or with random
+/// bits.
 fn record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
     let mut x = random.normals(d);
     let target = [1.0, random.normal() as f32, 0.0, 1e19, f32::NAN][random.below(5)];
@@ -72,14 +73,14 @@ fn record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
         }
         9 => x.fill(0.0),
         10 => x.iter_mut().for_each(|x| *x = f32::from_bits(random.next() as u32)),
-        // Half units of the grid, which all round the same way.
+        // Half units of the grid, which all round in the same direction.
         _ => x.iter_mut().for_each(|x| *x = x.signum() * ((*x * 9.0).trunc() + 0.5) / 32_768.0),
     }
     (x, target)
 }
 
 #[test]
-fn no_record_moves_a_sum_by_more_than_the_sensitivity() {
+fn record_changes_a_sum_by_the_sensitivity_at_most() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..60_000 {
@@ -99,7 +100,7 @@ fn no_record_moves_a_sum_by_more_than_the_sensitivity() {
         }
         let (u, v) = (record(&mut random, d), record(&mut random, d));
         let others = if case % 2 == 0 {
-            nobody(d)
+            zero_samples(d)
         } else {
             Sliced::regression(random.normals(3 * d), random.normals(3), d, 1)
         };
@@ -112,16 +113,16 @@ fn no_record_moves_a_sum_by_more_than_the_sensitivity() {
     }
 }
 
-/// Orthogonal unit vectors in the span of the basis, or one against nothing where there is one column.
+/// Orthogonal unit vectors in the span of the basis, or one against a zero record with one column.
 #[test]
-fn the_sensitivity_is_attained_to_a_percent() {
+fn worst_pair_attains_the_sensitivity_to_a_percent() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for (d, k) in [(2, 1), (2, 2), (5, 2), (5, 5), (12, 3), (40, 8)] {
         let unit = |i: usize| ((0..d).map(|j| if i == j { 1.0 } else { 0.0 }).collect::<Vec<f32>>(), 1.0);
         let other = if k == 1 { (vec![0.0; d], 1.0) } else { unit(1) };
         let z = identity_columns(d, k);
-        let (a, b) = (with(&unit(0), &nobody(d)), with(&other, &nobody(d)));
+        let (a, b) = (with(&unit(0), &zero_samples(d)), with(&other, &zero_samples(d)));
         let on_axes = share(&a, &b, FEATURES, &z, k, 1 << 15);
         assert!(on_axes > 0.99, "d={d} k={k}: {on_axes}");
         // The same in any other basis, with one more record.
@@ -135,9 +136,9 @@ fn the_sensitivity_is_attained_to_a_percent() {
     }
 }
 
-/// From many starts, whatever moves a pair of records and a basis further apart is kept.
+/// Hill climbing from many starts: keeps any change of the records and the basis that increases the distance.
 #[test]
-fn climbing_finds_nothing_above_it() {
+fn hill_climbing_does_not_exceed_the_sensitivity() {
     let mut random = Random(3);
     let mut worst = Worst::default();
     for (start, rows_max) in [1 << 15, 1 << 20, 1 << 25, 1 << 30, 1 << 30].into_iter().enumerate() {
@@ -158,7 +159,7 @@ fn climbing_finds_nothing_above_it() {
                     let norm = own.iter().map(|x| x * x).sum::<f32>().sqrt();
                     own.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
                 }
-                let of = |x: &Vec<f32>| with(&(x.clone(), 1.0), &nobody(d));
+                let of = |x: &Vec<f32>| with(&(x.clone(), 1.0), &zero_samples(d));
                 let found = share(&of(&moved[0]), &of(&moved[1]), FEATURES, &flat(&turned), k, rows_max);
                 if found >= best {
                     (best, pair, z) = (found, moved, turned);
@@ -172,11 +173,11 @@ fn climbing_finds_nothing_above_it() {
     }
 }
 
-/// What is sent times `s 2^g` is an integer, always, and what is sent is computed from that integer, `s` and `g` alone:
-/// the low bits of floats, by which sums of floats tell records apart, say nothing. For `s` a power of two the product
-/// is exact, so it is an integer itself; for any other the nearest integer gives the same float again.
+/// Every output times `s 2^g` is an integer, and the output is computed from that integer, `s` and `g` alone, so
+/// the low bits of floats, which distinguish records in sums of floats, reveal nothing. For `s` a power of two the
+/// product is exact, so it is an integer itself; for any other `s` the nearest integer gives the same float again.
 #[test]
-fn outputs_of_neighbours_lie_on_the_same_grid() {
+fn neighbours_outputs_are_on_the_same_grid() {
     let mut random = Random(4);
     for case in 0..100_000u64 {
         let (d, k) = (2 + random.below(2), 1 + random.below(2));
@@ -199,9 +200,9 @@ fn outputs_of_neighbours_lie_on_the_same_grid() {
     }
 }
 
-/// Whatever the records are, the answer has the same form: no decline, no count that depends on them.
+/// For any records the answer has the same form: no decline and no count depends on them.
 #[test]
-fn reports_of_neighbours_are_the_same() {
+fn neighbours_send_equal_reports() {
     let mut random = Random(5);
     for case in 0..4000 {
         let k = 1 + case % 4;
@@ -209,7 +210,7 @@ fn reports_of_neighbours_are_the_same() {
         let m = 1 + random.below(6);
         let z = flat(&random.orthonormal(d, k));
         let known = Known::new(settings(LEAST, 1 << 15), case as u64);
-        let mut samples = nobody(d);
+        let mut samples = zero_samples(d);
         for _ in 0..m {
             samples = with(&record(&mut random, d), &samples);
         }
@@ -222,7 +223,7 @@ fn reports_of_neighbours_are_the_same() {
             }
         }
     }
-    // Classes that are unknown, too.
+    // Unknown classes too.
     let mut model = Linear::private(Heap::power(3, 1, 2), Known::new(settings(LEAST, 8), 9)).unwrap();
     for classes in [vec![0, 1, 1], vec![0, 9, 1], vec![9, 9, 9]] {
         let unknown = classes.iter().filter(|&&class| class > 1).count() as u32;

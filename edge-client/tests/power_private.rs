@@ -1,5 +1,5 @@
-//! FedPower with noise: exactly the integers that wide arithmetic gives, plus the noise of their coordinates; the mean
-//! that has no noise; bits that do not depend on how samples come.
+//! FedPower with noise: exactly the integers of wide arithmetic plus the noise of their coordinates; the mean
+//! without noise; bits that do not depend on batches.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -15,7 +15,7 @@ const FEATURES: PowerRows = PowerRows::Features;
 const BOTH: PowerUpload = PowerUpload::ProductAndBasis;
 
 #[test]
-fn a_round_is_what_wide_integers_give_plus_the_noise_of_each_coordinate() {
+fn upload_is_wide_integers_plus_noise() {
     let mut random = Random(1);
     for case in 0..300 {
         let k = 1 + case % 9;
@@ -56,9 +56,9 @@ fn a_round_is_what_wide_integers_give_plus_the_noise_of_each_coordinate() {
     }
 }
 
-/// Without what is added, the integers are close to the product in f32: roundings of rows, projections and products.
+/// Without their noise the integers are close to the product in f32: roundings of rows, projections and products.
 #[test]
-fn without_noise_it_is_the_plain_product() {
+fn upload_without_its_noise_is_the_plain_product() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for case in 0..100 {
@@ -77,8 +77,8 @@ fn without_noise_it_is_the_plain_product() {
                     .map(|(&sum, &plain)| (sum as f64 / unit - f64::from(plain)).powi(2))
                     .sum::<f64>()
                     .sqrt();
-                // A rounded row is off by sqrt(d)/2 units, more where it was made again, and so are a projection and a
-                // basis; a product by half a unit of its grid.
+                // A rounded row is off by sqrt(d)/2 units, or more if it was rounded again, and so are a projection
+                // and a basis; a product is off by half a unit of its grid.
                 let fine = (4.0 * (d as f64).sqrt() + 4.0) * 2f64.powi(-15);
                 let bound = fine + 0.5 * ((d * k) as f64).sqrt() * 2f64.powi(-(grid as i32));
                 assert!(error <= bound, "{error:e} over {bound:e}: d={d} k={k} m={m}");
@@ -88,9 +88,9 @@ fn without_noise_it_is_the_plain_product() {
     }
 }
 
-/// The mean of many releases is the plain product, and they scatter as the variance says.
+/// The mean of many releases is the plain product, with the stated variance.
 #[test]
-fn noise_has_mean_zero_and_its_variance() {
+fn noise_has_mean_zero_and_the_stated_variance() {
     let mut random = Random(3);
     let (d, k, m, draws) = (6, 2, 512, 4000);
     let samples = decaying(&mut random, d, 1, m, 0.9);
@@ -119,7 +119,7 @@ fn noise_has_mean_zero_and_its_variance() {
 }
 
 #[test]
-fn neither_order_nor_batches_change_a_bit() {
+fn order_and_batches_change_no_bit() {
     let mut random = Random(4);
     for k in [1, 3, 4, 7] {
         let (d, m) = (9, 30);
@@ -158,15 +158,15 @@ fn neither_order_nor_batches_change_a_bit() {
                 let found = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
                 assert_eq!(bits(&found.1), bits(&expected.1));
                 let found = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
-                assert_eq!(bits(&found.1), bits(&expected.1), "nothing is left of the round before");
+                assert_eq!(bits(&found.1), bits(&expected.1), "data of the previous round is left");
             }
         }
     }
 }
 
-/// Rows after as many as the settings allow are not looked at.
+/// Rows beyond the limit of the settings are ignored.
 #[test]
-fn rows_beyond_are_ignored_and_counted() {
+fn rows_over_the_limit_are_ignored_and_counted() {
     let mut random = Random(5);
     let (d, k, m) = (6, 2, 20);
     let mut samples = decaying(&mut random, d, 1, m, 2.0);
@@ -191,7 +191,7 @@ fn rows_beyond_are_ignored_and_counted() {
     }
 }
 
-/// The widest basis there is, certified although its roundings add up; what is not orthonormal is not.
+/// The widest basis is certified although its roundings add up; a non-orthonormal one is not.
 #[test]
 fn bases_are_certified_in_integers() {
     let mut random = Random(6);
@@ -217,7 +217,7 @@ fn bases_are_certified_in_integers() {
         let task = fed_power(1, FEATURES, PowerUpload::Product);
         assert!(private_round(&samples, &known, task, &z, k).is_ok(), "d={d} k={k}");
     }
-    // Equal entries that all round the same way: a column is longer by 2^-8 than it should be.
+    // Equal entries that all round in the same direction: the column is longer by 2^-8.
     let d = 8000;
     let samples = Sliced::regression(vec![0.1; 2 * d], vec![1.0; 2], d, 1);
     let z = vec![1.0 / (d as f32).sqrt(); d];
@@ -227,7 +227,7 @@ fn bases_are_certified_in_integers() {
     let task = fed_power(1, FEATURES, PowerUpload::Product);
     let error = private_round(&samples, &known, task, &z, 1).unwrap_err();
     assert_eq!(error, DeclineReason::NotOrthonormal { error: found.unsigned_abs() as f32 / 2f32.powi(30) });
-    // Not nearly orthonormal: as without noise.
+    // Far from orthonormal: declined as without noise.
     let skewed = [1.0, 0.002, 0.0, 1.0];
     let samples = Sliced::regression(vec![0.1; 4], vec![1.0; 2], 2, 1);
     assert!(matches!(

@@ -1,5 +1,5 @@
-//! FedPower without noise, round by round: what is declined and announced, what is sent and sent again, what becomes of
-//! representation and head.
+//! FedPower without noise, round by round: capabilities and declined rounds, first and repeated uploads, and the
+//! state of representation and head.
 #![cfg(feature = "power")]
 
 use crate::common::power::*;
@@ -13,7 +13,7 @@ const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 
 #[test]
-fn nothing_to_compute_from_is_declined() {
+fn rounds_without_usable_rows_are_declined() {
     let task = fed_power(1, FEATURES, PRODUCT);
     let nothing = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
     assert_eq!(round(&nothing, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
@@ -31,7 +31,7 @@ fn nothing_to_compute_from_is_declined() {
 }
 
 #[test]
-fn what_does_not_fit_is_declined() {
+fn mismatched_rounds_are_declined() {
     let z = identity(3);
     let mut model = Linear::new(Heap::power(3, 3, 1));
     let round_of = |task, role, d, k| open(1, task, role, Encoding::F32, d, k);
@@ -60,9 +60,9 @@ fn what_does_not_fit_is_declined() {
     assert!(receive(&mut model, &receiving, &[&z]).is_ok());
 }
 
-/// i8 is not orthonormal any more: both sides run the QR, as for a representation.
+/// An i8 basis is no longer orthonormal: both sides run the QR, as for a representation.
 #[test]
-fn a_basis_in_i8_is_made_orthonormal() {
+fn i8_basis_is_orthonormalised() {
     let mut random = Random(9);
     let (d, k) = (20, 3);
     let samples = decaying(&mut random, d, 1, 60, 0.5);
@@ -84,7 +84,7 @@ fn a_basis_in_i8_is_made_orthonormal() {
 }
 
 #[test]
-fn descriptors_and_repeated_bytes() {
+fn repeated_upload_has_the_same_bytes() {
     let mut random = Random(10);
     let (d, k) = (9, 4);
     let samples = decaying(&mut random, d, 1, 40, 0.5);
@@ -103,9 +103,9 @@ fn descriptors_and_repeated_bytes() {
     }
 }
 
-/// What is in memory afterwards is no representation; the head stays, for the one it was fitted on.
+/// After the round the memory holds no representation; the head stays, for the representation it was fitted on.
 #[test]
-fn representation_and_head_around_a_round() {
+fn round_invalidates_the_representation_and_keeps_the_head() {
     let mut random = Random(11);
     let (d, k) = (8, 3);
     let samples = decaying(&mut random, d, 1, 50, 0.5);
@@ -127,7 +127,7 @@ fn representation_and_head_around_a_round() {
 }
 
 #[test]
-fn memory_says_what_it_has_room_for() {
+fn capabilities_depend_on_memory() {
     fn check<A: Memory>(mut model: Linear<A>, expected: bool) {
         let shape = model.shape();
         let (d, k) = (shape.features, shape.width);
@@ -144,7 +144,7 @@ fn memory_says_what_it_has_room_for() {
                 d * k + if capabilities.tensors > 1 { k } else { 0 }
             );
         }
-        // Several passes: nothing for samples that are seen once.
+        // FedPower needs several passes, which a stream does not allow.
         assert_eq!(model.streamed_tasks() & task.bit(), 0);
         let round = open(1, task, Role::Subspace, Encoding::F32, d, k);
         assert_eq!(model.open(&round), if expected { Ok(()) } else { Err(DeclineReason::Task) });
@@ -168,7 +168,7 @@ fn memory_says_what_it_has_room_for() {
 
 /// The memory of a board and that of the tests compute the same bits.
 #[test]
-fn the_same_bits_in_any_memory() {
+fn memories_compute_the_same_bits() {
     let mut random = Random(12);
     let samples = decaying(&mut random, 10, 2, 37, 0.9);
     let z = flat(&random.orthonormal(10, 4));
@@ -180,7 +180,7 @@ fn the_same_bits_in_any_memory() {
         let mut model = Linear::new(StreamingWorkspace::<10, 4, 2>::new());
         assert_eq!(power_round(&mut model, task, &z, &mut samples.clone()).unwrap(), expected);
         let mut model = Linear::new(Heap::streaming(10, 4, 2));
-        // A round after another one: nothing is left over.
+        // A round after another one: no data is left over.
         power_round(&mut model, fed_power(1, rows, PRODUCT), &z, &mut samples.without(&[3])).unwrap();
         assert_eq!(power_round(&mut model, task, &z, &mut samples.clone()).unwrap(), expected);
     }

@@ -1,5 +1,5 @@
-//! FedPower with noise, round by round: where its seed comes from and when, what a round costs, what is left of one that
-//! is declined, and the bits of one that is not.
+//! FedPower with noise, round by round: source and time of its seed, cost of a round, state after a declined round,
+//! and the bits of a completed one.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -17,17 +17,17 @@ const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 const BOTH: PowerUpload = PowerUpload::ProductAndBasis;
 
-/// Samples whose values are powers of two, and a basis of such: the same floats, whatever computes them.
+/// Returns samples and a basis whose values are powers of two: the same floats in any implementation.
 fn exact_samples() -> (Sliced, Vec<f32>) {
     let x = vec![0.5, 0.25, 0.0, -0.5, 0.125, 1.0, 0.25, -0.25, 3.0, 0.0, 0.0, 0.0625];
     (Sliced::regression(x, vec![1.0, -0.5, 0.25, 2.0], 3, 1), identity_columns(3, 2))
 }
 
-/// The bits of a round: the same on every core, and those of a second implementation in another language, with rational
-/// numbers; but for rows that are made shorter by less since, which moved the last bits of two (of wide integers in
-/// `power_private.rs` they are what they should be).
+/// The bits of a round are the same on every core, and equal those of a second implementation in another language,
+/// with rational numbers. Rows are now shortened by less than there, which changed the last bits of two numbers
+/// (`power_private.rs` checks them with wide integers).
 #[test]
-fn golden() {
+fn golden_round_has_the_same_bits() {
     let (samples, z) = exact_samples();
     let known = Known::new(settings(1 << 16, 100), 42);
     let variance = known.settings.variance(3, 2).unwrap();
@@ -71,9 +71,9 @@ fn golden() {
     }
 }
 
-/// The seed comes first, and once a round, however many iterations there are.
+/// The seed is drawn first, and once a round, for any number of iterations.
 #[test]
-fn the_seed_is_drawn_before_any_sample_is_read() {
+fn seed_is_drawn_before_any_sample_is_read() {
     let (samples, z) = exact_samples();
     for iterations in [1, 3] {
         let known = Known::new(settings(LEAST, 8), 1);
@@ -86,7 +86,7 @@ fn the_seed_is_drawn_before_any_sample_is_read() {
 }
 
 #[test]
-fn without_entropy_no_sample_is_read_and_nothing_leaves() {
+fn round_without_entropy_reads_and_sends_nothing() {
     let (samples, z) = exact_samples();
     let mut known = Known::new(settings(LEAST, 8), 1);
     known.dry = true;
@@ -98,7 +98,7 @@ fn without_entropy_no_sample_is_read_and_nothing_leaves() {
     assert_eq!(*log.borrow(), ["seed"]);
 }
 
-/// SplitMix64 as a source, until it dies.
+/// SplitMix64 as an entropy source, until it fails.
 struct Board {
     random: Random,
     reads: u32,
@@ -108,7 +108,7 @@ struct Board {
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Well,
-    /// Gives the same samples for every seed, as after every reset: all health tests pass.
+    /// Returns the same samples for every seed, as after every reset: all health tests pass.
     Repeating,
     Stuck,
     Silent,
@@ -136,9 +136,9 @@ fn board(fate: Fate) -> Gaussian<Board> {
     Gaussian::new(settings(LEAST, 8), source, MinEntropy::new(8).unwrap())
 }
 
-/// Each round has a seed of its own, and a source that fails says why.
+/// Each round has its own seed, and a failed source reports the reason.
 #[test]
-fn boards_draw_a_seed_a_round() {
+fn boards_draw_one_seed_per_round() {
     let (samples, z) = exact_samples();
     let task = fed_power(1, FEATURES, PRODUCT);
     let mut model = Linear::private(Heap::power(3, 2, 1), board(Fate::Well)).unwrap();
@@ -146,7 +146,7 @@ fn boards_draw_a_seed_a_round() {
     for _ in 0..20 {
         let (_, sent) = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
         assert!(!seen.contains(&bits(&sent)), "the same noise twice");
-        // A retry says the same.
+        // A retry sends the same bytes.
         assert_eq!(bits(&emitted(&model, 2)), bits(&sent));
         seen.push(bits(&sent));
     }
@@ -176,16 +176,16 @@ fn boards_draw_a_seed_a_round() {
     }
 }
 
-/// A source that repeats itself, or another device's, does not repeat the noise: device, campaign, round and what was
-/// spent have a part in the seed.
+/// A source that repeats itself, or another device's samples, does not repeat the noise: the seed depends on
+/// device, campaign, round and spent budget.
 #[test]
-fn no_two_releases_have_one_seed() {
+fn releases_have_distinct_seeds() {
     let variance = settings(LEAST, 8).variance(3, 2).unwrap();
     let mut mechanism = board(Fate::Repeating);
     let mut noise_of = |release: &Release| {
         mechanism.prepare(release).unwrap();
         let seed = mechanism.draw_seed().unwrap();
-        // Once.
+        // A seed can be drawn once.
         assert!(mechanism.draw_seed().is_err());
         [0, 1, 2, 3].map(|i| noise(&seed, i, &variance))
     };
@@ -203,13 +203,13 @@ fn no_two_releases_have_one_seed() {
     let noises = releases.map(|release| noise_of(&release));
     for (n, own) in noises.iter().enumerate() {
         assert!(!noises[..n].contains(own), "{n}");
-        assert_eq!(noise_of(&releases[n]), *own, "the source does repeat itself");
+        assert_eq!(noise_of(&releases[n]), *own, "the source must repeat itself");
     }
 }
 
 /// In whole sessions: the same basis in three rounds, after a reset, and on another board of the batch.
 #[test]
-fn a_source_that_repeats_itself_shows_no_difference() {
+fn repeated_entropy_reveals_no_difference() {
     let (samples, z) = exact_samples();
     let (flash, another) = (Flash::default(), Flash::default());
     let mut seen = Vec::new();
@@ -236,7 +236,7 @@ fn a_source_that_repeats_itself_shows_no_difference() {
 }
 
 #[test]
-fn a_round_costs_its_iterations() {
+fn round_costs_its_iterations() {
     let known = Known::new(settings(1 << 18, 8), 1);
     let model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
     for iterations in [1, 2, 700, u16::MAX] {
@@ -244,7 +244,7 @@ fn a_round_costs_its_iterations() {
             assert_eq!(model.cost(&fed_power(iterations, FEATURES, upload)), u64::from(iterations) << 28);
         }
     }
-    // Dear ones as well.
+    // Expensive rounds too.
     let known = Known::new(settings(LEAST, 8), 1);
     let release = u64::from(known.settings.release());
     let model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
@@ -252,9 +252,9 @@ fn a_round_costs_its_iterations() {
     assert_eq!(Linear::new(Heap::power(3, 2, 1)).cost(&fed_power(9, FEATURES, PRODUCT)), 0);
 }
 
-/// A round that fails after samples have been read leaves no sums without noise behind, and no record.
+/// A round that fails after reading samples leaves no sums without noise, and no record, in memory.
 #[test]
-fn nothing_is_left_of_a_round_that_is_declined() {
+fn declined_round_leaves_no_data() {
     let (samples, z) = exact_samples();
     for failing in 1..=3 {
         let mut source = Sliced { failing_pass: Some(failing), ..samples.clone() };
@@ -269,7 +269,7 @@ fn nothing_is_left_of_a_round_that_is_declined() {
     let known = Known::new(settings(LEAST, 8), 1);
     let error = private_round(&nothing, &known, fed_power(1, FEATURES, BOTH), &z, 2).unwrap_err();
     assert_eq!(error, DeclineReason::NoSamples);
-    // The last row is gone in any case.
+    // The last row is always zeroed.
     let mut memory = Heap::power(3, 2, 1);
     let mut model = Linear::private(&mut memory, known).unwrap();
     power_round(&mut model, fed_power(1, FEATURES, BOTH), &z, &mut samples.clone()).unwrap();
@@ -277,9 +277,9 @@ fn nothing_is_left_of_a_round_that_is_declined() {
     assert!([parts.residual, parts.z, parts.y].iter().all(|part| part.iter().all(|v| v.to_bits() == 0)));
 }
 
-/// The representation is invalid afterwards, and the head is for another one, as without noise.
+/// The representation is invalid afterwards, and the head belongs to another one, as without noise.
 #[test]
-fn representation_and_head_around_a_round() {
+fn round_invalidates_the_representation_and_keeps_the_head() {
     let (samples, z) = exact_samples();
     let known = Known::new(settings(LEAST, 8), 1);
     let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
@@ -291,10 +291,10 @@ fn representation_and_head_around_a_round() {
     assert_eq!(model.head_fitted_on(), fitted_on);
 }
 
-/// While an update waits, its owner may take another representation and fit a head: what was hidden leaves as it was, and
-/// nothing of the head does.
+/// While an update waits, the firmware may set another representation and fit a head: the noisy update leaves
+/// unchanged, and nothing of the head does.
 #[test]
-fn a_head_that_is_fitted_meanwhile_does_not_leave() {
+fn head_fitted_during_upload_does_not_leave() {
     let (samples, z) = exact_samples();
     let known = Known::new(settings(LEAST, 8), 1);
     let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
@@ -312,9 +312,9 @@ fn a_head_that_is_fitted_meanwhile_does_not_leave() {
     assert_eq!(model.upload().len(), 2, "the update is what it was");
 }
 
-/// In each encoding it is the same round; a basis is made orthonormal again, however it came.
+/// The round is the same in each encoding; the basis is orthonormalised after decoding.
 #[test]
-fn the_basis_that_is_used_is_orthonormal_to_the_grid() {
+fn basis_is_orthonormal_to_the_grid() {
     let mut random = Random(1);
     let (d, k) = (12, 3);
     let samples = decaying(&mut random, d, 1, 5, 0.8);

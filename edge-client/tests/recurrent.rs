@@ -1,4 +1,4 @@
-//! Long short-term memory: against loops in f64 and in f32, against finite differences, and the laws of its gates.
+//! LSTM: against loops in f64 and in f32, against finite differences, and properties of its gates.
 #![cfg(feature = "recurrent")]
 
 use crate::common::Random;
@@ -7,7 +7,7 @@ use fedspan_client::kernel::dense::{add_gradient, backward_linear, descend, forw
 use fedspan_client::kernel::recurrent::Lstm;
 use proptest::prelude::*;
 
-/// A layer, a batch of sequences, and errors of its outputs.
+/// Layer, batch of sequences, and errors of its outputs.
 struct Case {
     lstm: Lstm,
     n: usize,
@@ -16,7 +16,7 @@ struct Case {
     delta: Vec<f32>,
 }
 
-/// What comes of a case: outputs, errors of the inputs, gradient.
+/// Results of a case: outputs, errors of the inputs, gradient.
 type Outcome = [Vec<f32>; 3];
 
 impl Case {
@@ -27,7 +27,7 @@ impl Case {
         Self { lstm, n, x, layer, delta }
     }
 
-    /// With room for as many sequences more as `spare` says, and memory that is full of something else.
+    /// Runs the case with room for `spare` more sequences, and memory full of other data.
     fn run(&self, spare: usize) -> Outcome {
         let Self { lstm, n, x, layer, delta } = self;
         let mut memory = vec![f32::NAN; lstm.memory(n + spare)];
@@ -39,7 +39,7 @@ impl Case {
         [out, errors, gradient]
     }
 
-    /// Its sequence `index` alone.
+    /// Returns its sequence `index` alone.
     fn one(&self, index: usize) -> Self {
         let part = |values: &[f32], width: usize| values[index * width..(index + 1) * width].to_vec();
         let (x, delta) = (part(&self.x, self.lstm.inputs()), part(&self.delta, self.lstm.cells));
@@ -67,7 +67,7 @@ fn assert_bits(got: &Outcome, expected: &Outcome, case: &Case) {
     }
 }
 
-/// The hidden state after the last step of one sequence, from the definition.
+/// Returns the hidden state after the last step of one sequence, from the definition.
 fn oracle(lstm: &Lstm, x: &[f64], layer: &[f64]) -> Vec<f64> {
     let Lstm { steps, channels, cells } = *lstm;
     let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
@@ -90,7 +90,7 @@ fn oracle(lstm: &Lstm, x: &[f64], layer: &[f64]) -> Vec<f64> {
 
 proptest! {
     #[test]
-    fn forward_is_that_of_the_definition(
+    fn forward_equals_the_definition(
         seed: u64, n in 1usize..6, steps in 0usize..20, channels in 0usize..9, cells in 1usize..12,
     ) {
         let case = Case::new(&mut Random(seed), n, [steps, channels, cells]);
@@ -103,9 +103,9 @@ proptest! {
         }
     }
 
-    /// Of `<delta, h>`, for everything that it depends on.
+    /// Gradients of `<delta, h>` with respect to every weight and input.
     #[test]
-    fn errors_and_gradients_are_finite_differences(
+    fn errors_and_gradients_equal_finite_differences(
         seed: u64, n in 1usize..4, steps in 1usize..9, channels in 0usize..5, cells in 1usize..6,
     ) {
         const STEP: f64 = 1e-5;
@@ -147,13 +147,13 @@ proptest! {
         lstm.forward(&x, &layer, &mut memory, &mut out);
         let (rows, errors) = lstm.backward(&delta, &layer, &mut memory, &mut out);
         prop_assert_eq!(rows.len() * lstm.gates(), errors.len() * lstm.row());
-        // A layer without its end is none.
+        // An incomplete layer is ignored.
         let whole = vec![0.5; lstm.layer()];
         let mut enough = vec![0.5; lstm.memory(3)];
         let mut out = vec![7.0; 3 * cells];
         lstm.forward(&x, &whole[..whole.len().saturating_sub(1)], &mut enough, &mut out);
         prop_assert!(out.iter().all(|&value| value == 7.0));
-        // Of what is there a part is enough.
+        // Incomplete data is used in part.
         let n = (delta.len() / cells.max(1)).min(3);
         lstm.forward(&x, &whole, &mut enough, &mut out);
         let (rows, _) = lstm.backward(&delta, &whole, &mut enough, &mut []);
@@ -161,7 +161,7 @@ proptest! {
     }
 }
 
-/// One sequence in f32, every sum as the module states it: hidden state, errors of the inputs, gradient.
+/// Computes one sequence in f32, with every sum in the stated order: hidden state, errors of the inputs, gradient.
 fn in_stated_order(case: &Case) -> Outcome {
     let Case { lstm: Lstm { steps, channels, cells }, x, layer, delta, .. } = case;
     let (steps, channels, cells, wide) = (*steps, *channels, *cells, 4 * *cells);
@@ -209,15 +209,15 @@ fn in_stated_order(case: &Case) -> Outcome {
 }
 
 #[test]
-fn sums_are_in_the_stated_order() {
+fn sums_run_in_the_stated_order() {
     for case in cases().filter(|case| case.n == 1) {
         assert_bits(&case.run(0), &in_stated_order(&case), &case);
     }
 }
 
-/// Also with memory for more.
+/// Also with memory for more sequences.
 #[test]
-fn a_batch_is_its_sequences_one_by_one() {
+fn batch_equals_its_single_sequences() {
     for case in cases() {
         let [mut out, mut errors, mut gradient] = [vec![], vec![], vec![0.0; case.layer.len()]];
         for one in (0..case.n).map(|index| case.one(index)) {
@@ -235,9 +235,9 @@ fn a_batch_is_its_sequences_one_by_one() {
     }
 }
 
-/// Where errors of the inputs are not wanted, the others are the same.
+/// If errors of the inputs are not wanted, the other results are the same.
 #[test]
-fn errors_of_inputs_may_be_left_out() {
+fn input_errors_are_optional() {
     for case in cases() {
         let Case { lstm, n, x, layer, delta } = &case;
         let mut memory = vec![0.0; lstm.memory(*n)];
@@ -249,15 +249,15 @@ fn errors_of_inputs_may_be_left_out() {
     }
 }
 
-/// A layer of one cell from what each gate (input, forget, candidate, output) has for two channels, for the hidden
-/// state, and as bias.
+/// Returns a layer of one cell, from the weights of each gate (input, forget, candidate, output) for two channels
+/// and the hidden state, and its bias.
 fn one_cell(gates: [[f32; 4]; 4]) -> Vec<f32> {
     (0..4).flat_map(|row| gates.map(|gate| gate[row])).collect()
 }
 
-/// The first channel opens the input gate, the forget gate is always open: what was written stays, whatever comes.
+/// The first channel opens the input gate, and the forget gate is always open: the written state stays.
 #[test]
-fn an_open_forget_gate_and_a_shut_input_gate_keep_the_state() {
+fn open_forget_and_closed_input_gate_keep_the_state() {
     let mut random = Random(4);
     let open = [0.0, 0.0, 0.0, 200.0];
     let layer = one_cell([[400.0, 0.0, 0.0, -200.0], open, [0.0, 0.7, 0.0, 0.0], open]);
@@ -269,7 +269,7 @@ fn an_open_forget_gate_and_a_shut_input_gate_keep_the_state() {
         let (mut memory, mut out) = (vec![0.0; lstm.memory(1)], [0.0]);
         lstm.forward(&x, &layer, &mut memory, &mut out);
         assert_eq!(out, [libm::tanhf(libm::tanhf(0.7 * x[1]))], "{steps} steps");
-        // And the error finds its way back to what was written, and nowhere else.
+        // The error propagates back to the written value, and nowhere else.
         let mut errors = vec![f32::NAN; x.len()];
         lstm.backward(&[1.0], &layer, &mut memory, &mut errors);
         assert!(errors[1] > 0.1 && errors[2..].iter().all(|&error| error == 0.0), "{errors:?}");
@@ -277,7 +277,7 @@ fn an_open_forget_gate_and_a_shut_input_gate_keep_the_state() {
 }
 
 #[test]
-fn a_shut_forget_gate_forgets() {
+fn closed_forget_gate_clears_the_state() {
     let (open, shut) = ([0.0, 0.0, 0.0, 200.0], [0.0, 0.0, 0.0, -200.0]);
     let layer = one_cell([open, shut, [0.3, -0.8, 0.0, 0.1], open]);
     let lstm = Lstm { steps: 3, channels: 2, cells: 1 };
@@ -298,7 +298,7 @@ fn without_weights_the_output_is_zero() {
     case.layer.fill(0.0);
     let [out, errors, gradient] = case.run(0);
     assert!(out.iter().chain(&errors).all(|&value| value == 0.0));
-    // All candidates are zero: only their weights have a slope, and gates that weigh them have none.
+    // All candidates are zero: only their weights have a slope, and those of their gates have none.
     for (place, slope) in gradient.iter().enumerate() {
         assert!(place / 5 % 4 == 2 || *slope == 0.0, "{place}: {slope}");
     }
@@ -319,9 +319,9 @@ fn saturated_gates_are_finite() {
     }
 }
 
-/// A run that has diverged must be found out: the softmax says so of what is not finite.
+/// Divergence must be detected: the softmax reports non-finite values.
 #[test]
-fn a_nan_is_not_hidden_and_stays_in_its_sequence() {
+fn nan_shows_and_stays_in_its_sequence() {
     let mut random = Random(10);
     let clean = Case::new(&mut random, 3, [5, 2, 4]);
     for place in [0, 9] {
@@ -340,10 +340,11 @@ fn a_nan_is_not_hidden_and_stays_in_its_sequence() {
     assert!(case.run(0)[0].iter().any(|value| value.is_nan()));
 }
 
-/// Which of two channels fires in the first step, and ten steps of noise after it: only a state that stays can tell.
-/// Forget gates begin open. A dense layer sees the hidden state; errors come down to it unmasked.
+/// One of two channels is active in the first step, followed by ten steps of noise: only a state that persists can
+/// tell them apart. Forget gates' biases are initially one. A dense layer takes the hidden state; errors reach it
+/// unmasked.
 #[test]
-fn it_learns_to_remember() {
+fn lstm_learns_to_remember() {
     const N: usize = 20;
     const CELLS: usize = 6;
     let lstm = Lstm { steps: 11, channels: 2, cells: CELLS };

@@ -1,5 +1,5 @@
-//! The choice of a ridge as a feature: a device says whether it can choose, and one that cannot declines what it cannot do
-//! instead of fitting another head in silence.
+//! Selection of a ridge as an optional ability: a device announces it, and a device without it declines such a task
+//! instead of silently fitting another head.
 
 use crate::common::head::head_of;
 use crate::common::problem::*;
@@ -12,11 +12,11 @@ use fedspan_protocol::message::{CHOOSES_RIDGE, DeclineReason, HeadSolve, Task as
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const CHOOSES: bool = cfg!(feature = "ridge-choice");
-const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { otherwise: 0.5 };
+const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: 0.5 };
 const SCORES: Wire = Wire::RidgeScores { labels_per_class: 1, first: 1e-4, factor: 10.0, count: 4 };
 
 #[test]
-fn devices_say_whether_they_choose() {
+fn devices_announce_ridge_selection() {
     for outputs in [1, 3] {
         let capabilities = Linear::new(Heap::new(20, 2, outputs)).capabilities();
         assert_eq!(capabilities.roles & CHOOSES_RIDGE != 0, CHOOSES);
@@ -31,9 +31,9 @@ fn devices_say_whether_they_choose() {
     }
 }
 
-/// Whoever sees its samples once leaves none of them out.
+/// A stream has no second pass for leave-one-out.
 #[test]
-fn devices_that_stream_do_not_choose() {
+fn streaming_devices_use_the_fallback_ridge() {
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
     let memory = Heap::streaming(20, 2, 1);
     assert_eq!(Linear::new(memory.clone()).capabilities().roles & CHOOSES_RIDGE != 0, CHOOSES);
@@ -43,9 +43,9 @@ fn devices_that_stream_do_not_choose() {
     assert_ne!(hello.capabilities.roles & Role::Gradient.bit(), 0);
 }
 
-/// Without the feature: declined, and the head that was there stays.
+/// Without the feature: declined, and the previous head stays.
 #[test]
-fn what_cannot_be_chosen_is_declined() {
+fn unsupported_ridge_selection_is_declined() {
     let problem = problem(20, 2, 3);
     let mut bench = problem.bench(4096);
     bench.connect(7, 60_000);

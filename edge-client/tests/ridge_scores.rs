@@ -1,4 +1,5 @@
-//! Scores of ridges: the counts against an f64 model of the same draws, and what a device says where there is nothing to count.
+//! Ridge scores: the counts against an f64 model of the same draws, and the answers of a device without anything to
+//! count.
 #![cfg(feature = "ridge-choice")]
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
@@ -29,14 +30,14 @@ fn noise(seed: u32, place: usize) -> f32 {
     mix(seed.wrapping_mul(0x9e37_79b9) ^ place as u32) as f32 / (1u64 << 31) as f32 - 1.0
 }
 
-/// The first K columns of the identity, turned a little: orthonormal.
+/// Returns the first K columns of the identity, slightly rotated: orthonormal.
 fn basis() -> Vec<f32> {
     let raw = DMatrix::from_fn(D, K, |i, j| f64::from(noise(1, i * K + j)) + f64::from(u8::from(i == j)));
     let q = raw.qr().q();
     (0..D).flat_map(|i| (0..K).map(move |j| (i, j))).map(|place| q[place] as f32).collect()
 }
 
-/// Samples around a centre for each class, `counts[class]` of them, in turns.
+/// Returns samples around a centre for each class, `counts[class]` of them, in turns.
 fn samples(seed: u32, counts: [usize; C], spread: f32) -> (Vec<f32>, Vec<u8>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for turn in 0..counts.iter().max().copied().unwrap_or(0) {
@@ -82,7 +83,7 @@ fn scores(labels: u16, x: &[f32], y: &[u8]) -> Result<(u32, u32, Vec<f32>), Decl
     asked(&mut Model::new(Workspace::new()), &order(labels, GRID), &mut Recording::classification(x, y, D))
 }
 
-/// The same in f64, straight from the specification.
+/// Computes the same in f64, from the specification.
 fn expected(labels: usize, x: &[f32], y: &[u8]) -> (u32, Vec<u32>) {
     let b = basis();
     let z = |i: usize| -> Vec<f64> {
@@ -128,7 +129,7 @@ fn expected(labels: usize, x: &[f32], y: &[u8]) -> (u32, Vec<u32>) {
 }
 
 #[test]
-fn counts_are_those_of_an_exact_model() {
+fn scores_equal_an_exact_model() {
     for (seed, labels, counts) in
         [(1, 1, [9, 9, 9, 9]), (2, 2, [5, 12, 3, 8]), (3, 1, [20, 1, 0, 4]), (4, 3, [3, 7, 2, 9])]
     {
@@ -144,7 +145,7 @@ fn counts_are_those_of_an_exact_model() {
     }
 }
 
-/// A source that hands out few samples at a time.
+/// Source that returns few samples at a time.
 struct Portions<'a>(&'a [f32], &'a [u8], usize, usize);
 
 impl SampleSource for Portions<'_> {
@@ -165,9 +166,9 @@ impl SampleSource for Portions<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Samples that cannot be used change nothing, nor do portions, nor the number of the round.
+    /// Unusable samples, batches and the round number change nothing.
     #[test]
-    fn unusable_samples_and_portions_change_nothing(seed in 0u32..1000, at in 0usize..20, portion in 1usize..9, round in 1u32..99) {
+    fn unusable_samples_and_batches_change_nothing(seed in 0u32..1000, at in 0usize..20, portion in 1usize..9, round in 1u32..99) {
         let (x, y) = samples(seed, [6, 4, 5, 5], 1.0);
         let plain = scores(1, &x, &y).unwrap();
         let (mut more_x, mut more_y) = (x.clone(), y.clone());
@@ -182,9 +183,9 @@ proptest! {
         prop_assert_eq!((tried, skipped, &scores), (plain.0, 4, &plain.2));
     }
 
-    /// Everybody counts: 8 draws of what is not labelled; and no count is above that.
+    /// The number of predictions is 8 draws of the unlabelled samples, and no score exceeds it.
     #[test]
-    fn as_many_are_tried_as_are_left(counts in [0usize..7, 0usize..7, 0usize..7, 0usize..7], labels in 1u16..5) {
+    fn predictions_count_the_unlabelled_samples(counts in [0usize..7, 0usize..7, 0usize..7, 0usize..7], labels in 1u16..5) {
         let (x, y) = samples(5, counts, 1.0);
         let left: usize = counts.iter().map(|count| count.saturating_sub(labels.into())).sum();
         let present = counts.iter().filter(|count| **count > 0).count();
@@ -203,7 +204,7 @@ proptest! {
 }
 
 #[test]
-fn values_are_no_classes() {
+fn regression_is_declined() {
     let (x, y) = samples(1, [3; C], 1.0);
     let values: Vec<f32> = y
         .iter()
@@ -227,7 +228,7 @@ fn grids_out_of_range_are_declined() {
         (1, (1e30, 1e5, 3)),
         (1, (1.0, 2.0, 0)),
         (1, (1.0, 1.5, most + 1)),
-        // There are 28 numbers in the buffer that they leave from.
+        // The buffer of the upload has 28 numbers.
         (1, (1.0, 1.5, 29)),
     ] {
         let mut model = Model::new(Workspace::new());
@@ -237,7 +238,7 @@ fn grids_out_of_range_are_declined() {
     assert_eq!(model.open(&order(u16::MAX, (1e-4, 1.5, 28))), Ok(()));
 }
 
-/// Features of any size make finite heads, and the smallest ridge is the best that rounding allows.
+/// Features of any size give finite heads, and the smallest ridge is as good as rounding allows.
 #[test]
 fn features_of_any_size_are_scored() {
     let (x, y) = samples(6, [8; C], 0.5);
@@ -249,9 +250,9 @@ fn features_of_any_size_are_scored() {
     }
 }
 
-/// The head of before is gone, and the one that follows is what it would have been.
+/// The previous head is discarded, and the next one is fitted as without scoring.
 #[test]
-fn the_head_is_fitted_anew_afterwards() {
+fn head_is_fitted_again_afterwards() {
     let (x, y) = samples(8, [5; C], 0.7);
     let head = HeadSolve::LeastSquares { ridge: 0.1 };
     let mut fresh = Model::new(Workspace::new());
@@ -266,7 +267,7 @@ fn the_head_is_fitted_anew_afterwards() {
 }
 
 #[test]
-fn one_output_is_no_choice() {
+fn single_output_has_no_ridge_scores() {
     let one = Linear::new(Workspace::<D, K, 1>::new()).capabilities();
     let many = Model::new(Workspace::new()).capabilities();
     let bit = order(1, GRID).task.bit();

@@ -1,8 +1,9 @@
-//! Samples that are scaled as they are read, and the sums from which a fleet's scale comes.
+//! Feature scaling: samples that are scaled as they are read, and the sums from which a fleet's scale is computed.
 #![cfg(feature = "scale")]
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
+use fedspan_client::Millis;
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{
     Linear, NotReady, Recording, SampleSource, Samples, SourceError, Targets, Task, Workspace,
@@ -46,12 +47,12 @@ fn round(task: Wire, scale: bool) -> RoundOpen {
     RoundOpen { id: id(2), task, tensors }
 }
 
-/// The first two columns of the identity.
+/// Returns the first two columns of the identity.
 fn basis() -> Vec<f32> {
     (0..D * K).map(|i| if i % K == i / K { 1.0 } else { 0.0 }).collect()
 }
 
-/// A source of passes alone, which hands out so many at once.
+/// Source that allows passes only, with so many samples per call.
 struct Passes<'a>(&'a [f32], &'a [f32], usize, usize);
 
 impl SampleSource for Passes<'_> {
@@ -70,10 +71,10 @@ impl SampleSource for Passes<'_> {
     }
 }
 
-/// A feature's exponent, sum and sum of squares.
+/// Exponent, sum and sum of squares of a feature.
 type Row = (i32, i128, i128);
 
-/// Samples used and skipped, and the rows that a device sends.
+/// Returns the numbers of used and skipped samples, and the uploaded rows.
 fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<Row>), DeclineReason> {
     let mut all = Vec::new();
     let mut counts = (0, 0);
@@ -89,7 +90,7 @@ fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<Row>), Declin
             (1, Role::FeatureSums, count, SUMS_COLUMNS)
         );
         let mut values = vec![0.0; usize::from(count) * COLUMNS];
-        // In pieces, as chunks are.
+        // In pieces, as for chunks.
         for (piece, out) in values.chunks_mut(7).enumerate() {
             model.emit(0, piece * 7, out);
         }
@@ -104,7 +105,7 @@ fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<Row>), Declin
     Ok((counts.0, counts.1, all))
 }
 
-/// Some bits of every magnitude, and samples around an offset of 1e5 deviations.
+/// Values of every magnitude, and values around an offset of 1e5 deviations.
 fn value() -> impl Strategy<Value = f32> {
     prop_oneof![
         any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |value| value.is_finite()),
@@ -118,7 +119,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn sums_are_those_of_the_rounded_samples(
+    fn sums_equal_those_of_the_rounded_samples(
         x in prop::collection::vec(value(), D..=D * 40),
         at_once in 1usize..9,
     ) {
@@ -135,16 +136,16 @@ proptest! {
                 column.iter().map(|value| (f64::from(*value) / unit).round_ties_even() as i128).collect();
             prop_assert_eq!(sum, units.iter().sum::<i128>());
             prop_assert_eq!(squares, units.iter().map(|n| n * n).sum::<i128>());
-            // As fine as it may be.
+            // The grid is as fine as allowed.
             prop_assert!(f64::from(largest) < unit * f64::from(1 << 30));
             prop_assert!(e == -149 || f64::from(largest) >= unit * f64::from(1 << 29));
         }
         prop_assert_eq!(sums_of(&mut Passes(x, &y, at_once, 0)).unwrap().2, rows);
     }
 
-    /// A scaled model computes, to the bit, what the model computes of samples that were scaled before.
+    /// A scaled model computes, to the bit, the results of the model for samples that were scaled before.
     #[test]
-    fn a_scaled_model_is_the_model_of_scaled_samples(
+    fn scaled_model_equals_the_model_of_scaled_samples(
         x in prop::collection::vec(-2.0f32..2.0, D * 3..=D * 30),
         scale in prop::collection::vec(0.5f32..2.0, 2 * D),
         at_once in 1usize..5,
@@ -192,7 +193,7 @@ proptest! {
 }
 
 #[test]
-fn a_sample_that_is_not_finite_is_skipped_whole_and_counted() {
+fn non_finite_sample_is_skipped_and_counted() {
     let mut x = vec![1.0f32; 4 * D];
     for (i, value) in x.iter_mut().enumerate() {
         *value = i as f32;
@@ -208,7 +209,7 @@ fn a_sample_that_is_not_finite_is_skipped_whole_and_counted() {
 }
 
 #[test]
-fn what_cannot_be_summed_or_scaled_is_declined() {
+fn invalid_sums_and_scales_are_declined() {
     let mut model = model();
     for (first, count) in [(0, 0), (0, 4), (5, 1), (4, 2), (u16::MAX, u16::MAX)] {
         assert_eq!(model.open(&sums_round(first, count)), Err(DeclineReason::Parameter), "{first} {count}");
@@ -233,11 +234,11 @@ fn what_cannot_be_summed_or_scaled_is_declined() {
         assert_eq!(model.verify(), Err(reason));
         assert_eq!(model.predict(&[0.0; D], &mut [0.0]), Err(NotReady::NoRepresentation));
     }
-    // A model without a scale takes none.
+    // A model without feature scaling accepts no scale.
     let mut plain = Model::new(Workspace::new());
     assert_eq!(plain.open(&round(fed_rep(Upload::Gradient), true)), Err(DeclineReason::Tensors));
     assert_eq!(plain.open(&sums_round(0, 1)), Err(DeclineReason::Task));
-    // Nor does one that is seen once sum anything up.
+    // A stream cannot compute sums.
     model.open(&sums_round(0, 1)).unwrap();
     assert_eq!(model.begin(), Err(DeclineReason::Task));
     assert_eq!(model.streamed_tasks() & sums_round(0, 1).task.bit(), 0);
@@ -245,9 +246,9 @@ fn what_cannot_be_summed_or_scaled_is_declined() {
     assert!(short.is_err());
 }
 
-/// A source of passes that hands out more than there is room for.
+/// Source of passes that returns more samples than fit.
 #[test]
-fn samples_that_do_not_fit_are_declined_and_nothing_changes() {
+fn too_many_samples_per_call_are_declined() {
     let x: Vec<f32> = (0..5 * D).map(|i| (i * i % 7) as f32).collect();
     let y = [1.0, 2.0, 3.0, 4.0, 5.0];
     let mut model = model();
@@ -262,7 +263,7 @@ fn samples_that_do_not_fit_are_declined_and_nothing_changes() {
 
 /// A head belongs to a representation and a scale.
 #[test]
-fn a_head_of_another_scale_is_not_used() {
+fn head_of_another_scale_is_not_used() {
     let x: Vec<f32> = (0..8 * D).map(|i| ((i * i) % 11) as f32).collect();
     let y: Vec<f32> = (0..8u8).map(f32::from).collect();
     let fit = Wire::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } };
@@ -286,7 +287,7 @@ fn a_head_of_another_scale_is_not_used() {
         open(&mut model, Some(0.5));
         model.predict(&x[..D], &mut out).unwrap();
     }
-    // After a reset the stored head is good for what it was fitted on, and for nothing else.
+    // After a reset the stored head is valid for its representation and scale, and for no others.
     for (factor, expected) in
         [(Some(0.5), Ok(())), (Some(0.25), Err(NotReady::NoHead)), (None, Err(NotReady::NoHead))]
     {
@@ -298,10 +299,10 @@ fn a_head_of_another_scale_is_not_used() {
     }
 }
 
-/// From a device with noise nothing leaves that was not hidden.
+/// A device with noise uploads nothing without noise.
 #[cfg(feature = "privacy")]
 #[test]
-fn capabilities_say_what_is_there() {
+fn capabilities_list_scale_and_sums() {
     use fedspan_protocol::message::Privacy;
 
     let capabilities = model().capabilities();
@@ -313,18 +314,18 @@ fn capabilities_say_what_is_there() {
     assert!(capabilities.tensor_elements as usize >= COLUMNS * D.div_ceil(2));
 }
 
-/// The sums are a device's own means: what may not leave without noise does not leave so, whoever asks. A scale from elsewhere
-/// is taken.
+/// The sums are a device's own means, so a device with noise declines them for any server. It accepts a scale
+/// computed elsewhere.
 #[cfg(feature = "privacy")]
 #[test]
-fn a_device_with_noise_sends_no_sums() {
+fn device_with_noise_sends_no_sums() {
     use fedspan_client::Mechanism;
-    use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, Seed, Settings};
+    use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
 
-    struct Noise(Settings);
+    struct Noise(PrivacySettings);
 
     impl Mechanism for Noise {
-        fn settings(&self) -> Option<Settings> {
+        fn settings(&self) -> Option<PrivacySettings> {
             Some(self.0)
         }
 
@@ -334,7 +335,7 @@ fn a_device_with_noise_sends_no_sums() {
     }
 
     let multiplier = NoiseMultiplier::from_square(1 << 16).unwrap();
-    let settings = Settings::new(multiplier, 1 << 40, 100, 5000).unwrap();
+    let settings = PrivacySettings::new(multiplier, 1 << 40, 100, 5000).unwrap();
     let private = Linear::private(Workspace::<D, K>::new(), Noise(settings)).unwrap();
     let mut model = Scaled::new(private, [0.0; VALUES]).unwrap();
     let capabilities = model.capabilities();

@@ -1,5 +1,5 @@
-//! The session against a fake server: whole rounds at every frame limit, a link that loses, repeats,
-//! reorders and breaks, rounds that must be declined, and what survives a reset.
+//! The session against a fake server: complete rounds at every frame limit, a link that loses, duplicates,
+//! reorders and breaks, rounds that must be declined, and state that survives a reset.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
 #[test]
-fn whole_rounds_at_every_frame_limit_and_encoding() {
+fn round_completes_at_every_frame_limit_and_encoding() {
     for (d, k, c) in [(6, 2, 1), (20, 2, 1), (57, 8, 7), (128, 8, 1)] {
         let problem = problem(d, k, c);
         for limit in [128, 256, 4096] {
@@ -44,7 +44,7 @@ fn whole_rounds_at_every_frame_limit_and_encoding() {
 }
 
 #[test]
-fn fit_head_uploads_nothing_and_predict_answers() {
+fn fit_head_uploads_nothing_and_enables_predict() {
     let problem = problem(57, 8, 2);
     for limit in [128, 4096] {
         let mut bench = problem.bench(limit);
@@ -57,9 +57,9 @@ fn fit_head_uploads_nothing_and_predict_answers() {
     }
 }
 
-/// A device that only comes by hangs up when its final head is acknowledged, and not before.
+/// A device that leaves when fitted closes the link once its final head is acknowledged, not before.
 #[test]
-fn a_device_may_leave_when_its_head_is_fitted() {
+fn device_leaves_when_its_head_is_fitted() {
     let problem = problem(20, 2, 1);
     for leave in [true, false] {
         let config = Config { leave_when_fitted: leave, ..config(256) };
@@ -80,14 +80,14 @@ fn a_device_may_leave_when_its_head_is_fitted() {
             assert_eq!((bench.session.is_fitted(), bench.last.close), (fitted, fitted && leave));
         }
         bench.all(Event::LinkDown);
-        assert!(!bench.last.close && bench.last.wake > bench.now);
+        assert!(!bench.last.close && bench.last.wake.as_u64() > bench.now);
     }
 }
 
-/// The other tasks through the same session: two tensors down and up, none down, a subspace.
+/// The other tasks through the same session: two tensors in each direction, none down, a subspace.
 #[cfg(all(feature = "shared-head", feature = "reveal-moments"))]
 #[test]
-fn every_task_finds_its_way_through_the_session() {
+fn session_runs_every_task() {
     use fedspan_protocol::tensor::Role;
     let problem = problem(20, 4, 2);
     for limit in [128, 256, 4096] {
@@ -117,7 +117,7 @@ fn every_task_finds_its_way_through_the_session() {
 }
 
 #[test]
-fn streamed_samples_make_a_round() {
+fn streamed_samples_complete_a_round() {
     let problem = problem(20, 2, 1);
     for limit in [128, 256] {
         let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(limit) };
@@ -132,7 +132,7 @@ fn streamed_samples_make_a_round() {
             sent.extend(bench.message(&message, &body));
         }
         assert!(sent.is_empty());
-        // A sample that cannot be used does not count towards the thirty.
+        // Unusable samples do not count towards the thirty.
         bench.all(Event::Sample(&[f32::NAN; 20], target));
         bench.all(Event::Sample(&[1.0; 20], Targets::Classes(&[3])));
         for i in 0..30 {
@@ -154,9 +154,9 @@ fn streamed_samples_make_a_round() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// Frames may be lost, doubled, overtaken, the link may break: the same update arrives.
+    /// Frames are lost, duplicated and reordered, and the link breaks: the same update arrives.
     #[test]
-    fn any_link_that_sometimes_works_is_good_enough(seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096])) {
+    fn update_arrives_over_an_unreliable_link(seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096])) {
         let problem = problem(57, 8, 2);
         let (_, expected) = problem.expected(gradient(), Encoding::F32);
         let mut bench = problem.bench(limit);
@@ -174,14 +174,14 @@ proptest! {
         for index in 0..server.updates.len() {
             prop_assert_eq!(bits(&server.values(index)), bits(&expected));
         }
-        // What was acknowledged and is opened again nevertheless.
+        // A round that is opened again after its acknowledgement is declined.
         let repeated = DeclineReason::RoundRepeated { last: 1 };
         prop_assert!(server.declined.iter().all(|d| d.reason == repeated), "{:?}", server.declined);
     }
 }
 
 #[test]
-fn lost_doubled_and_reordered_chunks_are_asked_for_again() {
+fn only_lost_chunks_are_requested_again() {
     let problem = problem(57, 8, 1);
     let (_, expected) = problem.expected(gradient(), Encoding::F32);
     let server = problem.server(1, gradient(), Encoding::F32, 128);
@@ -199,7 +199,7 @@ fn lost_doubled_and_reordered_chunks_are_asked_for_again() {
             let index = 1 + chunk.offset as usize / usize::from(server.open.tensors[0].chunk);
             if !lost.contains(&index) {
                 assert!(bench.message(message, body).is_empty());
-                assert!(bench.message(message, body).is_empty(), "doubled");
+                assert!(bench.message(message, body).is_empty(), "a duplicate has no effect");
             }
         }
         let mut sent = bench.wake();
@@ -213,7 +213,7 @@ fn lost_doubled_and_reordered_chunks_are_asked_for_again() {
                 sent = bench.wake();
             }
         }
-        assert_eq!(asked, lost.len(), "exactly what was lost");
+        assert_eq!(asked, lost.len(), "exactly the lost chunks are requested");
         for (message, body) in sent {
             server.take(message, body);
         }
@@ -221,9 +221,9 @@ fn lost_doubled_and_reordered_chunks_are_asked_for_again() {
     }
 }
 
-/// Chunks that are still on their way when their round is over belong to nothing.
+/// Chunks that arrive after their round has been replaced are ignored.
 #[test]
-fn chunks_of_another_round_are_not_taken() {
+fn chunks_of_another_round_are_ignored() {
     let problem = problem(57, 8, 1);
     let other = flat(&Random(5).orthonormal(57, 8));
     let old = problem.server_of(1, gradient(), Encoding::F32, 128, other).opening();
@@ -246,9 +246,9 @@ fn chunks_of_another_round_are_not_taken() {
     assert_eq!(bench.session.counters().unexpected as usize, old.len() - 1);
 }
 
-/// Another campaign's round 1 is another round, even if an update for a round 1 is still waiting.
+/// Round 1 of another campaign is another round, even if an update for a round 1 is pending.
 #[test]
-fn an_update_does_not_cross_campaigns() {
+fn update_does_not_cross_campaigns() {
     let problem = problem(20, 2, 1);
     let mut bench = problem.bench(256);
     bench.connect(7, 60_000);
@@ -268,10 +268,10 @@ fn an_update_does_not_cross_campaigns() {
     assert_eq!(bits(&server.values(0)), bits(&expected));
 }
 
-/// A server that opens another round in between gets no second update for a round that has left, whatever it
-/// sends as its representation, and none for a round before it.
+/// A server that opens another round in between gets no second update for a round whose update was sent,
+/// even with another representation, and none for an earlier round.
 #[test]
-fn what_has_left_is_not_computed_again() {
+fn sent_round_is_not_computed_again() {
     let problem = problem(20, 2, 1);
     let other = flat(&Random(5).orthonormal(20, 2));
     let open = |round: u32, b: &[f32]| {
@@ -283,7 +283,7 @@ fn what_has_left_is_not_computed_again() {
         let (message, body) = open(5, &problem.b);
         let first = bench.message(&message, &body);
         assert!(matches!(first[..], [(ToServer::Update(_), _)]));
-        // While it waits, the same bytes leave again, whatever came.
+        // While the update is pending, the same bytes are sent again, in reply to any message.
         let (message, body) = open(5, &other);
         assert_eq!(bench.message(&message, &body), first);
         let (message, body) = open(between, &problem.b);
@@ -291,7 +291,7 @@ fn what_has_left_is_not_computed_again() {
         let last = between.max(5);
         if between < 5 {
             assert_eq!(declined(&second), DeclineReason::RoundRepeated { last });
-            // Nothing has happened to the update that waits.
+            // The pending update is unchanged.
             let (message, body) = open(5, &other);
             assert_eq!(bench.message(&message, &body), first);
         } else {
@@ -301,7 +301,7 @@ fn what_has_left_is_not_computed_again() {
             assert_eq!(declined(&again), DeclineReason::RoundRepeated { last });
         }
     }
-    // Of another stage it is the same round.
+    // Another stage of the round counts as the same round.
     let mut bench = problem.bench(256);
     bench.connect(7, 60_000);
     let (message, body) = open(5, &problem.b);
@@ -312,10 +312,10 @@ fn what_has_left_is_not_computed_again() {
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::RoundRepeated { last: 5 });
 }
 
-/// Wherever the link breaks, before or after a frame, the update that arrives is the same bytes, and a
-/// finished one is not computed again.
+/// At any point where the link breaks, before or after a frame, the arriving update has the same bytes, and a finished
+/// round is not computed again.
 #[test]
-fn the_link_may_break_at_every_frame() {
+fn update_survives_a_break_at_every_frame() {
     for (limit, shape) in [(128, (57, 8, 1)), (256, (20, 2, 1)), (4096, (57, 8, 1))] {
         let problem = problem(shape.0, shape.1, shape.2);
         let clean = {
@@ -335,9 +335,9 @@ fn the_link_may_break_at_every_frame() {
                 for update in &server.updates {
                     assert_eq!(*update, clean.1, "limit {limit}, {cut:?} frame {at}");
                 }
-                // After the acknowledgement the same round is a repeated one.
+                // After the acknowledgement the same round is a repetition.
                 assert_eq!(server.declined.len(), usize::from(last), "{:?}", server.declined);
-                assert_eq!(flash.0.borrow().saves, 1, "computed once, {cut:?} frame {at}");
+                assert_eq!(flash.0.borrow().saves, 1, "not computed exactly once, {cut:?} frame {at}");
                 assert_eq!(bench.session.last_round(), 1);
             }
         }
@@ -345,7 +345,7 @@ fn the_link_may_break_at_every_frame() {
 }
 
 #[test]
-fn predict_is_not_ready_from_the_first_chunk_until_verification() {
+fn predict_is_not_ready_during_a_download() {
     let problem = problem(57, 8, 1);
     let mut bench = trained(&problem, 128, Flash::default());
     let server = problem.server(6, Wire::FitHead { head: EXACT }, Encoding::F32, 128);
@@ -357,7 +357,7 @@ fn predict_is_not_ready_from_the_first_chunk_until_verification() {
 }
 
 #[test]
-fn a_round_that_closes_midway_is_dropped() {
+fn round_closed_midway_is_dropped() {
     let problem = problem(57, 8, 1);
     let opening = problem.server(6, gradient(), Encoding::F32, 128).opening();
     for frames in 1..opening.len() {
@@ -368,7 +368,7 @@ fn a_round_that_closes_midway_is_dropped() {
         }
         let other = RoundId { round: 77, stage: 0 };
         bench.message(&ToDevice::RoundClosed(other), &[]);
-        assert_eq!(bench.session.counters().closed, 0, "another round's end is none of ours");
+        assert_eq!(bench.session.counters().closed, 0, "the end of another round has no effect");
         assert!(bench.message(&ToDevice::RoundClosed(RoundId { round: 6, stage: 0 }), &[]).is_empty());
         assert_eq!(bench.session.counters().closed, 1);
         assert_eq!(bits(bench.session.task().head()), head);
@@ -383,7 +383,7 @@ fn a_round_that_closes_midway_is_dropped() {
         }
         assert_eq!(server.updates.len(), 1);
     }
-    // While the update is being sent.
+    // The round is closed while the update is being sent.
     let mut bench = trained(&problem, 128, Flash::default());
     for (message, body) in &opening[..opening.len() - 1] {
         bench.message(message, body);
@@ -408,7 +408,11 @@ fn late_and_rejected_updates_are_counted() {
         let id = RoundId { round, stage: 0 };
         let wrong = Ack { id: RoundId { round, stage: 1 }, outcome };
         bench.message(&ToDevice::Ack(wrong), &[]);
-        assert_eq!(bench.session.last_round(), round - 1, "an acknowledgement of another round");
+        assert_eq!(
+            bench.session.last_round(),
+            round - 1,
+            "an acknowledgement of another round has no effect"
+        );
         bench.message(&ToDevice::Ack(Ack { id, outcome }), &[]);
         assert_eq!(bench.session.last_round(), round);
     }
@@ -417,7 +421,7 @@ fn late_and_rejected_updates_are_counted() {
 }
 
 #[test]
-fn after_a_reset_the_head_is_used_with_its_own_representation_only() {
+fn restored_head_needs_its_own_representation() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut before = trained(&problem, 256, flash.clone());
@@ -430,19 +434,19 @@ fn after_a_reset_the_head_is_used_with_its_own_representation_only() {
     assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoHead));
     bench.session.task_mut().set_representation(&problem.b).unwrap();
     assert_eq!(answer(&mut bench, &problem), Ok(expected));
-    // The same campaign goes on after round 5; round 5 itself was finished before the reset.
+    // The same campaign continues after round 5, which was finished before the reset.
     bench.connect(7, 60_000);
     let (message, body) = problem.server(5, gradient(), Encoding::F32, 256).opening().remove(0);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::RoundRepeated { last: 5 });
     let (message, body) = problem.server(6, gradient(), Encoding::F32, 256).opening().remove(0);
     assert!(matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]));
-    // A record of another shape is not read.
+    // A record of another shape is not loaded.
     let bench = Bench::new(config(256), Heap::new(20, 3, 1), problem.samples.clone(), flash);
     assert_eq!((bench.session.last_round(), bench.session.task().head_fitted_on()), (0, None));
 }
 
 #[test]
-fn a_refusal_closes_and_is_remembered() {
+fn refusal_closes_the_link_and_is_kept() {
     let problem = problem(20, 2, 1);
     let mut bench = problem.bench(256);
     bench.all(Event::LinkUp);

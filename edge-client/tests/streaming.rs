@@ -1,4 +1,4 @@
-//! Samples that are seen once against samples that are read twice: the same head and gradient.
+//! Streamed samples against samples that are read twice: the same head and gradient.
 
 use crate::common::head::rounding;
 use crate::common::*;
@@ -6,15 +6,14 @@ use fedspan_client::memory::{Memory, StreamingWorkspace};
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Task as Wire, Upload};
 
-/// What one round leaves on a device: `S = X^T (X B W - Y)` (d x C), `W` (k x C), and the gradient
-/// `S W^T / m` that is sent (d x k).
+/// Results of one round: `S = X^T (X B W - Y)` (d x C), `W` (k x C), and the uploaded gradient `S W^T / m` (d x k).
 struct Round {
     s: M,
     w: M,
     gradient: M,
 }
 
-/// The same round from samples that are read twice, and that are seen once.
+/// Runs the same round with samples that are read twice, and with streamed ones.
 fn both_ways(head: HeadSolve, b: &[f32], k: usize, samples: &Sliced) -> [Round; 2] {
     let (d, c) = (samples.features, samples.outputs);
     let task = fed_rep(head, Upload::Gradient, 0.0);
@@ -29,24 +28,25 @@ fn both_ways(head: HeadSolve, b: &[f32], k: usize, samples: &Sliced) -> [Round; 
     })
 }
 
-/// `X` with the `Z` asked for: `Z B^T` and a part outside of the span of `B` (d x k).
+/// Returns an `X` with the given `Z`: `Z B^T` and a part outside of the span of `B` (d x k).
 fn features(z: &M, b: &M, outside: &M) -> M {
     z * b.transpose() + (outside - outside * b * b.transpose())
 }
 
-/// Largest singular value, good to eight digits (and quicker than [`norm2`], for a large `X`).
+/// Returns the largest singular value to eight digits (faster than [`norm2`] for a large `X`).
 fn spectral(a: &M) -> f64 {
     (a.transpose() * a).symmetric_eigenvalues().max().sqrt()
 }
 
 const HEADS: [HeadSolve; 2] = [EXACT, HeadSolve::LeastSquares { ridge: 0.01 }];
 
-/// "The two agree to 1e-5 relative to `|X^T y| / m` for condition up to 100", condition of `Z = X B`. Read
-/// literally it is a bound on `S / m`, which is linear in `y` as `X^T y` is; the gradient, which is
-/// quadratic, has a factor `|W|` more (for heads of norm 1 the two readings are one). The first holds for all of
-/// these 3000 rounds, the second to 2e-5. Not for every round there is: see the next test for where, and why.
+/// The requirement is "the two agree to 1e-5 relative to `|X^T y| / m` for condition up to 100", condition of
+/// `Z = X B`. Read literally it bounds `S / m`, which is linear in `y` as `X^T y` is; the gradient, which is
+/// quadratic, has another factor `|W|` (for heads of norm 1 the two readings are equal). The first holds for all of
+/// these 3000 rounds, the second to 2e-5. It does not hold for every possible round; the next test shows where, and
+/// why.
 #[test]
-fn one_pass_agrees_with_two_up_to_condition_100() {
+fn one_pass_equals_two_up_to_condition_100() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..1500 {
@@ -60,7 +60,7 @@ fn one_pass_agrees_with_two_up_to_condition_100() {
         let values: Vec<f64> = geometric(k, condition).iter().map(|s| s * scale).collect();
         let z = random.with_singular_values(m, &values);
         let x = features(&z, &b, &random.gaussian(m, d));
-        // From noiseless to nothing but noise.
+        // From noiseless to noise only.
         let noise = [0.0, 0.03, 1.0, 10.0][case % 4];
         let y = &z * random.gaussian(k, c) + random.gaussian(m, c) * noise;
         let samples = Sliced::regression(flat(&x), flat(&y), d, c);
@@ -73,30 +73,29 @@ fn one_pass_agrees_with_two_up_to_condition_100() {
             worst.saw(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
             let w = two.w.norm();
             let gradient = (&one.gradient - &two.gradient).norm() * m as f64 / (xy * w);
-            // Pivots are judged without regard to units, and columns of these differ in length: in two rounds the normal
-            // equations miss 1e-5.
+            // Pivots are judged without regard to units, and these columns differ in length: in two rounds the
+            // normal equations miss 1e-5.
             assert!(gradient <= 2e-5, "gradient: {gradient:e} at {at}");
             worst.saw("gradient, over |X^T y| |w| / m", gradient);
             let heads = (&one.w - &two.w).norm() / w;
-            // What the normal equations lose at pivots of a tenth of their diagonals.
+            // Error of the normal equations at pivots of a tenth of their diagonals.
             assert!(heads <= 5e-5, "head: {heads:e} at {at}");
             worst.saw("head, relative difference", heads);
         }
     }
 }
 
-/// The same for any shape and any target, down to targets along the smallest direction of `Z` and features
-/// that hardly leave the span of `B`.
+/// The same for any shape and any target, including targets along the smallest direction of `Z` and features that
+/// hardly leave the span of `B`.
 ///
-/// Each of the two results errs by at most `2 e |X| (|Z| |W| + |Y|)`, `e = (sqrt(m + k) + 1) u` (the argument of
-/// `common/head.rs` with `X^T` in place of `Z^T`), so they differ by at most twice that. Where `X^T Y` is not
-/// much smaller than what it is made of, that is less than `1e-5 |X^T Y|`, and asserted. Elsewhere no bound
-/// relative to `|X^T Y|` can hold, for two passes as little as for one: rounding the exact `W` to f32
-/// changes `S` by up to `u |X^T Z| |W|`, and targets along the smallest direction make that 1e4 u of
-/// `|X^T Y|` at condition 100. For other
-/// targets 1e-5 is missed by chance, in about one round of a thousand; one of a hundred is the limit here.
+/// Each of the two results has an error of at most `2 e |X| (|Z| |W| + |Y|)`, `e = (sqrt(m + k) + 1) u` (the
+/// argument of `common/head.rs` with `X^T` in place of `Z^T`), so they differ by at most twice that. If `X^T Y` is
+/// not much smaller than its terms, that is less than `1e-5 |X^T Y|`, and asserted. Otherwise no bound relative to
+/// `|X^T Y|` can hold, neither for two passes nor for one: rounding the exact `W` to f32 changes `S` by up to
+/// `u |X^T Z| |W|`, and targets along the smallest direction make that 1e4 u of `|X^T Y|` at condition 100. For
+/// other targets 1e-5 is missed by chance, in about one round of a thousand; the test allows one of a hundred.
 #[test]
-fn one_pass_agrees_with_two_as_far_as_rounding_allows() {
+fn one_pass_equals_two_up_to_rounding() {
     let mut random = Random(5);
     let mut worst = Worst::default();
     let [mut rounds, mut implied, mut missed] = [0, 0, 0];
@@ -154,7 +153,7 @@ fn one_pass_agrees_with_two_as_far_as_rounding_allows() {
 }
 
 #[test]
-fn a_static_workspace_does_the_same() {
+fn static_workspace_gives_the_same_result() {
     let mut random = Random(2);
     let b = flat(&random.orthonormal(12, 3));
     let samples = Sliced::regression(random.normals(12 * 30), random.normals(30), 12, 1);
@@ -162,7 +161,7 @@ fn a_static_workspace_does_the_same() {
     let mut heap = Linear::new(Heap::streaming(12, 3, 1));
     let mut fixed = Linear::new(StreamingWorkspace::<12, 3>::new());
     let (_, a) = fed_rep_stream(&mut heap, task, &b, &samples).unwrap();
-    // Twice: nothing of a round is left in the next.
+    // Twice: no data of a round is left in the next.
     fed_rep_stream(&mut fixed, task, &b, &samples.without(&[0, 1])).unwrap();
     let (_, b) = fed_rep_stream(&mut fixed, task, &b, &samples).unwrap();
     assert_eq!(bits(&a), bits(&b));
@@ -170,7 +169,7 @@ fn a_static_workspace_does_the_same() {
 
 /// Fewer samples than columns, one sample, none.
 #[test]
-fn short_streams() {
+fn short_streams_are_fitted() {
     let mut random = Random(3);
     let (d, k) = (10, 4);
     let b = flat(&random.orthonormal(d, k));
@@ -194,9 +193,9 @@ fn short_streams() {
     }
 }
 
-/// Memory without the buffer, and tasks that need a second pass, are declined before anything is lost.
+/// Memory without the buffer, and tasks that need a second pass, are declined before anything changes.
 #[test]
-fn what_cannot_stream_says_so() {
+fn unsupported_streams_are_declined() {
     let b = identity(3);
     let samples = Sliced::regression(vec![1.0; 9], vec![1.0; 3], 3, 1);
     let mut plain = Linear::new(Heap::new(3, 3, 1));
@@ -209,9 +208,9 @@ fn what_cannot_stream_says_so() {
     assert_eq!(streaming.begin(), Err(DeclineReason::Task));
 }
 
-/// Gradient steps that diverge cannot be undone in one pass; the head starts again from zero.
+/// Gradient steps that diverge cannot be undone in one pass; the head restarts from zero.
 #[test]
-fn a_diverged_gradient_head_starts_again() {
+fn diverged_streamed_head_restarts_from_zero() {
     let mut random = Random(4);
     let b = flat(&random.orthonormal(6, 2));
     let samples = Sliced::regression(random.normals(60), random.normals(10), 6, 1);

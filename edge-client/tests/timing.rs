@@ -1,9 +1,10 @@
-//! When the session wants to be woken, and how much it says: reconnecting, keeping alive, and never
-//! spinning, whatever the server sends.
+//! Wake-ups and traffic of the session: reconnecting, keep-alives, and a bounded rate of frames
+//! for any input from the server.
 
 use crate::common::server::*;
 use crate::common::*;
-use fedspan_client::session::{Config, Event, Millis};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Event};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Chunk, Missing, Refusal, RoundId, RoundOpen, Task as Wire, ToDevice, ToServer, Upload,
     Welcome,
@@ -28,26 +29,26 @@ fn server(round: u32, limit: u16) -> Server {
 }
 
 #[test]
-fn failed_connections_are_tried_again_at_growing_random_intervals() {
+fn reconnect_delay_grows_and_is_random() {
     let mut bench = bench(256);
     let mut delays = Vec::new();
     for _ in 0..20 {
         bench.all(Event::LinkDown);
-        assert!(bench.last.wake > bench.now);
-        delays.push(bench.last.wake - bench.now);
-        bench.now = bench.last.wake;
+        assert!(bench.last.wake.as_u64() > bench.now);
+        delays.push(bench.last.wake.as_u64() - bench.now);
+        bench.now = bench.last.wake.as_u64();
     }
     for (attempt, delay) in delays.iter().enumerate() {
         let ceiling = (500u64 << attempt.min(10)).min(60_000);
         assert!((ceiling / 2..=ceiling).contains(delay), "attempt {attempt}: {delay} ms");
     }
-    assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "not in step with the rest of the fleet");
+    assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "the delays must be random");
 }
 
-/// Links that come up and break before a welcome are failed attempts too: a server that refuses or
-/// is overrun must not be hammered.
+/// A link that comes up and breaks before the Welcome is a failed attempt too: a server that refuses
+/// connections or is overloaded must not be flooded.
 #[test]
-fn links_that_break_before_the_welcome_wait_longer_and_longer() {
+fn links_that_break_before_the_welcome_back_off() {
     for refused in [false, true] {
         let mut bench = bench(256);
         let mut delay = 0;
@@ -58,14 +59,14 @@ fn links_that_break_before_the_welcome_wait_longer_and_longer() {
                 assert!(bench.last.close);
             }
             bench.all(Event::LinkDown);
-            delay = bench.last.wake - bench.now;
-            bench.now = bench.last.wake;
+            delay = bench.last.wake.as_u64() - bench.now;
+            bench.now = bench.last.wake.as_u64();
         }
         assert!(delay >= 30_000, "after twelve attempts: {delay} ms");
-        // A welcome ends it.
+        // A Welcome resets the delay.
         bench.connect(1, 60_000);
         bench.all(Event::LinkDown);
-        assert!(bench.last.wake - bench.now <= 500);
+        assert!(bench.last.wake.as_u64() - bench.now <= 500);
     }
 }
 
@@ -80,32 +81,36 @@ fn retry_after_is_obeyed() {
         }
         assert!(bench.message(&ToDevice::RetryAfter { milliseconds: 30_000 }, &[]).is_empty());
         assert!(bench.last.close);
-        assert_eq!(bench.last.wake, bench.now + 30_000);
-        // The driver closes the link and says so.
+        assert_eq!(bench.last.wake.as_u64(), bench.now + 30_000);
+        // The driver closes the link and reports it.
         bench.now += 5;
         bench.all(Event::LinkDown);
-        assert!(bench.last.wake >= bench.now + 29_995, "{} ms", bench.last.wake - bench.now);
+        assert!(
+            bench.last.wake.as_u64() >= bench.now + 29_995,
+            "{} ms",
+            bench.last.wake.as_u64() - bench.now
+        );
     }
 }
 
-/// A tick while offline means that the driver goes to connect now; the next attempt is then in the future.
+/// A tick while offline means that the driver connects now; the next attempt is then in the future.
 #[test]
-fn ticks_while_offline_move_on() {
+fn offline_ticks_advance() {
     let mut bench = bench(256);
     bench.all(Event::LinkDown);
     for _ in 0..10 {
-        bench.now = bench.last.wake;
+        bench.now = bench.last.wake.as_u64();
         assert!(bench.all(Event::Tick).is_empty());
-        assert!(bench.last.wake > bench.now);
+        assert!(bench.last.wake.as_u64() > bench.now);
     }
 }
 
 #[test]
-fn hello_is_repeated_until_it_is_answered() {
+fn hello_is_repeated_until_answered() {
     let mut bench = bench(256);
     assert_eq!(bench.all(Event::LinkUp).len(), 1);
     for _ in 0..5 {
-        assert!(bench.last.wake > bench.now);
+        assert!(bench.last.wake.as_u64() > bench.now);
         assert!(matches!(bench.wake()[..], [(ToServer::Hello(_), _)]));
     }
     bench.message(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 60_000 }), &[]);
@@ -113,9 +118,9 @@ fn hello_is_repeated_until_it_is_answered() {
     assert!(bench.all(Event::Tick).is_empty());
 }
 
-/// Never silent for as long as the idle limit, in any state of an open connection.
+/// The device never stays silent for as long as the idle limit, in any state of an open connection.
 #[test]
-fn alive_comes_before_the_idle_limit() {
+fn keep_alive_precedes_the_idle_limit() {
     for idle in [600u32, 1_500, 3_000, 10_000, 60_000, 3_600_000] {
         for frames in 0..5 {
             let mut bench = bench(128);
@@ -139,7 +144,7 @@ fn alive_comes_before_the_idle_limit() {
     }
 }
 
-/// What may happen to a session; times are what passes before.
+/// An input of the session. Times are the milliseconds before it.
 #[derive(Clone, Debug)]
 enum Step {
     Up,
@@ -152,7 +157,7 @@ enum Step {
     RetryAfter(u32),
     Refused,
     Garbage(Vec<u8>),
-    Pass(Millis),
+    Pass(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -212,8 +217,8 @@ fn apply(bench: &mut Bench<Sliced>, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) })]
 
-    /// From any reachable state: ticking at `wake` moves time on, and a simulated minute takes a bounded
-    /// number of ticks and frames (ten a second, and a small update repeated every ten seconds).
+    /// From any reachable state: a tick at `wake` advances time, and a simulated minute takes a bounded
+    /// number of ticks and frames (ten per second, and a small update repeated every ten seconds).
     #[test]
     fn no_state_spins(steps in prop::collection::vec(step(), 0..25)) {
         let mut bench = bench(128);
@@ -230,9 +235,9 @@ proptest! {
         }
     }
 
-    /// A clock near its end, or one that stands still, does no harm.
+    /// A clock near its end, or one that stands still, is harmless.
     #[test]
-    fn any_clock_is_survived(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
+    fn session_survives_any_clock(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
         let mut bench = bench(128);
         bench.now = start;
         for step in steps.iter().filter(|step| !matches!(step, Step::Pass(_))) {
@@ -241,26 +246,26 @@ proptest! {
     }
 }
 
-/// The transmit buffer is the caller's mistake to make; it is counted and does not make the session spin.
+/// A transmit buffer that is too small is the caller's error; it is counted, and the session does not spin.
 #[test]
-fn a_transmit_buffer_that_is_too_small_is_counted() {
+fn short_transmit_buffer_is_counted() {
     let mut bench = bench(128);
     bench.connect(1, 3_000);
     let mut now = bench.now;
     let mut ticks = 0;
     while now < bench.now + 60_000 {
-        let progress = bench.session.handle(now, Event::Tick, &mut [0; 3]);
+        let progress = bench.session.handle(Millis::new(now), Event::Tick, &mut [0; 3]);
         assert_eq!(progress.sent, 0);
-        now = now.max(progress.wake);
+        now = now.max(progress.wake.as_u64());
         ticks += 1;
-        assert!(ticks < 700, "spins");
+        assert!(ticks < 700, "the session spins");
     }
     assert!(bench.session.counters().unsent > 0);
 }
 
-/// A round may name chunks that nobody has: it is answered with silence, and counted.
+/// A request for chunks that do not exist is not answered, and counted.
 #[test]
-fn requests_for_chunks_that_do_not_exist_are_counted() {
+fn requests_for_missing_chunks_are_counted() {
     let mut bench = bench(256);
     bench.connect(1, 60_000);
     let (message, body) = server(1, 256).opening().remove(0);

@@ -1,5 +1,5 @@
-//! Units and offsets of features change nothing that matters: the head against an f64 oracle, over scales from 1e-6 to
-//! 1e6 and offsets up to 1e5 deviations beside a constant column.
+//! Units and offsets of features do not affect predictions: the head against an f64 oracle, over scales from 1e-6
+//! to 1e6 and offsets up to 1e5 deviations with a constant column.
 //!
 //! The bound is derived in `common/linear.rs`.
 
@@ -10,9 +10,9 @@ use fedspan_client::task::HeadFits;
 use fedspan_client::{Linear, Recording};
 use fedspan_protocol::message::HeadSolve;
 
-/// The law. Where an answer misses the bound, the device knows it.
+/// A prediction that misses the bound has a rank below k.
 #[test]
-fn predictions_stay_within_the_bound_or_the_rank_is_below_k() {
+fn predictions_are_within_the_bound_or_rank_is_below_k() {
     let mut random = Random(41);
     let mut worst = Worst::default();
     let [mut silent, mut cut, mut cut_at_ease, mut total] = [0, 0, 0, 0];
@@ -50,7 +50,7 @@ fn predictions_stay_within_the_bound_or_the_rank_is_below_k() {
     assert!(cut_at_ease == 0, "{cut_at_ease} of {total} were cut with a bound below 2 %");
 }
 
-/// Where f32 ends: of deviations a million times smaller than their column, only roundings are left.
+/// The limit of f32: deviations a million times smaller than their column are rounding errors.
 #[test]
 fn deviations_below_the_rounding_of_f32_are_cut_and_counted() {
     let mut random = Random(42);
@@ -67,7 +67,7 @@ fn deviations_below_the_rounding_of_f32_are_cut_and_counted() {
             assert!(!full || error <= bound, "{error:e} over {bound:e} at k={k} m={m} offset={offset:e}");
             *(if full { &mut kept } else { &mut cut }) += 1;
             assert_eq!((fits.cut, fits.short), (u32::from(!full), 0));
-            // What a deviation of more than 2^20 roundings is, and of less than 2^19, is without doubt.
+            // A deviation of more than 2^20 roundings is one, and of less than 2^19 is not, beyond doubt.
             let ratios = (0..k).filter(|j| problem.constant != Some(*j)).map(|j| {
                 let column = problem.x.column(j);
                 (column[0] / (column.variance().sqrt())).abs()
@@ -81,9 +81,9 @@ fn deviations_below_the_rounding_of_f32_are_cut_and_counted() {
     assert!(kept > 100 && cut > 100);
 }
 
-/// A power of two as a factor of a feature changes the exponents of its weights and nothing else.
+/// A power of two as a factor of a feature changes only the exponents of its weights.
 #[test]
-fn powers_of_two_change_exponents_only() {
+fn powers_of_two_change_only_exponents() {
     let mut random = Random(43);
     for case in 0..600 {
         let k = 1 + case % 24;
@@ -115,8 +115,8 @@ fn powers_of_two_change_exponents_only() {
     }
 }
 
-/// Below full rank: columns that repeat others, zeros and a second constant, beside offsets and scales. The rank is that of
-/// the truth, predictions are right, and equal columns share their weight.
+/// Below full rank: columns that repeat others, zeros and a second constant, with offsets and scales. The rank is
+/// the true one, predictions are right, and equal columns share their weight.
 #[test]
 fn repeated_columns_are_cut_at_any_offset() {
     let mut random = Random(44);
@@ -141,7 +141,7 @@ fn repeated_columns_are_cut_at_any_offset() {
             let at = format!("{way}: k={k} m={m} offset={offset:.1} case={case}");
             assert_eq!((usize::from(fits.last.rank), fits.last.cut(), fits.cut), (k, 1, 1), "{at}");
             let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
-            // Centring rounds once more, and directions of short columns err by fractions of lifted ones.
+            // Centring rounds once more, and the errors of short columns' directions are fractions of lifted ones.
             assert!(error <= 32.0 * bound, "{error:e} over {bound:e} {at}");
             worst.saw("repeated columns, share of the bound", error / bound);
             let (w, last) = w.split_at(2 * k);
@@ -152,7 +152,7 @@ fn repeated_columns_are_cut_at_any_offset() {
                         assert!((own - last).abs() <= 1e-3 * own.abs().max(1e-3), "{own} {last} {at}");
                     }
                 }
-                // Two constants of one value, or the share of neither is more than the other's.
+                // Two constants of one value share it equally, or neither has more than the other.
                 1 => {
                     let own = &w[2 * constant..2 * constant + 2];
                     for (own, last) in own.iter().zip(last) {
@@ -165,16 +165,16 @@ fn repeated_columns_are_cut_at_any_offset() {
     }
 }
 
-/// What seems constant in the first samples need not be: the answer is that of the same samples in another order, as far as
-/// rounding goes.
+/// A column that is constant in the first samples only: the result is that of the same samples in another order, up
+/// to rounding.
 #[test]
-fn a_column_that_ceases_to_be_constant_does_no_harm() {
+fn column_that_stops_being_constant_is_fitted() {
     let mut random = Random(45);
     let mut worst = Worst::default();
     for case in 0..600 {
         let k = 2 + case % 8;
         let m = 20 + random.below(100);
-        // A close pair of columns keeps the normal equations away.
+        // A close pair of columns rules out the normal equations.
         let mut x = random.gaussian(m, k);
         let flag = random.below(k);
         let until = 1 + random.below(m - 10);
@@ -198,9 +198,9 @@ fn a_column_that_ceases_to_be_constant_does_no_harm() {
     }
 }
 
-/// Fewer samples than directions, beside a constant: an offset changes no prediction.
+/// Fewer samples than directions, with a constant: an offset changes no prediction.
 #[test]
-fn offsets_change_no_prediction_from_few_samples() {
+fn offsets_do_not_change_predictions_from_few_samples() {
     let mut random = Random(46);
     for case in 0..300 {
         let k = 4 + case % 8;
@@ -229,9 +229,9 @@ fn offsets_change_no_prediction_from_few_samples() {
     }
 }
 
-/// A ridge is in the units of the features as they come, whatever else is done to them.
+/// A ridge is in units of the original features, for any internal scaling.
 #[test]
-fn a_ridge_keeps_its_units_beside_a_constant() {
+fn ridge_keeps_its_units_with_a_constant() {
     let mut random = Random(47);
     let mut worst = Worst::default();
     for case in 0..600 {
@@ -252,14 +252,14 @@ fn a_ridge_keeps_its_units_beside_a_constant() {
             let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
             let bound = 4.0 * rounding(m + k, k);
             assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m} ridge={ridge:e}");
-            worst.saw("ridge beside a constant, share of the bound", residual / bound);
+            worst.saw("ridge with a constant, share of the bound", residual / bound);
         }
     }
 }
 
-/// A barometer (1013 +- 5) beside a 1.
+/// A barometer (1013 +- 5) with a constant 1.
 #[test]
-fn air_pressure_is_a_feature_like_any_other() {
+fn air_pressure_is_fitted_without_scaling() {
     let mut random = Random(48);
     let m = 20;
     let pressure: Vec<f64> =
@@ -274,9 +274,9 @@ fn air_pressure_is_a_feature_like_any_other() {
     }
 }
 
-/// Every way of fitting a head tells what it cut.
+/// Every method of fitting a head reports the directions it cut.
 #[test]
-fn fits_are_counted_where_directions_are_cut() {
+fn fits_with_cut_directions_are_counted() {
     let (k, c) = (3, 1);
     let full = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0];
     let flat = [1.0, 1.0, 0.5, 2.0, 2.0, 0.25, 3.0, 3.0, 1.0, -1.0, -1.0, 0.0];
@@ -302,7 +302,7 @@ fn fits_are_counted_where_directions_are_cut() {
     assert_eq!((once.head_fits().last.rank, once.head_fits().cut), (2, 1));
 }
 
-/// In fixed point a projection has one scale: what it does to units is at least counted.
+/// In fixed point a projection has one scale; columns it cuts because of their units are at least counted.
 #[cfg(feature = "i16")]
 #[test]
 fn fixed_point_counts_what_it_cuts() {

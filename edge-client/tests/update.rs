@@ -1,5 +1,5 @@
-//! A FedRep round on one device: gradient and new representation against f64, the papers' identity, samples
-//! that cannot be used, and bits that do not depend on how samples come or how the upload is cut.
+//! FedRep round on one device: gradient and new representation against f64, the orthogonality of the step, unusable
+//! samples, and bits that do not depend on batches or chunks.
 
 use crate::common::*;
 use fedspan_client::task::Usage;
@@ -7,7 +7,7 @@ use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Upload};
 use proptest::prelude::*;
 
-/// A regression or classification problem with `B` (d x k).
+/// Returns a regression or classification problem with `B` (d x k).
 fn problem(random: &mut Random, d: usize, k: usize, c: usize, m: usize, classes: bool) -> (Vec<f32>, Sliced) {
     let b = flat(&random.orthonormal(d, k));
     let x = random.normals(m * d);
@@ -20,7 +20,7 @@ fn problem(random: &mut Random, d: usize, k: usize, c: usize, m: usize, classes:
     (b, samples)
 }
 
-/// Head, gradient `X^T (X B W - Y) W^T / m` and `|X|^2 |W| |...|`, the size of what is summed, in f64.
+/// Computes the head and the gradient `X^T (X B W - Y) W^T / m` in f64.
 fn oracle(b: &M, samples: &Sliced) -> (M, M) {
     let (x, y) = (samples.x64(), samples.y64());
     let z = &x * b;
@@ -34,12 +34,12 @@ fn dimensions(random: &mut Random, case: usize) -> (usize, usize, usize, usize) 
     let k = 1 + case % 8;
     let d = k + random.below(30);
     let c = 1 + random.below(5);
-    // Twice the width at least: heads of well-conditioned problems, so that errors are roundings.
+    // At least twice the width: heads of well-conditioned problems, so that errors are roundings.
     (d, k, c, 2 * k + 2 + random.below(40))
 }
 
 #[test]
-fn gradient_and_new_representation_agree_with_f64() {
+fn gradient_and_new_representation_equal_f64() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..800 {
@@ -70,10 +70,9 @@ fn gradient_and_new_representation_agree_with_f64() {
     }
 }
 
-/// Fact 1 of the papers' guide: with the exact head the residual is orthogonal to `X B`, so
-/// `B^T Bbar = I`, hence `R^T R = I + eta^2 G^T G`.
+/// With the exact head the residual is orthogonal to `X B`, so `B^T Bbar = I`, hence `R^T R = I + eta^2 G^T G`.
 #[test]
-fn the_step_leaves_the_span_at_a_right_angle() {
+fn step_is_orthogonal_to_the_span() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for case in 0..600 {
@@ -109,7 +108,7 @@ fn the_step_leaves_the_span_at_a_right_angle() {
 
 /// Heads by gradient steps, then the step on `B`, against the f64 recursion.
 #[test]
-fn gd_gd_agrees_with_f64() {
+fn gd_gd_equals_f64() {
     let mut random = Random(3);
     let mut worst = Worst::default();
     for case in 0..200 {
@@ -136,10 +135,10 @@ fn gd_gd_agrees_with_f64() {
     }
 }
 
-/// What a sample must be to be left out: a value that is not finite, a class that does not exist, a
-/// projection or target out of range. It is counted and changes nothing else, to the last bit.
+/// A sample is skipped for a value that is not finite, an unknown class, or a projection or target out of range. It
+/// is counted and has no other effect, to the last bit.
 #[test]
-fn skipped_samples_are_counted_and_leave_no_trace() {
+fn skipped_samples_are_counted_and_have_no_effect() {
     let mut random = Random(4);
     for case in 0..400 {
         let (d, k, c, m) = dimensions(&mut random, case);
@@ -152,7 +151,7 @@ fn skipped_samples_are_counted_and_leave_no_trace() {
             match &mut samples.labels {
                 Labels::Classes(labels) if i % 2 == 0 => labels[i] = c as u8 + random.below(3) as u8,
                 Labels::Values(y) if i % 2 == 0 => y[i * c + random.below(c)] = value,
-                // Every coordinate: a huge one may hide behind a zero of B, one that is not finite cannot.
+                // Every coordinate: a zero of B can hide a huge value, but not a non-finite one.
                 _ if value.is_finite() => samples.x[i * d..(i + 1) * d].fill(value),
                 _ => samples.x[i * d + random.below(d)] = value,
             }
@@ -191,7 +190,7 @@ fn skipped_samples_are_counted_and_leave_no_trace() {
 }
 
 #[test]
-fn the_bits_do_not_depend_on_slices_or_pieces_or_workspace() {
+fn bits_do_not_depend_on_batches_chunks_or_workspace() {
     let mut random = Random(5);
     for (m, classes) in [(3, false), (29, false), (64, true), (64, false)] {
         let (b, samples) = problem(&mut random, 20, 3, 2, m, classes);
@@ -220,13 +219,13 @@ fn the_bits_do_not_depend_on_slices_or_pieces_or_workspace() {
     }
 }
 
-/// "An error at any point leaves the head as it was": also one in the last of several passes.
+/// An error at any point keeps the previous head, even in the last of several passes.
 #[test]
-fn a_source_that_fails_in_any_pass_leaves_the_head() {
+fn failed_source_keeps_the_head() {
     let mut random = Random(6);
     let (b, samples) = problem(&mut random, 9, 3, 1, 20, false);
     let (other, _) = problem(&mut random, 9, 3, 1, 1, false);
-    // Two equal columns in Z: the normal equations are not trusted, so there are three passes.
+    // Two equal columns in Z: the normal equations are rejected, so there are three passes.
     let mut twin = b.clone();
     twin.chunks_mut(3).for_each(|row| row[2] = row[1]);
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
@@ -249,7 +248,7 @@ fn a_source_that_fails_in_any_pass_leaves_the_head() {
     assert_eq!(bits(model.head()), before, "no samples");
     let mut refused = [0.0];
     assert!(model.predict(&samples.x[..9], &mut refused).is_err(), "the head belongs to another B");
-    // The first B comes back: the old head is its head.
+    // The first B is restored: the old head belongs to it.
     model.set_representation(&b).unwrap();
     let mut again = [0.0];
     model.predict(&samples.x[..9], &mut again).unwrap();
@@ -260,9 +259,9 @@ fn a_source_that_fails_in_any_pass_leaves_the_head() {
     assert_eq!(bits(model.head()), before, "pass 2 of the triangular way");
 }
 
-/// The loss `|X B W - Y|^2 / 2m` never rises by the head solve, and falls along `-G` for a small step.
+/// The loss `|X B W - Y|^2 / 2m` does not rise by the head fit, and falls along `-G` for a small step.
 #[test]
-fn the_gradient_points_downhill() {
+fn loss_falls_along_the_negative_gradient() {
     let mut random = Random(7);
     for case in 0..100 {
         let (d, k, c, m) = dimensions(&mut random, case);
@@ -285,9 +284,9 @@ fn the_gradient_points_downhill() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
-    /// Turning `B` in its span turns head and gradient with it and changes no prediction.
+    /// Rotating `B` in its span rotates head and gradient with it and changes no prediction.
     #[test]
-    fn a_rotation_of_b_changes_nothing_that_matters(seed in any::<u64>(), k in 2usize..5) {
+    fn rotation_of_b_changes_no_prediction(seed in any::<u64>(), k in 2usize..5) {
         let mut random = Random(seed);
         let (d, c, m) = (k + 6, 2, 4 * k + 8);
         let (b, samples) = problem(&mut random, d, k, c, m, false);

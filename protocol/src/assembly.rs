@@ -1,5 +1,5 @@
-//! The receiver's books on a set of tensors: which chunks have come, where they belong, which to ask for.
-//! Holds no tensor bytes; both sides use it.
+//! Chunk bookkeeping of a receiver: which chunks of a set of tensors have arrived, where they belong, and which to
+//! request. Holds no tensor bytes; both sides use it.
 
 use core::ops::Range;
 
@@ -12,36 +12,35 @@ use crate::tensor::TensorDescriptor;
 
 const WORDS: usize = CHUNKS_MAX / 32;
 
-/// What has come of the tensors of one direction of one round.
+/// Record of the received chunks of one direction of one round.
 #[derive(Clone, Debug)]
 pub struct Assembly {
     tensors: Descriptors,
-    /// One bit a chunk, tensors one after the other.
+    /// Bitmap of received chunks, one tensor after the other.
     received: [u32; WORDS],
     outstanding: usize,
 }
 
-/// Where a body belongs.
+/// Range of elements of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TensorRange {
     /// Index of the tensor.
     pub tensor: usize,
-    /// Its elements.
+    /// Range of its elements.
     pub elements: Range<usize>,
 }
 
 impl Assembly {
-    /// No tensors: complete.
+    /// Creates a complete record without tensors.
     #[must_use]
-    pub const fn nothing() -> Self {
+    pub const fn empty() -> Self {
         Self { tensors: Descriptors::new(), received: [0; WORDS], outstanding: 0 }
     }
 
-    /// Checks the descriptors and starts with nothing received. Tensors that travel in the body are not
-    /// waited for.
+    /// Checks the descriptors and starts with no chunk received. Tensors in the message body have no chunks.
     ///
     /// # Errors
-    /// [`Error::BadDescriptor`] if a descriptor is impossible, if some travel in the body and others in
+    /// [`Error::BadDescriptor`] if a descriptor is impossible, if some tensors are in the body and others in
     /// chunks, or if there are more than [`CHUNKS_MAX`] chunks in all.
     pub fn new(tensors: &Descriptors) -> Result<Self, Error> {
         let mut outstanding = 0;
@@ -56,24 +55,24 @@ impl Assembly {
         Ok(Self { tensors: tensors.clone(), received: [0; WORDS], outstanding })
     }
 
-    /// The descriptors.
+    /// Returns the descriptors.
     #[must_use]
     pub fn tensors(&self) -> &[TensorDescriptor] {
         &self.tensors
     }
 
-    /// Every chunk has come.
+    /// Returns true if every chunk has arrived.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.outstanding == 0
     }
 
-    /// Where the body of `chunk` belongs, or `None` if it has come before.
+    /// Records a chunk and returns the elements that its body holds, or `None` if it arrived before.
     ///
     /// # Errors
-    /// [`Error::BadDescriptor`] if no such chunk was announced, [`Error::LengthMismatch`] if the body
-    /// has another length.
-    pub fn accept(&mut self, chunk: &Chunk, body: usize) -> Result<Option<Place>, Error> {
+    /// [`Error::BadDescriptor`] if no such chunk was announced, [`Error::LengthMismatch`] if the body has another
+    /// length.
+    pub fn accept(&mut self, chunk: &Chunk, body: usize) -> Result<Option<TensorRange>, Error> {
         let tensor = usize::from(chunk.tensor);
         let descriptor = self.tensors.get(tensor).filter(|d| d.chunk > 0).ok_or(Error::BadDescriptor)?;
         let offset = usize::try_from(chunk.offset).map_err(|_| Error::BadDescriptor)?;
@@ -94,10 +93,10 @@ impl Assembly {
         }
         *word |= mask;
         self.outstanding -= 1;
-        Ok(Some(Place { tensor, elements }))
+        Ok(Some(TensorRange { tensor, elements }))
     }
 
-    /// The request for what has not come, tensor by tensor; `None` when all is here.
+    /// Returns the next request for missing chunks, one tensor at a time; `None` if all have arrived.
     #[must_use]
     pub fn missing(&self, id: RoundId) -> Option<Missing> {
         for (tensor, descriptor) in self.tensors.iter().enumerate() {
@@ -127,12 +126,12 @@ impl Assembly {
     }
 }
 
-/// Decides how tensors travel under a frame limit: all in the body where they fit beside the longest head
-/// (and the authenticated frames to come), otherwise all in chunks of the greatest length that fits.
+/// Decides how tensors are sent under a frame limit: all in the message body if they fit with the longest head (and
+/// the overhead of sealing), otherwise all in chunks of the greatest length that fits.
 ///
 /// # Errors
-/// [`Error::BadDescriptor`] if a descriptor is impossible, needs more than [`CHUNKS_MAX`] chunks, or if the
-/// frame limit has no room for any chunk.
+/// [`Error::BadDescriptor`] if a descriptor is impossible, needs more than [`CHUNKS_MAX`] chunks, or if the frame
+/// limit leaves no room for a chunk.
 pub fn plan(tensors: &mut Descriptors, frame_limit: usize) -> Result<(), Error> {
     let head = HEADER + OPEN_HEAD_MAX + tensors.len() * DESCRIPTOR_MAX + SEAL_MAX;
     let fits = byte_len(tensors.iter()).saturating_add(head) <= frame_limit;
@@ -146,7 +145,7 @@ pub fn plan(tensors: &mut Descriptors, frame_limit: usize) -> Result<(), Error> 
     Assembly::new(tensors).map(drop)
 }
 
-/// The bytes of each tensor in a body that holds them all, in order, with their index.
+/// Splits a body that holds all tensors into the bytes of each, in order, with its index and descriptor.
 ///
 /// # Errors
 /// [`Error::LengthMismatch`] if `body` is not exactly as long as the tensors.

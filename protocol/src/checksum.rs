@@ -1,17 +1,18 @@
-//! CRC-32C (Castagnoli): from 64 bytes of flash on a device, or with the feature `wide` by the instructions that
-//! hosts have for it.
+//! CRC-32C (Castagnoli): a nibble table of 64 bytes on a device; with the feature `wide` the CPU instructions of a
+//! host.
 
 #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 pub use small::Digest;
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 pub use wide::Digest;
 
-/// Floats that are taken at once: as many as are worth a call on a host, and as a device's stack has room for.
+/// Number of floats hashed in one call: large enough to amortise the call on a host, small enough for a device's
+/// stack.
 pub const FLOATS: usize = if cfg!(all(feature = "wide", not(target_os = "none"))) { 1024 } else { 16 };
 
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 mod wide {
-    /// A CRC-32C under way.
+    /// Running CRC-32C.
     #[derive(Debug)]
     pub struct Digest(u32);
 
@@ -22,18 +23,18 @@ mod wide {
     }
 
     impl Digest {
-        /// Of nothing yet.
+        /// Creates the checksum of no bytes.
         #[must_use]
         pub fn new() -> Self {
             Self(0)
         }
 
-        /// Takes further bytes.
+        /// Appends bytes.
         pub fn update(&mut self, bytes: &[u8]) {
             self.0 = crc32c::crc32c_append(self.0, bytes);
         }
 
-        /// The checksum of all of them.
+        /// Returns the checksum of all bytes.
         #[must_use]
         pub fn finish(self) -> u32 {
             self.0
@@ -45,7 +46,7 @@ mod wide {
 mod small {
     use crc::CRC_32_ISCSI;
 
-    /// What four bits at the lower end add to the others once they are shifted out.
+    /// Contribution of the four lowest bits to the rest once they are shifted out.
     static TABLE: [u32; 16] = {
         let mut table = [0; 16];
         let mut bits = 1;
@@ -66,7 +67,7 @@ mod small {
         table
     };
 
-    /// A CRC-32C under way.
+    /// Running CRC-32C.
     #[derive(Debug)]
     pub struct Digest(u32);
 
@@ -77,25 +78,25 @@ mod small {
     }
 
     impl Digest {
-        /// Of nothing yet.
+        /// Creates the checksum of no bytes.
         #[must_use]
         pub fn new() -> Self {
             Self(CRC_32_ISCSI.init)
         }
 
-        /// Takes further bytes.
+        /// Appends bytes.
         pub fn update(&mut self, bytes: &[u8]) {
             self.0 = bytes.iter().fold(self.0, |crc, byte| shift(shift(crc ^ u32::from(*byte))));
         }
 
-        /// The checksum of all of them.
+        /// Returns the checksum of all bytes.
         #[must_use]
         pub fn finish(self) -> u32 {
             self.0 ^ CRC_32_ISCSI.xorout
         }
     }
 
-    /// Takes four bits in.
+    /// Shifts out four bits.
     fn shift(crc: u32) -> u32 {
         (crc >> 4) ^ TABLE[crc as usize % 16]
     }
@@ -108,9 +109,9 @@ mod tests {
     use super::{Digest, small};
 
     proptest! {
-        /// Whichever is compiled, and however the bytes are cut.
+        /// Tests the compiled implementation against the device's, for any split of the bytes.
         #[test]
-        fn a_host_and_a_device_agree(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in any::<usize>()) {
+        fn host_and_device_checksums_agree(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in any::<usize>()) {
             let (first, second) = bytes.split_at(cut % (bytes.len() + 1));
             let mut device = small::Digest::new();
             device.update(&bytes);

@@ -1,5 +1,5 @@
-//! COBS, encoded in place: byte by byte on a device, where code is dear; with the feature `wide` by whole runs of what
-//! is not zero, for a host.
+//! COBS encoding in place (consistent overhead byte stuffing): byte by byte on a device, to save flash; with the
+//! feature `wide` whole runs of nonzero bytes at a time, for a host.
 
 #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 pub use bytewise::{encode_in_place, first_zero};
@@ -8,21 +8,22 @@ pub use runs::{encode_in_place, first_zero};
 
 #[cfg(any(test, not(all(feature = "wide", not(target_os = "none")))))]
 mod bytewise {
-    /// Where the first zero is. A call would take more flash than the loop.
+    /// Returns the index of the first zero. Inlined: a call would take more flash than the loop.
     #[inline(always)]
     pub fn first_zero(bytes: &[u8]) -> Option<usize> {
         bytes.iter().position(|&b| b == 0)
     }
 
-    /// Encodes `out[start..end]` to the front of `out`, ends it with a zero, returns the length.
-    /// `start` must be at least one in 254 of `end - start`, rounded up, and one byte must follow `end`; the
-    /// write position then never passes the read position.
+    /// Encodes `out[start..end]` to the front of `out`, appends the zero delimiter, and returns the length. `start`
+    /// must be at least `end - start` divided by 254, rounded up, and one byte must follow `end`; the write
+    /// position then never passes the read position.
     pub fn encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
         let mut code_at = 0;
         let mut write = 1;
         let mut code = 1u8;
         for read in start..end {
-            // A full block stands for no zero. It is closed when a byte follows, so that none ends empty.
+            // A full block implies no zero. It is closed only when a byte follows, so that no empty block is
+            // written.
             if code == 0xff {
                 *out.get_mut(code_at)? = code;
                 code_at = write;
@@ -48,22 +49,22 @@ mod bytewise {
 
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 mod runs {
-    /// Bytes of a full block.
+    /// Number of bytes of a full block.
     const BLOCK: usize = 254;
 
-    /// Where the first zero is.
+    /// Returns the index of the first zero.
     pub fn first_zero(bytes: &[u8]) -> Option<usize> {
         memchr::memchr(0, bytes)
     }
 
-    /// The same as byte by byte, and with the same conditions.
+    /// Encodes as the byte-wise version does, under the same conditions.
     pub fn encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
         let (mut read, mut write) = (start, 0);
         loop {
             let rest = out.get(read..end)?;
             let block = rest.get(..BLOCK).unwrap_or(rest);
             let run = first_zero(block).unwrap_or(block.len());
-            // The code, and the run right behind it.
+            // Code byte, followed by the run.
             let place = out.get_mut(write..read + run)?;
             let from = read.checked_sub(write).filter(|from| *from > 0)?;
             place.copy_within(from.., 1);
@@ -73,7 +74,7 @@ mod runs {
             if read == end {
                 break;
             }
-            // A full block stands for no zero, any other for the one behind it.
+            // A full block implies no zero; every other block implies the one after it.
             read += usize::from(run < BLOCK);
         }
         *out.get_mut(write)? = 0;
@@ -87,7 +88,7 @@ mod tests {
 
     use super::{bytewise, encode_in_place, first_zero};
 
-    /// Zeros are as frequent as in floats, or everywhere, or nowhere.
+    /// Byte strings with as many zeros as floats have, only zeros, or none.
     fn bytes() -> impl Strategy<Value = std::vec::Vec<u8>> {
         let of = |most| proptest::collection::vec(0..=most, 0..1200);
         prop_oneof![of(255u8), of(1), of(20), of(0), of(255).prop_map(|b| b.iter().map(|b| b | 1).collect())]
@@ -96,9 +97,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
-        /// Whichever is compiled.
+        /// Tests the compiled implementation against the device's.
         #[test]
-        fn a_host_and_a_device_agree(bytes in bytes()) {
+        fn host_and_device_encodings_agree(bytes in bytes()) {
             let start = bytes.len().div_ceil(254).max(1);
             let end = start + bytes.len();
             let mut host = std::vec![0xa5; end + 1];
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_no_panic() {
+    fn encoding_without_room_does_not_panic() {
         for length in 0..6 {
             for start in 0..6 {
                 for end in 0..6 {

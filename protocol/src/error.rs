@@ -1,46 +1,46 @@
-//! The one error type of this crate.
+//! Error type of this crate.
 
 use core::fmt;
 
-/// Why something could not be encoded or decoded. Every variant carries its numbers.
+/// Error of encoding or decoding. Every variant carries its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The output buffer is too small.
     BufferTooSmall {
-        /// Bytes that were needed.
+        /// Number of bytes needed.
         needed: usize,
-        /// Bytes that were there.
+        /// Number of bytes available.
         got: usize,
     },
     /// The bytes are not a message of this version.
     Malformed,
-    /// A message that has no body was followed by bytes.
+    /// Bytes follow a message that has no body.
     TrailingBytes {
-        /// How many.
+        /// Number of surplus bytes.
         count: usize,
     },
-    /// A tensor's bytes do not have the length that its descriptor asks for.
+    /// The length of a tensor's bytes does not match its descriptor.
     LengthMismatch {
-        /// Bytes that the descriptor asks for.
+        /// Number of bytes that the descriptor describes.
         expected: usize,
-        /// Bytes that came.
+        /// Number of bytes received.
         got: usize,
     },
-    /// A descriptor describes nothing that can exist (a side of zero, too many elements, a chunk
-    /// length that does not suit the encoding).
+    /// A descriptor is impossible: a side of zero, too many elements, or a chunk length that splits an encoding
+    /// block.
     BadDescriptor,
-    /// A value that is not finite was to be encoded.
+    /// A value to encode is not finite.
     NonFinite {
         /// Index of the first such value.
         index: usize,
     },
-    /// The columns cannot be orthonormalised.
+    /// The columns are linearly dependent and cannot be orthonormalised.
     RankDeficient {
-        /// The first column that depends on those before it.
+        /// First column that depends linearly on those before it.
         column: usize,
     },
-    /// A channel can seal nothing more.
+    /// A channel has used all its frame counters and cannot seal another frame.
     Exhausted,
 }
 
@@ -53,12 +53,14 @@ impl fmt::Display for Error {
             Self::Malformed => f.write_str("not a message of this wire version"),
             Self::TrailingBytes { count } => write!(f, "{count} bytes after a message without a body"),
             Self::LengthMismatch { expected, got } => {
-                write!(f, "tensor body of {got} bytes where {expected} were described")
+                write!(f, "tensor body has {got} bytes, its descriptor needs {expected}")
             }
-            Self::BadDescriptor => f.write_str("impossible tensor descriptor"),
+            Self::BadDescriptor => f.write_str("tensor descriptor is invalid"),
             Self::NonFinite { index } => write!(f, "element {index} is not finite"),
-            Self::Exhausted => f.write_str("no counters are left to seal frames with"),
-            Self::RankDeficient { column } => write!(f, "column {column} depends on those before it"),
+            Self::Exhausted => f.write_str("the channel has no frame counters left; reconnect"),
+            Self::RankDeficient { column } => {
+                write!(f, "column {column} depends linearly on those before it")
+            }
         }
     }
 }

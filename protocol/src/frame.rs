@@ -1,15 +1,15 @@
-//! Frames on a byte stream: COBS, a length limit and a check.
+//! Frames on a byte stream: COBS (consistent overhead byte stuffing), a length limit and a check.
 //!
-//! A frame is `header | message | check`, COBS-encoded and ended by one zero byte. The header's low
-//! nibble names the protection: 0 is CRC-32C (Castagnoli), 1 and 2 are authenticated encryption
+//! A frame is `header | message | check`, COBS-encoded and terminated by one zero byte. The header's low nibble
+//! names the protection: 0 is CRC-32C (Castagnoli), 1 and 2 are authenticated encryption
 //! ([`secure`](crate::secure)); the high nibble is the frame format, 1.
 //!
-//! After *any* error (overflow, bad COBS, bad check, unknown header) everything up to and including
-//! the next zero byte is thrown away, and counted. A frame can therefore not hide in the tail of an
-//! oversized one, however the stream is cut into reads.
+//! After *any* error (overflow, bad COBS, bad check, unknown header) the decoder discards everything up to and
+//! including the next zero byte, and counts it. A frame can therefore not hide in the tail of an oversized one, for
+//! any split of the stream into reads.
 //!
-//! COBS is written by hand, because the decoders at hand either panic on
-//! some inputs or accept exactly such a hidden frame; the `cobs` crate is the oracle in the tests.
+//! The COBS code is part of this crate because the available decoders panic on some inputs or accept such a hidden
+//! frame; the `cobs` crate is the oracle in the tests.
 
 use core::ops::Range;
 
@@ -19,16 +19,16 @@ use crate::limits::{CHECK, HEADER, wire_capacity};
 use crate::message::Message;
 use crate::{Error, cobs, codec};
 
-/// Header of a frame that is protected by CRC-32C.
+/// Header of a frame protected by CRC-32C.
 pub const HEADER_CRC32C: u8 = 0x10;
 
-/// Header of a frame that is sealed.
+/// Header of a sealed frame.
 pub const HEADER_SEALED: u8 = 0x11;
 
-/// Header of the first sealed frame, a server's answer to hello.
+/// Header of the first sealed frame: the server's answer to a hello.
 pub const HEADER_ANSWER: u8 = 0x12;
 
-/// CRC-32C (Castagnoli) of `bytes`.
+/// Returns the CRC-32C (Castagnoli) of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut digest = Digest::new();
@@ -36,8 +36,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     digest.finish()
 }
 
-/// CRC-32C of a sequence of `f32` in little-endian byte order: the hash that ties a head to the
-/// representation it was fitted on.
+/// Returns the CRC-32C of `f32` values in little-endian byte order. It identifies the representation that a head
+/// was fitted on.
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
     let mut digest = Digest::new();
@@ -51,15 +51,15 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
     digest.finish()
 }
 
-/// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`.
-/// Returns the number of bytes on the wire, delimiter included.
+/// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`. Returns the number
+/// of bytes on the wire, delimiter included.
 ///
-/// The frame is built and COBS-encoded in place: `out` is all the memory this takes. It must hold
-/// [`wire_capacity`] bytes of the frame, and that is enough.
+/// The frame is built and COBS-encoded in place, without other memory. A buffer of [`wire_capacity`] of the frame's
+/// length is always sufficient.
 ///
 /// # Errors
-/// [`Error::BufferTooSmall`] if the frame does not fit; nothing useful is in `out` then. Where not even
-/// the message without its body fits, `needed` is only known to be more than there is.
+/// [`Error::BufferTooSmall`] if the frame does not fit; the content of `out` is then unspecified. If even the
+/// message without its body does not fit, `needed` is only a lower bound.
 pub fn encode<M: Message>(
     message: &M,
     body_len: usize,
@@ -80,16 +80,16 @@ pub(crate) fn close_with_crc(frame: &mut [u8]) {
     }
 }
 
-/// What is around the message and its body in a decoded frame, in bytes.
+/// Number of bytes around the message and its body in a decoded frame.
 #[derive(Clone, Copy)]
 pub(crate) struct Envelope {
-    /// The header and what belongs to it.
+    /// Header and counter or nonce.
     pub before: usize,
-    /// The check or the tag.
+    /// Check or tag.
     pub after: usize,
 }
 
-/// Encodes a frame of any kind: `close` writes what is around the message, and may change it.
+/// Encodes a frame of any protection. `close` writes header and check, and may encrypt the message.
 pub(crate) fn encode_in<M: Message>(
     envelope: Envelope,
     message: &M,
@@ -106,15 +106,15 @@ pub(crate) fn encode_in<M: Message>(
     complete(envelope, start..end, head_len, body_len, fill, &mut close, out)
 }
 
-/// Where a frame is built in a buffer of `length` bytes. The last byte is the delimiter's. The frame starts so
-/// far in that the encoder, which moves it to the front and adds at most one byte in 254, never overtakes what
-/// it has still to read.
+/// Returns the range of the unencoded frame in a buffer of `length` bytes. The last byte is the delimiter's. The
+/// encoder moves the frame to the front and adds at most one byte in 254; the range starts so late that it never
+/// overwrites unread bytes.
 fn plain_frame(length: usize) -> (usize, usize) {
     let end = length.saturating_sub(1);
     (end.div_ceil(255), end)
 }
 
-/// Gives the `head_len` bytes of message in `place` their body and envelope, and encodes them.
+/// Adds the body and the envelope to the `head_len` bytes of message in `place`, and encodes the frame.
 #[cfg_attr(target_os = "none", inline(never))]
 fn complete(
     envelope: Envelope,
@@ -138,69 +138,68 @@ fn complete(
     cobs::encode_in_place(out, start, start + len).ok_or(small)
 }
 
-/// Why a frame was thrown away.
+/// Reason why a frame was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Dropped {
-    /// Longer than the receiver's buffer.
+pub enum FrameError {
+    /// The frame is longer than the receiver's buffer.
     Oversize,
-    /// Not COBS: a zero where a block should go on, or too short to hold header and check.
+    /// The bytes are not COBS (a zero inside a block), or too short for header and check.
     Framing,
     /// The check does not match.
     Check,
-    /// A header of another frame format or protection.
+    /// The header has another frame format or protection.
     Header(u8),
 }
 
-/// How many frames were accepted and thrown away, by reason.
+/// Numbers of accepted and discarded frames, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameCounters {
-    /// Frames whose check matched.
+    /// Number of frames with a correct check.
     pub accepted: u32,
-    /// Frames longer than the buffer.
+    /// Number of frames longer than the buffer.
     pub oversize: u32,
-    /// Sequences that are not COBS.
+    /// Number of frames that are not COBS or too short.
     pub framing: u32,
-    /// Frames with a wrong check.
+    /// Number of frames with a wrong check.
     pub check: u32,
-    /// Frames with an unknown header.
+    /// Number of frames with an unknown header.
     pub header: u32,
-    /// Sealed frames, handed on to be opened.
+    /// Number of sealed frames, not yet verified.
     pub sealed: u32,
 }
 
-/// What [`Decoder::feed`] found.
+/// Result of [`Decoder::feed`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Fed<'a> {
-    /// The input is used up; no frame is complete.
+pub enum FeedResult<'a> {
+    /// The input is consumed and no frame is complete.
     NeedMore,
-    /// The message (and body) of one checked frame.
+    /// Message and body of one checked frame.
     Message(&'a [u8]),
-    /// A whole sealed frame, of which nothing is known until a
-    /// [`Channel`](crate::secure::Channel) has opened it.
+    /// Complete sealed frame, unverified until a [`Channel`](crate::secure::Channel) opens it.
     Sealed(&'a mut [u8]),
-    /// A frame was thrown away (reported when its end is seen).
-    Dropped(Dropped),
+    /// A frame was discarded (reported at its end).
+    Dropped(FrameError),
 }
 
-/// Takes a byte stream apart into frames, in a buffer that the caller gives: its length is the frame
-/// limit. End of stream needs no call: an unfinished frame is simply never reported.
+/// Frame decoder over a byte stream, in a buffer of the caller whose length is the frame limit. End of stream needs
+/// no call: an unfinished frame is not reported.
 #[derive(Debug)]
 pub struct Decoder<B> {
     buffer: B,
     len: usize,
-    /// Bytes of the current COBS block still to come; 0 means that a code byte is next.
+    /// Remaining bytes of the current COBS block; 0 before a code byte.
     block: u8,
-    /// The current block ends with an implied zero.
+    /// True if the current block ends with an implied zero.
     zero_after: bool,
-    /// Nothing but delimiters since the last frame.
+    /// True if only delimiters were read since the last frame.
     empty: bool,
-    discard: Option<Dropped>,
+    discard: Option<FrameError>,
     counters: FrameCounters,
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
-    /// A decoder whose frame limit is the length of `buffer`.
+    /// Creates a decoder whose frame limit is the length of `buffer`.
     pub fn new(buffer: B) -> Self {
         Self {
             buffer,
@@ -213,19 +212,19 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         }
     }
 
-    /// Counters since creation.
+    /// Returns the counters since creation.
     #[must_use]
     pub fn counters(&self) -> FrameCounters {
         self.counters
     }
 
-    /// A frame has begun and not ended.
+    /// Returns true if a frame has begun and not ended.
     #[must_use]
     pub fn is_mid_frame(&self) -> bool {
         !self.empty
     }
 
-    /// Forgets an unfinished frame: for a link that went down and came up again.
+    /// Discards an unfinished frame, for a link that was interrupted.
     pub fn reset(&mut self) {
         self.len = 0;
         self.block = 0;
@@ -234,27 +233,27 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         self.discard = None;
     }
 
-    /// Exchanges the buffer, and with it the frame limit, between frames; what is unfinished is lost.
+    /// Replaces the buffer, and with it the frame limit; an unfinished frame is lost.
     pub fn set_buffer(&mut self, buffer: B) {
         self.buffer = buffer;
         self.reset();
     }
 
-    /// Consumes bytes from `input` up to the end of at most one frame and moves `input` on.
-    pub fn feed(&mut self, input: &mut &[u8]) -> Fed<'_> {
+    /// Consumes `input` up to the end of at most one frame.
+    pub fn feed(&mut self, input: &mut &[u8]) -> FeedResult<'_> {
         while let Some((&byte, rest)) = input.split_first() {
             if byte == 0 {
                 *input = rest;
                 match self.finish() {
-                    Ok(Some(Judged::Checked(end))) => {
+                    Ok(Some(Decoded::Checked(end))) => {
                         let message = self.buffer.as_ref().get(HEADER..end).unwrap_or_default();
-                        return Fed::Message(message);
+                        return FeedResult::Message(message);
                     }
-                    Ok(Some(Judged::Sealed(end))) => {
-                        return Fed::Sealed(self.buffer.as_mut().get_mut(..end).unwrap_or_default());
+                    Ok(Some(Decoded::Sealed(end))) => {
+                        return FeedResult::Sealed(self.buffer.as_mut().get_mut(..end).unwrap_or_default());
                     }
                     Ok(None) => continue,
-                    Err(reason) => return Fed::Dropped(reason),
+                    Err(reason) => return FeedResult::Dropped(reason),
                 }
             }
             self.empty = false;
@@ -279,11 +278,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
                 None => chunk,
             };
             self.push(chunk);
-            // `chunk` is at most `block` bytes long, which is at most 254.
+            // Cannot fail: `chunk` is at most `block` bytes long, and a block at most 254.
             self.block -= u8::try_from(chunk.len()).unwrap_or(self.block);
             *input = input.get(chunk.len()..).unwrap_or_default();
         }
-        Fed::NeedMore
+        FeedResult::NeedMore
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -292,52 +291,54 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
                 place.copy_from_slice(bytes);
                 self.len += bytes.len();
             }
-            None => self.discard = Some(Dropped::Oversize),
+            None => self.discard = Some(FrameError::Oversize),
         }
     }
 
-    /// At a delimiter: what is in the buffer, `None` for an empty frame.
-    fn finish(&mut self) -> Result<Option<Judged>, Dropped> {
+    /// Ends the frame at a delimiter and classifies it; `None` for an empty frame.
+    fn finish(&mut self) -> Result<Option<Decoded>, FrameError> {
         let (len, block, empty, discard) = (self.len, self.block, self.empty, self.discard);
         self.reset();
         if empty {
             return Ok(None);
         }
-        let judged = match discard {
+        let decoded = match discard {
             Some(reason) => Err(reason),
-            None if block != 0 => Err(Dropped::Framing),
+            None if block != 0 => Err(FrameError::Framing),
             None => check(self.buffer.as_ref().get(..len).unwrap_or_default()),
         };
-        let counter = match judged {
-            Ok(Judged::Checked(_)) => &mut self.counters.accepted,
-            Ok(Judged::Sealed(_)) => &mut self.counters.sealed,
-            Err(Dropped::Oversize) => &mut self.counters.oversize,
-            Err(Dropped::Framing) => &mut self.counters.framing,
-            Err(Dropped::Check) => &mut self.counters.check,
-            Err(Dropped::Header(_)) => &mut self.counters.header,
+        let counter = match decoded {
+            Ok(Decoded::Checked(_)) => &mut self.counters.accepted,
+            Ok(Decoded::Sealed(_)) => &mut self.counters.sealed,
+            Err(FrameError::Oversize) => &mut self.counters.oversize,
+            Err(FrameError::Framing) => &mut self.counters.framing,
+            Err(FrameError::Check) => &mut self.counters.check,
+            Err(FrameError::Header(_)) => &mut self.counters.header,
         };
         *counter = counter.saturating_add(1);
-        judged.map(Some)
+        decoded.map(Some)
     }
 }
 
-/// A decoded frame that is not thrown away.
+/// Decoded frame, with the end of its content in the buffer.
 #[derive(Clone, Copy)]
-enum Judged {
-    /// Its check is right, and its message ends here.
+enum Decoded {
+    /// End of the message of a frame with a correct check.
     Checked(usize),
-    /// It ends here.
+    /// End of a sealed frame.
     Sealed(usize),
 }
 
-/// Verifies a decoded frame as far as that is possible without a key.
-fn check(frame: &[u8]) -> Result<Judged, Dropped> {
-    let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(Dropped::Framing)?;
+/// Verifies a decoded frame as far as possible without a key.
+fn check(frame: &[u8]) -> Result<Decoded, FrameError> {
+    let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(FrameError::Framing)?;
     match checked.first() {
-        Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => Ok(Judged::Checked(checked.len())),
-        Some(&HEADER_CRC32C) => Err(Dropped::Check),
-        Some(&(HEADER_SEALED | HEADER_ANSWER)) => Ok(Judged::Sealed(frame.len())),
-        Some(&other) => Err(Dropped::Header(other)),
-        None => Err(Dropped::Framing),
+        Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => {
+            Ok(Decoded::Checked(checked.len()))
+        }
+        Some(&HEADER_CRC32C) => Err(FrameError::Check),
+        Some(&(HEADER_SEALED | HEADER_ANSWER)) => Ok(Decoded::Sealed(frame.len())),
+        Some(&other) => Err(FrameError::Header(other)),
+        None => Err(FrameError::Framing),
     }
 }

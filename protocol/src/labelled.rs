@@ -1,15 +1,15 @@
-//! The draws of [`Task::RidgeScores`](crate::message::Task::RidgeScores): which of a device's samples count as labelled.
-//! Devices, simulations and whoever checks them draw alike.
+//! Random draws of labelled samples for [`Task::RidgeScores`](crate::message::Task::RidgeScores). Devices, the
+//! simulator and independent checks draw the same samples.
 
-/// Whether draw number `draw` labels usable sample number `number` (both from 0), when `left` samples of its class are still to
-/// come, this one included, of which `needed` are to be labelled: a uniform draw without replacement, in one pass over the
-/// samples (selection sampling; Knuth, volume 2, algorithm 3.4.2 S).
+/// Returns true if draw number `draw` labels usable sample number `number` (both from 0). `left` is the number of
+/// samples of its class still to come, this one included, and `needed` the number of labels still to assign. A
+/// uniform draw without replacement in one pass (selection sampling; Knuth, volume 2, algorithm 3.4.2 S).
 #[must_use]
 pub fn is_labelled(draw: u32, number: u32, left: u32, needed: u32) -> bool {
     (u64::from(mix(number ^ mix(draw.wrapping_add(1)))) * u64::from(left)) >> 32 < u64::from(needed)
 }
 
-/// Pseudo-random bits of a number (a bijection that mixes well; Wellons, hash-prospector).
+/// Integer hash: a bijection of 32-bit numbers (Wellons, hash-prospector).
 fn mix(number: u32) -> u32 {
     let number = (number ^ number >> 16).wrapping_mul(0x7feb_352d);
     let number = (number ^ number >> 15).wrapping_mul(0x846c_a68b);
@@ -22,19 +22,19 @@ mod tests {
 
     fn drawn(draw: u32, first: u32, count: u32, labels: u32) -> u32 {
         let mut needed = labels.min(count);
-        let mut which = 0;
+        let mut labelled = 0;
         for place in 0..count {
             if is_labelled(draw, first + place, count - place, needed) {
                 needed -= 1;
-                which |= 1 << place;
+                labelled |= 1 << place;
             }
         }
         assert_eq!(needed, 0);
-        which
+        labelled
     }
 
     #[test]
-    fn every_pair_of_five_is_drawn_about_as_often() {
+    fn draws_choose_all_pairs_equally_often() {
         let mut seen = [0u32; 32];
         for first in 0..10_000 {
             if let Some(count) = seen.get_mut(drawn(first % 8, 5 * first, 5, 2) as usize) {
@@ -43,13 +43,13 @@ mod tests {
         }
         let pairs = seen.iter().filter(|count| **count > 0);
         assert_eq!(pairs.clone().count(), 10);
-        // Ten pairs, 1000 each, with a standard deviation of 30.
+        // Each of the ten pairs is expected 1000 times, with a standard deviation of 30.
         assert!(pairs.clone().all(|count| count.abs_diff(1000) < 150), "{seen:?}");
     }
 
-    /// The numbers that SPEC.md has.
+    /// The values of SPEC.md.
     #[test]
-    fn the_draws_are_those_of_the_specification() {
+    fn draws_match_the_specification() {
         assert_eq!([mix(0), mix(1), mix(2)], SPECIFIED);
         assert_eq!([0, 1, 2, 3].map(|draw| drawn(draw, 0, 8, 1).trailing_zeros()), DRAWN);
     }

@@ -1,4 +1,4 @@
-//! What crosses the wire between a FedSpan device and its aggregator, and nothing else.
+//! Wire protocol between a FedSpan device and its aggregator: frames, messages, tensors and encryption.
 //!
 //! ```text
 //!   device                                             aggregator
@@ -12,18 +12,19 @@
 //!     | <-- Ack (counted | duplicate | late | rejected)   |
 //! ```
 //!
-//! Layers, bottom up: [`frame`] turns a byte stream into checked frames (COBS, length limit, CRC-32C);
-//! [`message`] is the vocabulary, encoded with postcard; [`tensor`] says how matrices are described,
-//! encoded and cut into chunks, [`assembly`] how a receiver keeps the books on chunks; [`orthonormal`] is the one QR that both sides run where the meaning of
-//! a quantised representation depends on it; [`limits`] holds every number that bounds memory.
+//! Layers, bottom up: [`frame`] turns a byte stream into checked frames (COBS, length limit, CRC-32C); [`message`]
+//! defines the messages, encoded with postcard; [`tensor`] describes and encodes matrices and cuts them into
+//! chunks; [`assembly`] tracks which chunks have arrived; [`orthonormal`] is the QR factorisation that both sides
+//! run with equal bits, because the meaning of a quantised representation depends on it; [`secure`] encrypts
+//! frames; [`limits`] has every number that bounds memory.
 //!
-//! `SPEC.md` beside this crate holds the byte tables, `vectors/` the golden bytes.
+//! `SPEC.md` in this crate has the byte tables, `vectors/` the golden bytes.
 //!
-//! What does *not* live here: sockets, timers, model arithmetic, keys. There is no allocation and no
-//! `unsafe`, and nothing panics on outside input.
+//! Sockets, timers, model arithmetic and key storage are in other crates. This one does not allocate, has no
+//! `unsafe` code, and does not panic on outside input.
 //!
 //! ```
-//! use fedspan_protocol::frame::{Decoder, Fed, encode};
+//! use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 //! use fedspan_protocol::message::{ToDevice, RoundId, decode};
 //!
 //! let closed = ToDevice::RoundClosed(RoundId { round: 7, stage: 0 });
@@ -32,7 +33,7 @@
 //!
 //! let mut decoder = Decoder::new([0u8; 128]);
 //! let mut input = &wire[..n];
-//! let Fed::Message(bytes) = decoder.feed(&mut input) else { panic!("one whole frame") };
+//! let FeedResult::Message(bytes) = decoder.feed(&mut input) else { panic!("one whole frame") };
 //! let (message, body): (ToDevice, &[u8]) = decode(bytes)?;
 //! assert_eq!(message, closed);
 //! assert!(body.is_empty());

@@ -1,101 +1,101 @@
-//! Every number that bounds memory or time on the wire, with its reason.
+//! Limits of the wire: every number that bounds memory or time, with its reason.
 
-/// Version of the wire described by `SPEC.md`. A server refuses any other with a typed reason.
+/// Version of the wire that `SPEC.md` describes. A server refuses any other version with a typed reason.
 pub const WIRE_VERSION: u16 = 2;
 
-/// CRC-32C over the golden messages of this version (message and body without the frame, in the order of
-/// their file names in `vectors/`; `to_server_hello` excepted, since it holds this number). A test computes
-/// it anew, so a change of any message that forgets this constant fails.
+/// Schema hash: CRC-32C over the golden messages of this version (message and body without the frame, in the order
+/// of their file names in `vectors/`, without `to_server_hello`, which contains this number). A test recomputes it,
+/// so a change of a message without a new hash fails.
 pub const SCHEMA_HASH: u32 = 0x5d7c_7a53;
 
-/// Smallest frame limit a device may ask for, in bytes of the decoded frame: hello fits.
+/// Smallest frame limit a device may request, in bytes of the decoded frame: a hello fits.
 pub const FRAME_LIMIT_MIN: usize = 128;
 
-/// Frame limit where a device does not say otherwise: a (20, 2) representation fits one frame.
+/// Default frame limit, in bytes: a (20, 2) representation fits one frame.
 pub const FRAME_LIMIT_DEFAULT: usize = 256;
 
-/// Largest frame limit a device may ask for: a network of a million weights comes in [`CHUNKS_MAX`] chunks.
+/// Largest frame limit a device may request: a network of a million weights fits [`CHUNKS_MAX`] chunks.
 pub const FRAME_LIMIT_MAX: usize = 16_384;
 
-/// Bytes before the message in a decoded frame: the header.
+/// Length of the header before the message in a decoded frame, in bytes.
 pub const HEADER: usize = 1;
 
-/// Bytes after the message in a decoded frame: CRC-32C, little endian.
+/// Length of the check after the message in a decoded frame, in bytes: CRC-32C, little endian.
 pub const CHECK: usize = 4;
 
-/// Bytes of a sealed frame that a plain one has not, its check aside: an 8-byte counter and a 16-byte tag. Sizes are
-/// chosen as if every frame were sealed.
+/// Bytes that sealing adds to a frame, apart from the check: an 8-byte counter and a 16-byte tag. Chunk lengths
+/// reserve them for plain frames too.
 pub const SEAL_MAX: usize = 24;
 
-/// Bytes that a decoded frame must leave free beside a chunk's body: header, message tag, round,
-/// stage, tensor index, offset (all varints at their longest), and [`SEAL_MAX`].
+/// Bytes of a decoded frame that a chunk's body cannot use: header, message tag, round, stage, tensor index, offset
+/// (all varints at their longest), and [`SEAL_MAX`].
 pub const CHUNK_OVERHEAD: usize = HEADER + 1 + 5 + 3 + 1 + 5 + SEAL_MAX;
 
-/// Tensors that one round may carry in one direction: the layers of LeNet-5.
+/// Maximum number of tensors of a round in one direction: the layers of LeNet-5.
 pub const TENSORS_MAX: usize = 5;
 
-/// Hidden layers of a network, at most.
+/// Maximum number of hidden layers of a network.
 pub const HIDDEN_MAX: usize = 3;
 
-/// Layers of filters before them, at most.
+/// Maximum number of convolutional layers before the hidden layers.
 pub const FILTERS_MAX: usize = 2;
 
-/// Hidden layers after filters, at most: with these and a head there are [`TENSORS_MAX`] layers.
+/// Maximum number of hidden layers after convolutional ones: with the head there are [`TENSORS_MAX`] layers in all.
 pub const HIDDEN_AFTER_FILTERS_MAX: usize = TENSORS_MAX - FILTERS_MAX - 1;
 
-/// Bits of [`Capabilities::tasks`](crate::message::Capabilities::tasks), and task numbers, that no version of this wire
-/// gives a meaning: a fleet's own tasks.
+/// Bits of [`Capabilities::tasks`](crate::message::Capabilities::tasks), and task numbers, reserved for private
+/// use: no version of the wire assigns them.
 pub const PRIVATE_TASKS: u16 = 0xF000;
 
-/// Ridges of one [`Task::RidgeScores`](crate::message::Task::RidgeScores), at most.
+/// Maximum number of ridges of one [`Task::RidgeScores`](crate::message::Task::RidgeScores).
 pub const RIDGES_MAX: usize = 32;
 
-/// Draws of labelled samples in a [`Task::RidgeScores`](crate::message::Task::RidgeScores). Eight leave less noise in a
-/// device's scores than devices differ by.
+/// Number of draws of labelled samples in a [`Task::RidgeScores`](crate::message::Task::RidgeScores). With eight
+/// draws the noise in a device's scores is smaller than the differences between devices.
 pub const RIDGE_DRAWS: u32 = 8;
 
-/// Samples that [`Task::RidgeScores`](crate::message::Task::RidgeScores) looks at, at most: counts over all draws stay whole
-/// numbers in binary32.
+/// Maximum number of samples of a [`Task::RidgeScores`](crate::message::Task::RidgeScores): counts over all draws
+/// are then exact in binary32.
 pub const RIDGE_SAMPLES_MAX: u32 = ((1 << 24) - 1) / RIDGE_DRAWS;
 
-/// Chunks that one tensor may be cut into. Bounds the receiver's record of what has come (32 bytes).
+/// Maximum number of chunks of all tensors together. Bounds the receiver's bitmap of received chunks (32 bytes).
 pub const CHUNKS_MAX: usize = 256;
 
-/// Chunk numbers that one `Missing` message may name.
+/// Maximum number of chunk numbers in one `Missing` message.
 pub const MISSING_MAX: usize = 16;
 
-/// Largest frame that is read from a peer that has not been welcomed yet.
+/// Largest frame that is read from a peer before it is welcomed.
 pub const HELLO_FRAME_MAX: usize = 128;
 
-/// Most bytes that COBS adds to a frame of `n` bytes, the delimiter included.
+/// Returns the maximum number of bytes that COBS adds to a frame of `n` bytes, delimiter included.
 #[must_use]
 pub const fn cobs_overhead(n: usize) -> usize {
     n.div_ceil(254) + 1
 }
 
-/// Bytes of the buffer that holds any encoded frame under the limit `frame_limit`.
+/// Returns the size of a buffer that holds any encoded frame under the limit `frame_limit`, in bytes.
 #[must_use]
 pub const fn wire_capacity(frame_limit: usize) -> usize {
     frame_limit.saturating_add(cobs_overhead(frame_limit))
 }
 
-/// Bytes of the longest `RoundOpen` or `Update` head without its descriptors: tag, round, stage, and the
-/// longest task (or the sample counts), and the number of descriptors.
+/// Length of the longest `RoundOpen` or `Update` without its descriptors, in bytes: tag, round, stage, the longest
+/// task (or the sample counts), and the number of descriptors.
 pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 25 + 1;
 
-/// Bytes of the longest descriptor.
+/// Length of the longest descriptor, in bytes.
 pub const DESCRIPTOR_MAX: usize = 1 + 1 + 3 + 3 + 3;
 
-/// Epochs of a network's head that stand for "until the training loss stops falling": after every [`SETTLED_AFTER`] epochs the
-/// mean loss of the last is compared with that of the last before; where it has not fallen by a [`SETTLED_PART`]th of it, that
-/// was all, and after [`SETTLED_MOST`] epochs it is.
-pub const UNTIL_SETTLED: u16 = u16::MAX;
+/// Number of head epochs that stands for "until the training loss stops falling". Every [`PLATEAU_INTERVAL`] epochs
+/// the loss of the last epoch is compared with that of the previous comparison. Training stops when the loss fell
+/// by less than a [`PLATEAU_DIVISOR`]th, and after [`PLATEAU_EPOCHS_MAX`] epochs at the latest.
+pub const UNTIL_PLATEAU: u16 = u16::MAX;
 
-/// Epochs between two looks at the loss.
-pub const SETTLED_AFTER: u16 = 10;
+/// Number of epochs between two comparisons of the loss.
+pub const PLATEAU_INTERVAL: u16 = 10;
 
-/// The part of the loss that it is to fall by from one look to the next.
-pub const SETTLED_PART: u16 = 100;
+/// Reciprocal of the smallest relative decrease of the loss between two comparisons that continues training.
+pub const PLATEAU_DIVISOR: u16 = 100;
 
-/// Most epochs of a head whose loss does not stop falling.
-pub const SETTLED_MOST: u16 = 500;
+/// Maximum number of epochs of a head whose loss keeps falling.
+pub const PLATEAU_EPOCHS_MAX: u16 = 500;

@@ -1,13 +1,14 @@
-//! Orthonormal columns: the check, and the one f32 QR that both sides of the wire run.
+//! Orthonormal columns: a check, and the f32 QR factorisation that both sides of the wire run.
 //!
-//! A representation sent as i8 is not orthonormal any more. What the round's `B` *is* must be the same
-//! on both sides to the last bit, so decoding includes this factorisation, and the specification too.
+//! A representation sent as i8 is no longer orthonormal after decoding. Both sides must use the same `B` to the
+//! last bit, so decoding includes this factorisation, and `SPEC.md` specifies it.
 //!
-//! Only `+ - * /` and a correctly rounded square root in a fixed order: the same bits on every core.
+//! It uses only `+ - * /` and a correctly rounded square root, in a fixed order: the bits are the same on every
+//! core.
 
 use crate::Error;
 
-/// `max |B^T B - I|` over all pairs of columns. `b` is row-major, rows x `cols`. Not finite if `b` is not.
+/// Returns `max |B^T B - I|` over all pairs of columns. `b` is row-major, rows x `cols`. Not finite if `b` is not.
 #[must_use]
 pub fn orthonormality_error(b: &[f32], cols: usize) -> f32 {
     let mut worst = 0.0f32;
@@ -15,7 +16,7 @@ pub fn orthonormality_error(b: &[f32], cols: usize) -> f32 {
         for j in 0..=i {
             let target = if i == j { 1.0 } else { 0.0 };
             let error = (column_dot(b, cols, i, j) - target).abs();
-            // `max` would lose a NaN.
+            // `f32::max` would discard a NaN.
             if error.is_nan() {
                 return error;
             }
@@ -25,13 +26,13 @@ pub fn orthonormality_error(b: &[f32], cols: usize) -> f32 {
     worst
 }
 
-/// Replaces `b` (row-major, rows x `cols`, rows >= `cols`) by the orthonormal factor of its thin QR
-/// factorisation with a positive diagonal of R: modified Gram-Schmidt, run twice, which is orthonormal to
-/// rounding (Giraud, Langou and Rozloznik 2005).
+/// Replaces `b` (row-major, rows x `cols`, rows >= `cols`) by the orthonormal factor of its thin QR factorisation
+/// with a positive diagonal of R. Modified Gram-Schmidt, run twice, is orthonormal to rounding (Giraud, Langou and
+/// Rozloznik 2005).
 ///
 /// # Errors
-/// [`Error::RankDeficient`] where a column keeps less than 1e-6 of its norm, or nothing finite is left;
-/// `b` is then partly overwritten.
+/// [`Error::RankDeficient`] if less than 1e-6 of a column's norm remains, or if it is not finite; `b` is then
+/// partly overwritten.
 pub fn orthonormalise(b: &mut [f32], cols: usize) -> Result<(), Error> {
     for j in 0..cols {
         let before = column_dot(b, cols, j, j);
@@ -47,7 +48,7 @@ pub fn orthonormalise(b: &mut [f32], cols: usize) -> Result<(), Error> {
             }
         }
         let after = column_dot(b, cols, j, j);
-        // Written so that a NaN fails too. 1e-12 is the square of 1e-6.
+        // Negated so that a NaN fails too. 1e-12 is the square of 1e-6.
         if !(after > before * 1e-12 && after.is_finite() && after >= f32::MIN_POSITIVE) {
             return Err(Error::RankDeficient { column: j });
         }

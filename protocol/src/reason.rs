@@ -1,10 +1,10 @@
-//! What the typed reasons say to a person.
+//! Texts of the typed reasons, for logs and people.
 
 use core::fmt;
 
-use crate::message::{DeclineReason, Need, Refusal, Rejection};
+use crate::message::{DeclineReason, Refusal, Rejection, Requirement};
 
-impl fmt::Display for Need {
+impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Tasks(set) => write!(f, "tasks {set:#010b}"),
@@ -24,14 +24,16 @@ impl fmt::Display for Need {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::WireVersion { served } => write!(f, "wire version {served} is spoken here"),
-            Self::Schema { served } => write!(f, "messages of schema {served:08x} are spoken here"),
-            Self::Model { expected } => write!(f, "the model trained here is {expected}"),
+            Self::WireVersion { served } => write!(f, "the server speaks wire version {served}"),
+            Self::Schema { served } => write!(f, "the server's messages have schema {served:08x}"),
+            Self::Model { expected } => write!(f, "the campaign trains the model {expected}"),
             Self::Capability(need) => write!(f, "the campaign needs {need}"),
-            Self::UnknownDevice => f.write_str("this device, or its key, is not accepted here"),
-            Self::KeyNeeded => f.write_str("frames are encrypted here, and the device has no key"),
-            Self::NoKeysHere => f.write_str("frames are not encrypted here, and the device has a key"),
-            Self::FrameLimit { least, most } => write!(f, "frame limits are {least} to {most} bytes"),
+            Self::UnknownDevice => f.write_str("the server does not accept this device or its key"),
+            Self::KeyNeeded => f.write_str("the server encrypts frames, and the device has no key"),
+            Self::NoKeysHere => f.write_str("the server does not encrypt frames, and the device has a key"),
+            Self::FrameLimit { min, max } => {
+                write!(f, "the server accepts frame limits of {min} to {max} bytes")
+            }
         }
     }
 }
@@ -40,18 +42,18 @@ impl fmt::Display for DeclineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Task => f.write_str("the task is not available on this device"),
-            Self::Tensors => f.write_str("the tensors do not suit the task or the device"),
+            Self::Tensors => f.write_str("the tensors do not match the task or the device"),
             Self::Parameter => f.write_str("a hyper-parameter is out of range"),
-            Self::RoundRepeated { last } => write!(f, "the device has finished round {last} already"),
+            Self::RoundRepeated { last } => write!(f, "the device has already finished round {last}"),
             Self::NonFinite => f.write_str("the representation is not finite"),
             Self::NotOrthonormal { error } => {
                 write!(f, "the representation is not orthonormal: |B^T B - I| = {error:e}")
             }
             Self::NoSamples => f.write_str("the device has no usable sample"),
             Self::UpdateNonFinite => f.write_str("the update would not be finite"),
-            Self::Device => f.write_str("the device's samples or storage failed"),
+            Self::Device => f.write_str("the device could not read its samples or write its storage"),
             Self::Budget { left } => {
-                write!(f, "the device's privacy budget is used up: {:.6} is left", units(left))
+                write!(f, "the rest of the device's privacy budget is too small: {:.6}", units(left))
             }
             Self::Entropy => f.write_str("the device has no entropy for its noise"),
         }
@@ -61,13 +63,13 @@ impl fmt::Display for DeclineReason {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NotAsked => f.write_str("the device was not asked in this round"),
-            Self::WrongRound => f.write_str("no such round is open"),
-            Self::Tensors => f.write_str("roles, shapes or encodings are not what was asked for"),
-            Self::NonFinite => f.write_str("a value is not finite"),
-            Self::NormOverBound { norm, bound } => write!(f, "norm {norm:e} is over the bound {bound:e}"),
-            Self::ContentChanged => f.write_str("another update of this device counts already"),
-            Self::NoSamples => f.write_str("no sample was used"),
+            Self::NotAsked => f.write_str("the device was not invited to this round"),
+            Self::WrongRound => f.write_str("no round with this number is open"),
+            Self::Tensors => f.write_str("roles, shapes or encodings differ from the request"),
+            Self::NonFinite => f.write_str("a value of the update is not finite"),
+            Self::NormOverBound { norm, bound } => write!(f, "norm {norm:e} is above the bound {bound:e}"),
+            Self::ContentChanged => f.write_str("a different update of this device was already counted"),
+            Self::NoSamples => f.write_str("the update reports zero samples"),
         }
     }
 }
@@ -76,7 +78,7 @@ impl core::error::Error for Refusal {}
 impl core::error::Error for DeclineReason {}
 impl core::error::Error for Rejection {}
 
-/// Squared sensitivity over standard deviation.
+/// Converts a privacy cost to squared sensitivity over variance.
 #[allow(clippy::cast_precision_loss, reason = "for people")]
 fn units(count: u64) -> f64 {
     count as f64 / f64::from(1 << 30)

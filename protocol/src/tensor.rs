@@ -1,9 +1,8 @@
-//! Matrices on the wire: what they are (role), how their numbers are written (encoding), how they are
-//! described and cut into chunks.
+//! Tensors on the wire: the role of a matrix, the encoding of its elements, its descriptor and its chunks.
 //!
-//! All matrices are row-major. A tensor that fits one frame travels in the body of `RoundOpen` or
-//! `Update`; a larger one in `Chunk`s of a fixed number of elements, each a whole number of encoding
-//! blocks, so that a receiver decodes every chunk straight into place, in any order.
+//! All matrices are row-major. A tensor that fits one frame is sent in the body of `RoundOpen` or `Update`; a
+//! larger one in `Chunk`s of a fixed number of elements, each a whole number of encoding blocks, so that a receiver
+//! decodes every chunk straight into place, in any order.
 
 use half::f16;
 use serde::{Deserialize, Serialize};
@@ -11,73 +10,73 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::limits::{CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX};
 
-/// What a tensor *is*. A device's session is compiled with the roles that may leave it.
+/// Role of a tensor in an algorithm. A firmware is compiled with the set of roles that may leave the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Role {
-    /// The shared representation `B`, d x k: as broadcast, or a device's new `B_i`.
+    /// Shared representation `B`, d x k: the server's, or a device's updated `B_i`.
     Representation,
-    /// The gradient of a device's loss with respect to `B`, d x k.
+    /// Gradient of a device's loss with respect to `B`, d x k.
     Gradient,
-    /// Rows of the symmetric moment matrix `mean of y^2 x x^T`, upper half.
+    /// Rows of the upper half of the symmetric moment matrix `mean of y^2 x x^T`.
     Moment,
-    /// A basis of a subspace, d x r, as power methods pass it on.
+    /// Basis of a subspace, d x r, for power methods.
     Subspace,
     /// LoRA's down-projection `A`.
     AdapterDown,
     /// LoRA's up-projection `B`.
     AdapterUp,
-    /// The head of a single model that everyone shares, k x C.
+    /// Head of a model that all devices share, k x C.
     SharedHead,
-    /// The factors of a gradient, of which one is a personal head.
+    /// Factors of a gradient, one of them a personal head.
     FactoredHead,
-    /// Sums and sums of squares of features, as integers in limbs, a row a feature.
+    /// Sums and sums of squares of features, as integers in limbs, one row a feature.
     FeatureSums,
-    /// Correct predictions for each ridge of a grid, 1 x ridges.
+    /// Number of correct predictions for each ridge of a grid, 1 x ridges.
     RidgeScores,
-    /// The fleet's scale, 2 x d: what is subtracted from each feature, then what it is multiplied by. It only travels to
-    /// devices; its bit says that a device applies one.
+    /// Scale of the fleet, 2 x d: the shift subtracted from each feature, then the factor it is multiplied by. Only
+    /// sent to devices; its bit in the capabilities means that the device applies a scale.
     Scale,
 }
 
-/// Columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum, four of its sum of
-/// squares.
+/// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum, four
+/// limbs of its sum of squares.
 pub const SUMS_COLUMNS: u16 = 8;
 
 impl Role {
-    /// This role's bit in a set of roles.
+    /// Returns this role's bit in a set of roles.
     #[must_use]
     pub const fn bit(self) -> u16 {
         1 << self as u16
     }
 }
 
-/// How the numbers of a tensor are written.
+/// Encoding of the elements of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Encoding {
     /// IEEE 754 binary32, little endian.
     #[default]
     F32,
-    /// IEEE 754 binary16, little endian, rounded to nearest even.
+    /// IEEE 754 binary16, little endian, rounded to nearest, ties to even.
     F16,
-    /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte an
-    /// element; the value is `scale * byte`, the scale the largest magnitude over 127.
+    /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte per element. A value
+    /// is `scale * byte`, and the scale is the largest magnitude divided by 127.
     I8,
 }
 
-/// Elements that share one scale in [`Encoding::I8`].
+/// Number of elements that share one scale in [`Encoding::I8`].
 pub const I8_BLOCK: usize = 32;
 
 impl Encoding {
-    /// This encoding's bit in a set of encodings.
+    /// Returns this encoding's bit in a set of encodings.
     #[must_use]
     pub const fn bit(self) -> u8 {
         1 << self as u8
     }
 
-    /// Bytes of `elements` elements. The largest number where that many cannot be counted, which a peer
-    /// can provoke on a 32-bit device.
+    /// Returns the number of bytes of `elements` elements. Saturates, because a peer can announce more than a
+    /// 32-bit device can count.
     #[must_use]
     pub const fn byte_len(self, elements: usize) -> usize {
         match self {
@@ -87,7 +86,7 @@ impl Encoding {
         }
     }
 
-    /// Chunks are a multiple of this many elements.
+    /// Returns the number of elements that a chunk length must be a multiple of.
     #[must_use]
     pub const fn granularity(self) -> usize {
         match self {
@@ -96,7 +95,7 @@ impl Encoding {
         }
     }
 
-    /// Elements of the longest chunk that a frame limit allows.
+    /// Returns the number of elements of the longest chunk under a frame limit.
     #[must_use]
     pub const fn chunk_elements(self, frame_limit: usize) -> usize {
         let room = frame_limit.saturating_sub(CHUNK_OVERHEAD);
@@ -107,8 +106,8 @@ impl Encoding {
         }
     }
 
-    /// Largest deviation from orthonormality that a received representation may have,
-    /// `max |B^T B - I|`: rounding for f32 and f16, quantisation for i8.
+    /// Returns the largest accepted deviation from orthonormality of a received representation, `max |B^T B - I|`:
+    /// rounding for f32 and f16, quantisation for i8.
     #[must_use]
     pub const fn orthonormality_tolerance(self) -> f32 {
         match self {
@@ -117,29 +116,29 @@ impl Encoding {
         }
     }
 
-    /// The largest magnitude that is finite after it is encoded and decoded.
+    /// Returns the largest magnitude that is still finite after encoding and decoding.
     const fn largest(self) -> f32 {
         match self {
             Self::F32 => f32::MAX,
-            // From halfway between the largest f16 and what would be the next one, numbers are rounded up.
+            // Numbers from halfway between the largest f16 and the next power of two are rounded up to infinity.
             Self::F16 => 65520.0f32.next_down(),
-            // A scale that was rounded up.
+            // A scale that was rounded up can overflow in decoding.
             Self::I8 => f32::MAX.next_down(),
         }
     }
 
-    /// Writes `values` into `out`.
+    /// Encodes `values` into `out`.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a
-    /// value is not finite, or would not be once it is decoded (65520 and more in f16; the largest f32 in i8).
+    /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a value is not
+    /// finite or would not be finite after decoding (65520 and above in f16; the largest f32 in i8).
     pub fn encode(self, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
         let expected = self.byte_len(values.len());
         if out.len() != expected {
             return Err(Error::LengthMismatch { expected, got: out.len() });
         }
         let largest = self.largest();
-        // Without a way out half-way, which vectors cannot take.
+        // No early exit: the compiler can then vectorise the loop.
         let sound =
             cfg!(feature = "wide") && values.iter().fold(true, |sound, v| sound & (v.abs() <= largest));
         if !sound && let Some(index) = values.iter().position(|v| v.is_nan() || v.abs() > largest) {
@@ -165,7 +164,7 @@ impl Encoding {
         Ok(())
     }
 
-    /// Reads `bytes` into `out`. Every bit pattern is accepted; finiteness is the receiver's check.
+    /// Decodes `bytes` into `out`. Accepts every bit pattern; the receiver checks for finite values.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] unless `bytes` has [`Self::byte_len`] of `out`'s length.
@@ -200,67 +199,67 @@ impl Encoding {
     }
 }
 
-/// Next to it, f32 are integers one apart. So a small number that is added is rounded to an integer, ties to even,
-/// and the sum's lowest byte is that integer in two's complement.
+/// 1.5 * 2^23. Floats of this size are consecutive integers, so adding a small number rounds it to an integer, ties
+/// to even, and the lowest byte of the sum is that integer in two's complement.
 const TO_INTEGER: f32 = 12_582_912.0;
 
-/// Writes scale and quanta of one block.
+/// Encodes one block: its scale, then its bytes.
 fn encode_i8_block(block: &[f32], place: &mut [u8]) {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let scale = largest / 127.0;
     let Some((head, quanta)) = place.split_first_chunk_mut() else { return };
     *head = scale.to_le_bytes();
     for (quantum, value) in quanta.iter_mut().zip(block) {
-        // A scale that underflowed to zero means that the block is zero at this precision.
+        // The scale underflows to zero if the block is zero at this precision.
         let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
         let [byte, ..] = (steps + TO_INTEGER).to_le_bytes();
         *quantum = byte;
     }
 }
 
-/// Describes one tensor of a round, in one direction.
+/// Description of one tensor of a round, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorDescriptor {
-    /// What it is.
+    /// Role of the tensor.
     pub role: Role,
-    /// How its numbers are written.
+    /// Encoding of its elements.
     pub encoding: Encoding,
-    /// Rows.
+    /// Number of rows.
     pub rows: u16,
-    /// Columns.
+    /// Number of columns.
     pub cols: u16,
-    /// Elements per chunk; 0 where the tensor travels in the body beside this descriptor.
+    /// Number of elements per chunk; 0 if the tensor is in the body of the message with this descriptor.
     pub chunk: u16,
 }
 
 impl TensorDescriptor {
-    /// A descriptor of a tensor that travels in the body.
+    /// Creates a descriptor of a tensor in the message body.
     #[must_use]
     pub const fn inline(role: Role, encoding: Encoding, rows: u16, cols: u16) -> Self {
         Self { role, encoding, rows, cols, chunk: 0 }
     }
 
-    /// Rows times columns.
+    /// Returns the number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
         usize::from(self.rows) * usize::from(self.cols)
     }
 
-    /// Bytes of the whole tensor.
+    /// Returns the number of bytes of the whole tensor.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.encoding.byte_len(self.elements())
     }
 
-    /// Number of chunks; 0 where the tensor travels in the body.
-    // A division, wanted in many places.
+    /// Returns the number of chunks; 0 if the tensor is in the message body.
+    // Not inlined: a division with many callers.
     #[must_use]
     #[inline(never)]
     pub fn chunks(&self) -> usize {
         if self.chunk == 0 { 0 } else { self.elements().div_ceil(usize::from(self.chunk)) }
     }
 
-    /// The elements of chunk `index`, or `None` beyond the end.
+    /// Returns the elements of chunk `index`, or `None` beyond the end.
     #[must_use]
     pub fn chunk_range(&self, index: usize) -> Option<core::ops::Range<usize>> {
         let first = index.checked_mul(usize::from(self.chunk))?;
@@ -268,11 +267,11 @@ impl TensorDescriptor {
         (first < end).then_some(first..end)
     }
 
-    /// Checks what holds for every descriptor, whoever sent it.
+    /// Checks the conditions on every descriptor, independent of its sender.
     ///
     /// # Errors
-    /// [`Error::BadDescriptor`] for a side of zero, a chunk that cuts an encoding block, more than
-    /// [`CHUNKS_MAX`] chunks, or more bytes in one frame than [`FRAME_LIMIT_MAX`].
+    /// [`Error::BadDescriptor`] for a side of zero, a chunk that splits an encoding block, more than [`CHUNKS_MAX`]
+    /// chunks, or more bytes in one frame than [`FRAME_LIMIT_MAX`].
     pub fn validate(&self) -> Result<(), Error> {
         let whole_blocks = usize::from(self.chunk).is_multiple_of(self.encoding.granularity());
         let together = match usize::from(self.chunk) {

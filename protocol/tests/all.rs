@@ -1,4 +1,4 @@
-//! The tests of the protocol: one program, since linking each file by itself takes longer than its tests do.
+//! Integration tests of the protocol, in one program: linking each file by itself takes longer than its tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

@@ -1,11 +1,11 @@
-//! Laws of the books on chunks, against a model: any order, duplicates once, foreign chunks refused, the
-//! gaps named exactly.
+//! Property tests of chunk bookkeeping against a model: any order completes, duplicates count once, unannounced
+//! chunks are rejected, and requests name the gaps exactly.
 
 use std::collections::BTreeSet;
 
 use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
-use fedspan_protocol::assembly::{Assembly, Place, plan, split_body};
+use fedspan_protocol::assembly::{Assembly, TensorRange, plan, split_body};
 use fedspan_protocol::limits::{
     CHUNK_OVERHEAD, CHUNKS_MAX, DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, MISSING_MAX,
     OPEN_HEAD_MAX, SEAL_MAX,
@@ -20,13 +20,13 @@ fn descriptor(chunk: u16, elements: u16) -> TensorDescriptor {
     TensorDescriptor { chunk, ..TensorDescriptor::inline(Role::Moment, Encoding::F32, elements, 1) }
 }
 
-/// Every chunk of every tensor: tensor, number.
+/// All chunks of all tensors, as pairs of tensor and chunk number.
 fn chunks(tensors: &[TensorDescriptor]) -> Vec<(usize, usize)> {
     let numbers = |(t, d): (usize, &TensorDescriptor)| (0..d.chunks()).map(move |c| (t, c));
     tensors.iter().enumerate().flat_map(numbers).collect()
 }
 
-/// The request that the specification asks for: the first tensor with gaps, its first 16 gaps.
+/// Request that the specification demands: the first tensor with gaps, its first 16 gaps.
 fn expected_request(left: &BTreeSet<(usize, usize)>) -> Option<Missing> {
     let tensor = left.first()?.0;
     let gaps = left.iter().filter(|(t, _)| *t == tensor).map(|(_, c)| u16::try_from(*c).unwrap());
@@ -60,16 +60,16 @@ proptest! {
             let body = descriptor.encoding.byte_len(elements.len());
             let wrong = assembly.accept(&chunk, body + 1);
             prop_assert_eq!(wrong, Err(Error::LengthMismatch { expected: body, got: body + 1 }));
-            let new = left.remove(&(tensor, number)).then_some(Place { tensor, elements });
+            let new = left.remove(&(tensor, number)).then_some(TensorRange { tensor, elements });
             prop_assert_eq!(assembly.accept(&chunk, body), Ok(new));
         }
         prop_assert!(assembly.is_complete());
         prop_assert_eq!(assembly.missing(ID), None);
     }
 
-    /// Only chunks that were announced are accepted, and what is refused changes nothing.
+    /// Only announced chunks are accepted, and a rejected chunk changes nothing.
     #[test]
-    fn foreign_chunks_change_nothing(
+    fn unannounced_chunks_change_nothing(
         tensors in strategies::chunked(),
         chunk in prop_oneof![
             strategies::chunk(),
@@ -87,7 +87,7 @@ proptest! {
             (None, refused) => prop_assert_eq!(refused, Err(Error::BadDescriptor)),
             (Some((expected, elements)), Ok(place)) => {
                 prop_assert_eq!(expected, body);
-                prop_assert_eq!(place, Some(Place { tensor: chunk.tensor.into(), elements }));
+                prop_assert_eq!(place, Some(TensorRange { tensor: chunk.tensor.into(), elements }));
                 return Ok(());
             }
             (Some((expected, _)), Err(error)) => {
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn any_descriptors_are_refused_or_kept(tensors in strategies::descriptors()) {
+    fn descriptors_are_rejected_or_kept(tensors in strategies::descriptors()) {
         if let Ok(assembly) = Assembly::new(&tensors) {
             prop_assert_eq!(assembly.tensors(), &tensors[..]);
             prop_assert!(chunks(&tensors).len() <= CHUNKS_MAX);
@@ -108,7 +108,7 @@ proptest! {
 
     /// The parts of a body are the tensors, one after the other, without gap or overlap.
     #[test]
-    fn a_body_is_split_exactly(chunked in strategies::chunked(), seed: u64, off in 1..9usize) {
+    fn body_is_split_exactly(chunked in strategies::chunked(), seed: u64, off in 1..9usize) {
         let tensors: Vec<_> = chunked.iter().map(|d| TensorDescriptor { chunk: 0, ..*d }).collect();
         let length = tensors.iter().map(TensorDescriptor::byte_len).sum::<usize>();
         let mut random = Random(seed);
@@ -131,10 +131,10 @@ proptest! {
         }
     }
 
-    /// What is planned is accepted by the other side and fits the frame limit; what cannot be sent under
-    /// it is an error.
+    /// A plan is accepted by the other side and fits the frame limit; tensors that cannot be sent under the limit
+    /// are an error.
     #[test]
-    fn a_plan_fits_the_frame_limit(
+    fn plan_fits_the_frame_limit(
         tensors in prop_oneof![strategies::chunked(), strategies::descriptors()],
         limit in prop_oneof![0..FRAME_LIMIT_MIN, FRAME_LIMIT_MIN..=FRAME_LIMIT_MAX],
     ) {
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn descriptors_that_were_not_checked_do_not_make_split_body_panic(
+    fn split_body_does_not_panic_on_unchecked_descriptors(
         tensors in strategies::descriptors(),
         body in prop::collection::vec(any::<u8>(), 0..100),
     ) {
@@ -174,7 +174,7 @@ proptest! {
 }
 
 #[test]
-fn all_256_chunks_fit_the_books_and_no_more() {
+fn assembly_tracks_256_chunks_at_most() {
     let full = |last: u16| -> Descriptors {
         [descriptor(1, 100), descriptor(1, 100), descriptor(7, 280), descriptor(2, last)]
             .into_iter()
@@ -195,7 +195,7 @@ fn all_256_chunks_fit_the_books_and_no_more() {
 }
 
 #[test]
-fn nothing_to_wait_for_is_complete() {
+fn assembly_without_chunks_is_complete() {
     let none = Assembly::new(&Descriptors::new()).unwrap();
     assert!(none.is_complete() && none.missing(ID).is_none());
     let inline = Assembly::new(&[descriptor(0, 40)].into_iter().collect()).unwrap();
@@ -204,14 +204,14 @@ fn nothing_to_wait_for_is_complete() {
 }
 
 #[test]
-fn tensors_in_body_and_in_chunks_do_not_mix() {
+fn assembly_rejects_inline_and_chunked_tensors_together() {
     let mixed = [descriptor(0, 40), descriptor(8, 40)].into_iter().collect();
     assert_eq!(Assembly::new(&mixed).map(|_| ()), Err(Error::BadDescriptor));
 }
 
-/// A chunk for a tensor that travels in the body was not announced.
+/// Tensors in the message body announce no chunks.
 #[test]
-fn a_tensor_in_the_body_has_no_chunks() {
+fn inline_tensor_accepts_no_chunks() {
     let mut assembly = Assembly::new(&[descriptor(0, 40)].into_iter().collect()).unwrap();
     let chunk = Chunk { id: ID, tensor: 0, offset: 0 };
     assert_eq!(assembly.accept(&chunk, 160), Err(Error::BadDescriptor));

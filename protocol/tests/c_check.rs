@@ -1,9 +1,9 @@
-//! C programs that know only SPEC.md read the golden vectors, and the C in SPEC.md itself is right.
+//! C programs written from SPEC.md read the golden vectors, and the C code in SPEC.md compiles and is correct.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a C file and runs it; it ends with the line `OK`.
+/// Compiles and runs a C file, whose last line of output must be `OK`.
 fn compile_and_run(source: &Path) {
     let name = source.file_stem().unwrap();
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -23,7 +23,7 @@ fn compile_and_run(source: &Path) {
 
     let run = Command::new(&program).output().unwrap();
     let said = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success() && said.trim_end().ends_with("OK"), "{} says: {said}", source.display());
+    assert!(run.status.success() && said.trim_end().ends_with("OK"), "{} printed: {said}", source.display());
 }
 
 fn vectors() -> PathBuf {
@@ -45,9 +45,9 @@ fn check_qr_c_has_the_same_bits() {
     compile_and_run(&vectors().join("check_qr.c"));
 }
 
-/// Puts the functions of SPEC.md together with a `main` that runs them over every vector.
+/// Compiles the functions of SPEC.md with a `main` that runs them over every vector.
 #[test]
-fn the_code_in_the_specification_is_right() {
+fn specification_code_reads_every_vector() {
     const MAIN: &str = r#"
 int main(void) {
     static uint8_t plain[4096], wire[4200];

@@ -1,33 +1,33 @@
-//! Damaged golden frames never become another message: flipped bits, pairs, bursts and splices, both of the frame's
-//! own bytes (header, message, check) and of the bytes on the wire, COBS codes and delimiters included.
+//! Damaged golden frames never decode to another message: flipped bits, pairs, bursts and splices, in the frame's
+//! own bytes (header, message, check) and in the bytes on the wire, COBS codes and delimiters included.
 //!
-//! In the frame's own bytes CRC-32C makes this certain: its Hamming distance is 6 up to 655 bytes, and it
-//! finds every burst of up to 32 bits. A flip in a COBS code moves bytes about and leaves one chance
-//! in 2^32 a frame; the golden frames are therefore tried, one by one, and the numbers printed.
+//! For damage to the frame's own bytes CRC-32C guarantees this: its Hamming distance is 6 up to 655 bytes, and it
+//! detects every burst of up to 32 bits. A flip in a COBS code moves bytes and goes undetected with a chance of 1
+//! in 2^32 per frame; the tests therefore try every golden frame and print the numbers.
 
 use crate::common::{Event, Random, feed, golden, plain, seal, stuff};
 use fedspan_protocol::frame::Decoder;
 
-/// One golden frame on a bench where damage is done to it.
+/// One golden frame under damage.
 struct Bench {
     name: &'static str,
     layer: Layer,
     original: Vec<u8>,
-    /// What is damaged: the frame as it is, or on the wire.
+    /// Bytes to damage: the frame itself, or its bytes on the wire.
     frame: Vec<u8>,
     clean: Vec<u8>,
-    /// What a receiver gets: the frame, a delimiter in case the frame's own was hit, a whole frame after it.
+    /// Received stream: the frame, a delimiter in case the frame's own was hit, and an intact frame.
     stream: Vec<u8>,
     decoder: Decoder<[u8; 1024]>,
     tried: u64,
 }
 
-/// Where the damage is done.
+/// Layer that is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layer {
-    /// To header, message and check: noise in a receiver's memory, or on a line with other framing.
+    /// Header, message and check: noise in a receiver's memory, or on a line with other framing.
     Plain,
-    /// To the bytes on the wire.
+    /// Bytes on the wire.
     Wire,
 }
 
@@ -67,7 +67,7 @@ impl Bench {
         self.frame[bit / 8] ^= 1 << (bit % 8);
     }
 
-    /// Flips the bits of a pattern from `first` on, and looks.
+    /// Flips the bits of a pattern from `first` on, and checks the result.
     fn burst(&mut self, first: usize, pattern: u64) {
         let mut left = pattern;
         while left != 0 {
@@ -79,7 +79,7 @@ impl Bench {
         self.frame[first / 8..end].copy_from_slice(&self.clean[first / 8..end]);
     }
 
-    /// The stream as it is now yields the sentinel, and before it at most the original.
+    /// Checks that the stream yields the sentinel, and before it at most the original message.
     fn check(&mut self) {
         self.tried += 1;
         match self.layer {
@@ -105,7 +105,7 @@ impl Bench {
     }
 }
 
-/// Does something to all golden frames, on one layer, and says how much it was.
+/// Damages all golden frames on one layer, and returns the number of damaged frames.
 fn on_all(what: &str, layer: Layer, mut damage: impl FnMut(&mut Bench)) -> u64 {
     let tried = Bench::all(layer)
         .map(|mut bench| {
@@ -118,7 +118,7 @@ fn on_all(what: &str, layer: Layer, mut damage: impl FnMut(&mut Bench)) -> u64 {
 }
 
 #[test]
-fn undamaged_frames_are_read() {
+fn undamaged_frames_are_decoded() {
     for mut bench in Bench::all(Layer::Wire) {
         bench.check();
         assert_eq!(bench.decoder.counters().accepted, 2, "{}", bench.name);
@@ -126,7 +126,7 @@ fn undamaged_frames_are_read() {
 }
 
 #[test]
-fn no_flipped_bit_and_no_pair_within_64_bits_yields_another_message() {
+fn flipped_bits_and_pairs_yield_no_other_message() {
     for layer in LAYERS {
         let tried = on_all("bits and pairs", layer, |bench| {
             for first in 0..bench.bits() {
@@ -140,10 +140,10 @@ fn no_flipped_bit_and_no_pair_within_64_bits_yields_another_message() {
     }
 }
 
-/// All bursts of up to this many bits, whatever is flipped in between.
-fn every_burst(layer: Layer, longest: usize, whose: impl Fn(&Bench) -> bool) -> u64 {
+/// Tries all bursts of up to this many bits.
+fn every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> bool) -> u64 {
     on_all(&format!("every burst of up to {longest} bits"), layer, |bench| {
-        if !whose(bench) {
+        if !selects(bench) {
             return;
         }
         for first in 0..bench.bits() {
@@ -158,9 +158,9 @@ fn every_burst(layer: Layer, longest: usize, whose: impl Fn(&Bench) -> bool) -> 
 }
 
 #[test]
-fn no_burst_up_to_12_bits_yields_another_message() {
+fn bursts_up_to_12_bits_yield_no_other_message() {
     for layer in LAYERS {
-        // The long frames have their turn in the ignored test: half a minute more.
+        // The long frames are tested by the ignored test: half a minute more.
         let tried = every_burst(layer, 12, |bench| bench.frame.len() <= 128);
         assert!(tried > 9_000_000, "{tried}");
         assert!(every_burst(layer, 9, |bench| bench.frame.len() > 128) > 1_000_000);
@@ -169,15 +169,15 @@ fn no_burst_up_to_12_bits_yields_another_message() {
 
 #[test]
 #[ignore = "minutes; for releases"]
-fn no_burst_up_to_12_bits_of_the_long_frames_yields_another_message() {
+fn bursts_up_to_12_bits_in_long_frames_yield_no_other_message() {
     for layer in LAYERS {
         every_burst(layer, 12, |bench| bench.frame.len() > 128);
     }
 }
 
-/// Of the longer ones there are too many for all: at every place some of every length, drawn.
+/// Longer bursts are too many to try all: random ones of every length at every position.
 #[test]
-fn no_burst_up_to_32_bits_yields_another_message() {
+fn bursts_up_to_32_bits_yield_no_other_message() {
     let mut random = Random(1);
     for layer in LAYERS {
         let tried = on_all("drawn bursts of 9 to 32 bits", layer, |bench| {
@@ -194,9 +194,9 @@ fn no_burst_up_to_32_bits_yields_another_message() {
     }
 }
 
-/// The head of one frame and the tail of another: at equal distance from start or end, and anywhere.
+/// The start of one frame and the end of another: at equal distance from start or end, and anywhere.
 #[test]
-fn no_splice_of_two_frames_yields_a_message() {
+fn spliced_frames_yield_no_message() {
     let frames: Vec<Vec<u8>> = golden::all().iter().map(golden::Golden::frame).collect();
     let mut random = Random(2);
     let mut decoder = Decoder::new([0; 1024]);
@@ -212,7 +212,7 @@ fn no_splice_of_two_frames_yields_a_message() {
                 let spliced = [&a[..i], &b[j..]].concat();
                 if spliced != *a && spliced != *b {
                     feed(&mut decoder, &spliced, |event| {
-                        // A frame that says it is sealed is nothing until a key has opened it.
+                        // A sealed frame is not accepted before a key has opened it.
                         let nothing = matches!(event, Event::Dropped(_) | Event::Sealed(_));
                         assert!(nothing, "{a:x?}[..{i}] {b:x?}[{j}..]");
                     });

@@ -1,11 +1,11 @@
-//! Where a domain is small enough, all of it: varints, headers, short streams, descriptors on a grid of edges, every
-//! frame limit. These stand where a model checker is not to be had.
+//! Exhaustive tests of small domains: varints, headers, short streams, descriptors on a grid of edge values, every
+//! frame limit. They replace a model checker.
 
 use crate::common;
 use crate::common::{Event, events, head, plain, stuff};
 use fedspan_protocol::Error;
 use fedspan_protocol::assembly::{Assembly, plan};
-use fedspan_protocol::frame::{Dropped, HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
+use fedspan_protocol::frame::{FrameError, HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
 use fedspan_protocol::limits::{
     CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, cobs_overhead, wire_capacity,
 };
@@ -14,8 +14,9 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
-/// A varint of at most `bits` bits as SPEC.md defines it: seven bits a byte, the lowest first, the top bit says that more
-/// follows. The number and what is left, or `None` if the bytes end early, go on too long, or the number is too large.
+/// Decodes a varint of at most `bits` bits as SPEC.md defines it: seven bits a byte, lowest first, the top bit set
+/// if more bytes follow. Returns the number and the remaining bytes, or `None` if the bytes end early, continue too
+/// long, or the number is too large.
 fn varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
     let mut value = 0u128;
     for (index, byte) in bytes.iter().enumerate().take(bits.div_ceil(7) as usize) {
@@ -28,7 +29,7 @@ fn varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
     None
 }
 
-/// What a message of one tag and one number should decode to.
+/// Expected result of decoding a message of one tag and one number.
 fn expected(bytes: &[u8], bits: u32) -> Result<u64, Error> {
     match varint(bytes, bits) {
         Some((value, [])) => Ok(value),
@@ -51,9 +52,9 @@ fn stage(bytes: &[u8]) -> Result<u64, Error> {
     }
 }
 
-/// Every sequence of up to three bytes as a `u32` and as a `u16`: 2 x 16,843,009.
+/// Decodes every sequence of up to three bytes as a `u32` and as a `u16`: 2 x 16,843,009.
 #[test]
-fn all_varints_of_up_to_three_bytes() {
+fn varints_of_up_to_three_bytes_decode_as_specified() {
     let tag = |message: &ToDevice| head(message)[0];
     let retry_tag = tag(&ToDevice::RetryAfter { milliseconds: 0 });
     let closed_tag = tag(&ToDevice::RoundClosed(RoundId::default()));
@@ -70,9 +71,9 @@ fn all_varints_of_up_to_three_bytes() {
     }
 }
 
-/// Every length at which a number of 16, 32 or 64 bits can end, with every value of its last byte.
+/// Decodes every length at which a number of 16, 32 or 64 bits can end, with every value of its last byte.
 #[test]
-fn varints_at_the_end_of_their_length() {
+fn varints_at_their_maximum_length_decode_as_specified() {
     let welcome_tag = head(&ToDevice::Welcome(Welcome { campaign: 0, idle_milliseconds: 0 }))[0];
     let retry_tag = head(&ToDevice::RetryAfter { milliseconds: 0 })[0];
     for filler in [0x80, 0x81, 0xFF] {
@@ -82,7 +83,7 @@ fn varints_at_the_end_of_their_length() {
                 number[length - 1] = last;
                 let short = [&[retry_tag][..], &number].concat();
                 assert_eq!(retry(&short), expected(&number, 32), "{number:x?}");
-                // A number of 64 bits, and one of 32 after it.
+                // A number of 64 bits, followed by one of 32.
                 let two = [&number[..], &[0]].concat();
                 let long = [&[welcome_tag][..], &two].concat();
                 let fields = varint(&two, 64)
@@ -101,10 +102,10 @@ fn varints_at_the_end_of_their_length() {
     }
 }
 
-/// Every first byte of a frame whose check is right: only the header of CRC-32C makes it a message, and only those of
-/// sealed frames have it handed on as it is.
+/// Tries every first byte of a frame with a correct check: only the CRC-32C header makes it a message, and only
+/// sealed headers pass it on as a sealed frame.
 #[test]
-fn all_headers() {
+fn only_known_headers_are_accepted() {
     let sealed = plain(&[7, 1, 0]);
     for header in 0..=u8::MAX {
         let mut frame = sealed.clone();
@@ -119,15 +120,15 @@ fn all_headers() {
         let sealed = read[0] == Event::Sealed(frame);
         assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER), "{header:#x}: {read:?}");
         assert_eq!((counters.accepted, counters.sealed), (u32::from(message), u32::from(sealed)));
-        let dropped = matches!(read[0], Event::Dropped(Dropped::Header(other)) if other == header);
+        let dropped = matches!(read[0], Event::Dropped(FrameError::Header(other)) if other == header);
         assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{read:?}");
     }
 }
 
-/// Every stream of up to three bytes, and of up to nine symbols at which a COBS decoder changes its mind: no message, and
-/// one drop for each sequence between delimiters.
+/// Tries every stream of up to three bytes, and of up to nine symbols at which a COBS decoder branches: no message,
+/// and one discarded frame for each sequence between delimiters.
 #[test]
-fn all_short_streams() {
+fn short_streams_yield_no_message() {
     let check = |stream: &[u8]| {
         let sequences = stream.split(|byte| *byte == 0).rev().skip(1).filter(|s| !s.is_empty()).count();
         let (read, counters) = events(4, stream, &[2]);
@@ -156,10 +157,10 @@ fn all_short_streams() {
     }
 }
 
-/// Every combination of sides, chunk lengths and encodings at the edges: a descriptor that is accepted has at most
+/// Tries every combination of sides, chunk lengths and encodings at the edges: an accepted descriptor has at most
 /// [`CHUNKS_MAX`] chunks, which tile its elements and fit a frame.
 #[test]
-fn descriptors_at_all_edges() {
+fn accepted_descriptors_tile_their_elements() {
     let sides = [
         0u16, 1, 2, 3, 31, 32, 33, 63, 64, 127, 128, 255, 256, 257, 511, 512, 1023, 1024, 2047, 2048, 4095,
         4096, 8192, 32_767, 32_768, 65_534, 65_535,
@@ -197,9 +198,9 @@ fn descriptors_at_all_edges() {
     assert!(accepted > 1000 && refused > 1000);
 }
 
-/// Every frame limit that a hello can name.
+/// Tries every frame limit that a hello can name.
 #[test]
-fn all_frame_limits() {
+fn every_frame_limit_can_be_planned() {
     let shapes = [(1u16, 1u16), (20, 2), (64, 4), (128, 8), (784, 10), (65_535, 1)];
     for limit in 0..=usize::from(u16::MAX) {
         assert_eq!(wire_capacity(limit), limit + cobs_overhead(limit));
@@ -210,7 +211,7 @@ fn all_frame_limits() {
             assert!(elements.is_multiple_of(encoding.granularity()));
             assert!(limit < FRAME_LIMIT_MIN || elements > 0);
         }
-        // Planning takes longer; below the largest limit all of them, above it some.
+        // Planning takes longer: it is tried for all limits up to the largest frame limit, and for some above.
         if limit > FRAME_LIMIT_MAX && !limit.is_multiple_of(97) {
             continue;
         }

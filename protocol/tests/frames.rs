@@ -1,20 +1,20 @@
-//! Laws of the frame layer: the encoder equals an oracle, the decoder inverts it at any cut of the
-//! stream, buffers have exact sizes, errors end at the next delimiter and are all counted.
+//! Property tests of the frame layer: the encoder equals an oracle, the decoder inverts it for any split of the
+//! stream, buffers have exact sizes, and every error ends at the next delimiter and is counted.
 
 use crate::common;
 use crate::common::{Event, Random, events, feed, plain, seal, stuff, wire};
 use fedspan_protocol::Error;
-use fedspan_protocol::frame::{Decoder, Dropped, crc32c, crc32c_f32, encode};
+use fedspan_protocol::frame::{Decoder, FrameError, crc32c, crc32c_f32, encode};
 use fedspan_protocol::limits::{CHECK, HEADER, cobs_overhead, wire_capacity};
 use fedspan_protocol::message::{RoundId, ToDevice, ToServer};
 use proptest::prelude::*;
 
-/// The lengths at which COBS blocks fill up.
+/// Lengths at which COBS blocks fill up.
 fn near_block_edges() -> impl Iterator<Item = usize> {
     (0..=5usize).flat_map(|blocks| (blocks * 254).saturating_sub(12)..=blocks * 254 + 12)
 }
 
-/// Pieces of zeros and of non-zeros, of lengths around a COBS block.
+/// Runs of zeros and of nonzero bytes, of lengths around a COBS block.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![3 => 0..20usize, 3 => 240..=260usize, 1 => 500..=520usize];
     let piece = (length, any::<u64>(), 0..4u8).prop_map(|(length, seed, kind)| {
@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn decoder_inverts_the_encoder_at_any_cut(
+    fn decoder_inverts_the_encoder_for_any_split(
         messages in prop::collection::vec(bytes(), 1..4),
         reads in prop::collection::vec(1..400usize, 1..8),
     ) {
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_stream_holds_does_not_depend_on_the_cuts(
+    fn events_do_not_depend_on_the_split(
         stream in prop::collection::vec(prop_oneof![Just(0u8), 1..4u8, any::<u8>()], 0..600),
         reads in prop::collection::vec(1..60usize, 1..8),
         limit in 0..80usize,
@@ -72,15 +72,15 @@ proptest! {
         let count = |f: fn(&Event) -> bool| events.iter().filter(|e| f(e)).count() as u32;
         prop_assert_eq!(c.accepted, count(|e| matches!(e, Event::Message(_))));
         prop_assert_eq!(c.sealed, count(|e| matches!(e, Event::Sealed(_))));
-        prop_assert_eq!(c.oversize, count(|e| *e == Event::Dropped(Dropped::Oversize)));
-        prop_assert_eq!(c.framing, count(|e| *e == Event::Dropped(Dropped::Framing)));
-        prop_assert_eq!(c.check, count(|e| *e == Event::Dropped(Dropped::Check)));
-        prop_assert_eq!(c.header, count(|e| matches!(e, Event::Dropped(Dropped::Header(_)))));
+        prop_assert_eq!(c.oversize, count(|e| *e == Event::Dropped(FrameError::Oversize)));
+        prop_assert_eq!(c.framing, count(|e| *e == Event::Dropped(FrameError::Framing)));
+        prop_assert_eq!(c.check, count(|e| *e == Event::Dropped(FrameError::Check)));
+        prop_assert_eq!(c.header, count(|e| matches!(e, Event::Dropped(FrameError::Header(_)))));
     }
 
-    /// `feed` in `events` asserts that every call moves on.
+    /// The helper `events` asserts that every call of `feed` consumes input.
     #[test]
-    fn garbage_is_never_a_message(
+    fn random_bytes_yield_no_message(
         garbage in prop::collection::vec(any::<u8>(), 0..3000),
         reads in prop::collection::vec(1..200usize, 1..4),
     ) {
@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn after_any_sequence_the_next_frame_is_read(
+    fn frame_after_any_bytes_is_decoded(
         garbage in prop::collection::vec(any::<u8>(), 0..600),
         limit in 8..64usize,
     ) {
@@ -101,7 +101,7 @@ proptest! {
 }
 
 #[test]
-fn crc_has_its_check_value_and_equals_the_bitwise_definition() {
+fn crc_equals_check_value_and_bitwise_definition() {
     assert_eq!(crc32c(b"123456789"), 0xE306_9283);
     let mut random = Random(1);
     for length in 0..300 {
@@ -114,7 +114,7 @@ fn crc_has_its_check_value_and_equals_the_bitwise_definition() {
 }
 
 #[test]
-fn every_run_length_around_a_block_equals_the_oracle() {
+fn runs_around_a_block_length_equal_the_oracle() {
     let mut random = Random(2);
     for run in 240..=260 {
         for lead in 0..4 {
@@ -130,7 +130,7 @@ fn every_run_length_around_a_block_equals_the_oracle() {
 }
 
 #[test]
-fn wire_capacity_is_the_length_of_the_longest_frame() {
+fn wire_capacity_equals_the_longest_frame() {
     for length in near_block_edges().filter(|n| *n > 0) {
         assert_eq!(stuff(&vec![1; length]).len(), wire_capacity(length), "{length}");
         assert_eq!(wire_capacity(length), length + cobs_overhead(length));
@@ -138,7 +138,7 @@ fn wire_capacity_is_the_length_of_the_longest_frame() {
 }
 
 #[test]
-fn encode_takes_wire_capacity_and_not_a_byte_less() {
+fn encode_needs_exactly_wire_capacity() {
     let message = ToDevice::RoundClosed(RoundId { round: 7, stage: 1 });
     let head = common::head(&message);
     for body in near_block_edges() {
@@ -168,7 +168,7 @@ fn encode_takes_wire_capacity_and_not_a_byte_less() {
 }
 
 #[test]
-fn encode_refuses_an_impossible_body_length() {
+fn encode_rejects_an_impossible_body_length() {
     let mut out = [0; 64];
     for body in [usize::MAX, usize::MAX - 1, usize::MAX - 64, usize::MAX / 2] {
         let refused = encode(&ToServer::Alive, body, |_| unreachable!(), &mut out);
@@ -177,20 +177,20 @@ fn encode_refuses_an_impossible_body_length() {
 }
 
 #[test]
-fn the_limit_is_exact() {
+fn frame_limit_is_exact() {
     for length in 1..600 {
         let stream = seal(&vec![1; length]);
         let limit = HEADER + length + CHECK;
         let (whole, _) = events(limit, &stream, &[64]);
         assert_eq!(whole, [Event::Message(vec![1; length])]);
         let (short, counters) = events(limit - 1, &stream, &[64]);
-        assert_eq!(short, [Event::Dropped(Dropped::Oversize)]);
+        assert_eq!(short, [Event::Dropped(FrameError::Oversize)]);
         assert_eq!(counters.oversize, 1);
     }
 }
 
 #[test]
-fn delimiters_may_be_doubled_but_not_lost() {
+fn doubled_delimiters_are_accepted_lost_ones_are_not() {
     let (a, b) = (seal(b"a"), seal(b"b"));
     let doubled = [&[0, 0][..], &a, &[0, 0, 0], &b, &[0]].concat();
     let (read, counters) = events(16, &doubled, &[1]);
@@ -206,7 +206,7 @@ fn delimiters_may_be_doubled_but_not_lost() {
 }
 
 #[test]
-fn a_truncated_frame_is_one_drop_and_the_next_is_read() {
+fn truncated_frame_is_dropped_once() {
     let (a, b) = (seal(b"some message with a few\0zeros\0"), seal(b"b"));
     for cut in 1..a.len() - 1 {
         for stream in [[&a[..cut], &[0], &b].concat(), [&a[cut..], &b].concat()] {
@@ -220,7 +220,7 @@ fn a_truncated_frame_is_one_drop_and_the_next_is_read() {
 }
 
 #[test]
-fn each_reason_has_its_case() {
+fn each_frame_error_occurs() {
     let with_header = |header: u8| {
         let mut frame = plain(b"x");
         frame[0] = header;
@@ -232,20 +232,20 @@ fn each_reason_has_its_case() {
     let mut wrong_check = plain(b"x");
     wrong_check[1] ^= 1;
     for (stream, why) in [
-        (vec![3, 1, 0], Dropped::Framing),
-        (stuff(&[0x10, 0, 0, 0]), Dropped::Framing),
-        (stuff(&wrong_check), Dropped::Check),
-        (with_header(0x13), Dropped::Header(0x13)),
-        (with_header(0x20), Dropped::Header(0x20)),
-        (seal(&[1; 64]), Dropped::Oversize),
+        (vec![3, 1, 0], FrameError::Framing),
+        (stuff(&[0x10, 0, 0, 0]), FrameError::Framing),
+        (stuff(&wrong_check), FrameError::Check),
+        (with_header(0x13), FrameError::Header(0x13)),
+        (with_header(0x20), FrameError::Header(0x20)),
+        (seal(&[1; 64]), FrameError::Oversize),
     ] {
         assert_eq!(events(16, &stream, &[64]).0, [Event::Dropped(why)]);
     }
 }
 
-/// Some encoders end a message of full blocks with an empty one; it decodes to the same bytes.
+/// Some encoders end a message of full blocks with an empty block; it decodes to the same bytes.
 #[test]
-fn an_empty_last_block_after_a_full_one_is_accepted() {
+fn empty_block_after_a_full_one_is_accepted() {
     let message = (0u64..).find_map(|seed| {
         let mut random = Random(seed);
         let message: Vec<u8> = (0..254 - HEADER - CHECK).map(|_| 1 + random.below(255) as u8).collect();
@@ -261,7 +261,7 @@ fn an_empty_last_block_after_a_full_one_is_accepted() {
 }
 
 #[test]
-fn mid_frame_is_from_the_first_byte_to_the_delimiter() {
+fn mid_frame_lasts_from_first_byte_to_delimiter() {
     let mut decoder = Decoder::new([0; 8]);
     for part in [&[0, 0][..], &seal(b"whole"), &seal(b"x"), &[7, 7, 0]] {
         for (at, byte) in part.iter().enumerate() {
@@ -275,7 +275,7 @@ fn mid_frame_is_from_the_first_byte_to_the_delimiter() {
 }
 
 #[test]
-fn a_reset_forgets_the_unfinished_frame_only() {
+fn reset_discards_only_the_unfinished_frame() {
     let frame = seal(b"whole");
     for cut in 1..frame.len() {
         let mut decoder = Decoder::new([0; 64]);

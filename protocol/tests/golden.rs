@@ -1,5 +1,5 @@
-//! The wire bytes are pinned: every message variant has a golden frame in `vectors/`, and a change of any
-//! byte fails here. `FEDSPAN_REGENERATE_VECTORS=1` writes the files anew.
+//! Golden tests: every message variant has a frame in `vectors/`, and a change of any byte fails here.
+//! `FEDSPAN_REGENERATE_VECTORS=1` rewrites the files.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
@@ -13,8 +13,8 @@ use crate::common::{Event, events, head, plain, stuff};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::limits::{HEADER, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
-    AckOutcome, DeclineReason, Fault, HeadSolve, Model, Need, Numeric, Refusal, Rejection, Task, ToDevice,
-    ToServer, Upload, decode,
+    AckOutcome, DeclineReason, Fault, HeadSolve, Model, Numeric, Refusal, Rejection, Requirement, Task,
+    ToDevice, ToServer, Upload, decode,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -27,7 +27,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
-/// Bytes that are pinned, with name and meaning.
+/// Pinned bytes with name and description.
 struct Pinned {
     name: &'static str,
     meaning: &'static str,
@@ -39,8 +39,8 @@ fn frames() -> Vec<Pinned> {
     golden::all().into_iter().map(pin).collect()
 }
 
-/// What is not a frame of section 1: what a device must make of the body of `to_device_round_open_i8`, as f32, little
-/// endian, what it is flashed with, and an exchange under a key.
+/// Vectors that are not frames of section 1: the decoded body of `to_device_round_open_i8` as f32, little endian,
+/// the provisioning records, and an exchange under a key.
 fn others() -> Vec<Pinned> {
     let mut b = vec![0.0; 40];
     Encoding::I8.decode(&encoded(Encoding::I8, &representation()), &mut b).unwrap();
@@ -138,7 +138,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn files_hold_the_golden_bytes() {
+fn files_match_the_golden_bytes() {
     let files = files();
     let expected: BTreeSet<_> = files.iter().map(|(name, _)| name.as_str()).collect();
     let stale: Vec<String> = std::fs::read_dir(folder())
@@ -166,8 +166,8 @@ fn files_hold_the_golden_bytes() {
 }
 
 #[test]
-fn the_schema_hash_is_that_of_the_golden_messages() {
-    // That hello holds the hash itself; the others stand for the layout of all hellos.
+fn schema_hash_covers_the_golden_messages() {
+    // The excluded hello contains the hash itself; the others cover the layout of all hellos.
     let hashed = golden::all().into_iter().filter(|g| g.name != "to_server_hello");
     let bytes: Vec<u8> = hashed.flat_map(|golden| golden.payload()).collect();
     let hash = crc32c(&bytes);
@@ -177,7 +177,7 @@ fn the_schema_hash_is_that_of_the_golden_messages() {
     );
 }
 
-/// The bytes are those of an encoder and a checksum that are not this crate's, and decode to the message.
+/// The bytes equal those of an independent encoder and checksum, and decode to the message.
 #[test]
 fn golden_frames_agree_with_independent_framing() {
     for golden in golden::all() {
@@ -215,9 +215,9 @@ fn specification() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap()
 }
 
-/// The hex dumps in SPEC.md are the vectors: `wire` as they are, `plain` without COBS.
+/// The hex dumps in SPEC.md are the vectors: `wire` the whole frame, `plain` without COBS.
 #[test]
-fn the_specification_shows_the_golden_bytes() {
+fn specification_shows_the_golden_bytes() {
     let specification = specification();
     let mut shown = 0;
     for block in specification.split("```").skip(1).step_by(2) {
@@ -246,8 +246,8 @@ fn the_specification_shows_the_golden_bytes() {
     );
 }
 
-/// The tags that a type knows (any tag followed by enough zeros decodes) are those of the golden values,
-/// and SPEC.md has a row for each, with this tag and this name.
+/// Every tag that a type decodes (followed by enough zeros) has a golden value, and SPEC.md has a row with this tag
+/// and name.
 fn covers<T: Serialize + DeserializeOwned + Debug>(values: impl IntoIterator<Item = T>) {
     let specification = specification();
     let mut golden = BTreeSet::new();
@@ -257,7 +257,7 @@ fn covers<T: Serialize + DeserializeOwned + Debug>(values: impl IntoIterator<Ite
         assert!(specification.contains(&format!("| {tag} {name} |")), "SPEC.md has no row for {tag} {name}");
         golden.insert(tag);
     }
-    // From 128 on a byte is only the first of a varint.
+    // A byte of 128 or more is only the first of a varint.
     let known: BTreeSet<u8> = (0..128)
         .filter(|tag| {
             let mut bytes = [0; 64];
@@ -313,7 +313,7 @@ fn every_variant_of_every_enum_has_a_vector() {
     covers::<Model>(hellos.iter().map(|c| c.model));
     covers::<Numeric>(hellos.iter().map(|c| c.numeric));
     covers::<Refusal>(refusals.clone());
-    covers::<Need>(refusals.iter().filter_map(|r| match r {
+    covers::<Requirement>(refusals.iter().filter_map(|r| match r {
         Refusal::Capability(need) => Some(*need),
         _ => None,
     }));

@@ -1,5 +1,5 @@
-//! Laws of the vocabulary: every message round-trips, no proper prefix is a message, bodies only where
-//! they belong, sizes at the extremes, no panic on any bytes.
+//! Property tests of messages: every message round-trips, no proper prefix is a message, bodies occur only where
+//! allowed, sizes stay in their bounds, and no bytes cause a panic.
 
 use crate::common::golden::{self, Message};
 use crate::common::{head, strategies};
@@ -9,7 +9,7 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, Introduction, Missing, PowerRows,
+    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, HelloPrefix, Missing, PowerRows,
     PowerUpload, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 const LAST: RoundId = RoundId { round: u32::MAX, stage: u16::MAX };
 
-/// Floats may be NaN, so that bytes are compared.
+/// Compares bytes, because floats may be NaN.
 fn same<M: Serialize>(a: &M, b: &M) -> bool {
     head(a) == head(b)
 }
@@ -53,8 +53,8 @@ proptest! {
                 prop_assert_eq!(error, Error::TrailingBytes { count: body.len() });
             }
         }
-        // What is decoded depends on the bytes that are read and on nothing after them. So a proper
-        // prefix of a head is never a message: its decoder wants the byte that was cut off.
+        // The result depends only on the bytes read. So a proper prefix of a header is never a message: its decoder
+        // needs the byte that was cut off.
         for cut in 0..bytes.len() {
             prop_assert_eq!(decode::<ToServer>(&bytes[..cut]), Err(Error::Malformed));
         }
@@ -84,9 +84,9 @@ proptest! {
         }
     }
 
-    /// Messages are read as postcard itself reads them.
+    /// Messages decode as with postcard's own deserializer.
     #[test]
-    fn any_bytes_are_what_postcard_takes_them_for(
+    fn any_bytes_decode_as_with_postcard(
         tag in 0..12u8,
         rest in prop::collection::vec(prop_oneof![0..4u8, any::<u8>()], 0..80),
     ) {
@@ -103,10 +103,10 @@ proptest! {
         }
     }
 
-    /// Whatever decodes is a message: encoded anew it decodes to itself. (Not to the same bytes: a
-    /// varint may be longer than it must be.)
+    /// Bytes that decode are a message, which encodes to a message of the same value. (Not to the same bytes: a
+    /// varint may be longer than necessary.)
     #[test]
-    fn any_bytes_decode_or_are_malformed(
+    fn any_bytes_round_trip_or_are_malformed(
         tag in 0..12u8,
         rest in prop::collection::vec(prop_oneof![0..4u8, any::<u8>()], 0..80),
     ) {
@@ -121,38 +121,37 @@ proptest! {
         }
     }
 
-    /// A hello of any version says who it is, whatever follows its first three fields.
+    /// The first three fields of a hello of any version are readable, whatever follows.
     #[test]
-    fn a_hello_of_any_version_introduces_itself(
+    fn hello_prefix_of_any_version_is_readable(
         hello in strategies::hello(),
         later in prop::collection::vec(any::<u8>(), 0..60),
     ) {
         let bytes = head(&ToServer::Hello(hello));
         let fixed = head(&(0u32, hello.wire_version, hello.schema_hash, hello.device));
         prop_assert!(bytes.starts_with(&fixed));
-        let expected = Introduction {
+        let expected = HelloPrefix {
             wire_version: hello.wire_version,
             schema_hash: hello.schema_hash,
             device: hello.device,
         };
-        prop_assert_eq!(Introduction::read(&bytes), Ok(expected));
-        prop_assert_eq!(Introduction::read(&[&fixed[..], &later].concat()), Ok(expected));
+        prop_assert_eq!(HelloPrefix::read(&bytes), Ok(expected));
+        prop_assert_eq!(HelloPrefix::read(&[&fixed[..], &later].concat()), Ok(expected));
         for cut in 0..fixed.len() {
-            prop_assert_eq!(Introduction::read(&fixed[..cut]), Err(Error::Malformed));
+            prop_assert_eq!(HelloPrefix::read(&fixed[..cut]), Err(Error::Malformed));
         }
     }
 
     #[test]
-    fn only_a_hello_introduces(message in strategies::to_server()) {
-        let introduced = Introduction::read(&head(&message)).is_ok();
+    fn only_a_hello_has_a_hello_prefix(message in strategies::to_server()) {
+        let introduced = HelloPrefix::read(&head(&message)).is_ok();
         prop_assert_eq!(introduced, matches!(message, ToServer::Hello(_)));
     }
 }
 
-/// Cut anywhere, a golden message is malformed, or it lost a part of its body, which the descriptors'
-/// lengths show.
+/// A golden message cut anywhere is malformed, or lost a part of its body, which the descriptors' lengths show.
 #[test]
-fn golden_messages_cut_at_each_byte() {
+fn golden_messages_cut_anywhere_are_detected() {
     for golden in golden::all() {
         let bytes = golden.payload();
         let head = bytes.len() - golden.body.len();
@@ -174,7 +173,7 @@ fn golden_messages_cut_at_each_byte() {
 }
 
 #[test]
-fn too_many_elements_are_malformed() {
+fn sequence_over_its_maximum_is_malformed() {
     let missing = Missing { id: LAST, tensor: 0, chunks: (0..MISSING_MAX as u16).collect() };
     let mut bytes = head(&ToServer::Missing(missing));
     assert!(decode::<ToServer>(&bytes).is_ok());
@@ -186,7 +185,7 @@ fn too_many_elements_are_malformed() {
 }
 
 #[test]
-fn largest_heads_fit_the_smallest_frame() {
+fn largest_messages_fit_the_smallest_frame() {
     let tensor = TensorDescriptor {
         role: Role::FactoredHead,
         encoding: Encoding::I8,
@@ -218,7 +217,7 @@ fn largest_heads_fit_the_smallest_frame() {
             encoding: Encoding::I8,
         },
         Task::Baseline {
-            baseline: Baseline::Mixture { own: 1.0, adaptation: 0.01 },
+            baseline: Baseline::Apfl { mixing_weight: 1.0, mixing_step_size: 0.01 },
             descent,
             epochs: u16::MAX,
             encoding: Encoding::I8,
@@ -227,7 +226,7 @@ fn largest_heads_fit_the_smallest_frame() {
         Task::AdapterDown { step_size: 1.0, encoding: Encoding::I8 },
         Task::FeatureSums { first: u16::MAX, count: u16::MAX },
         Task::RidgeScores { labels_per_class: u16::MAX, first: 1.0, factor: 2.0, count: u8::MAX },
-        Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 1.0 } },
+        Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 1.0 } },
     ];
     for task in tasks {
         let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };
@@ -246,7 +245,7 @@ fn largest_heads_fit_the_smallest_frame() {
 }
 
 #[test]
-fn the_largest_hello_fits_its_frame() {
+fn largest_hello_fits_its_frame() {
     let largest = golden::all().into_iter().find(|g| g.name == "to_server_hello_largest").unwrap();
     assert!(HEADER + largest.payload().len() + CHECK <= HELLO_FRAME_MAX);
     const { assert!(HELLO_FRAME_MAX <= FRAME_LIMIT_MIN) };
@@ -255,22 +254,22 @@ fn the_largest_hello_fits_its_frame() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// No message that has no body, whatever its numbers, outgrows the smallest frame.
+    /// A message without a body fits the smallest frame, whatever its numbers.
     #[test]
-    fn every_head_fits_the_smallest_frame(up in strategies::to_server(), down in strategies::to_device()) {
+    fn every_message_without_body_fits_the_smallest_frame(up in strategies::to_server(), down in strategies::to_device()) {
         prop_assert!(HEADER + head(&up).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
         prop_assert!(HEADER + head(&down).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
     }
 }
 
 #[test]
-fn the_seal_is_a_counter_and_a_tag() {
+fn seal_is_counter_and_tag() {
     assert_eq!(SEAL_MAX, 8 + 16);
 }
 
-/// Exact, so that no byte of a frame is wasted either.
+/// Exact, so that no byte of a frame is wasted.
 #[test]
-fn chunk_overhead_is_header_largest_chunk_head_counter_and_tag() {
+fn chunk_overhead_is_exact() {
     let largest = Chunk { id: LAST, tensor: u8::MAX, offset: u32::MAX };
     let up = head(&ToServer::Chunk(largest)).len();
     let down = head(&ToDevice::Chunk(largest)).len();
@@ -279,7 +278,7 @@ fn chunk_overhead_is_header_largest_chunk_head_counter_and_tag() {
 }
 
 #[test]
-fn the_longest_chunk_fits_every_frame_limit() {
+fn longest_chunk_fits_every_frame_limit() {
     for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
         for limit in FRAME_LIMIT_MIN..=4096 {
             let elements = encoding.chunk_elements(limit);
@@ -291,10 +290,10 @@ fn the_longest_chunk_fits_every_frame_limit() {
     }
 }
 
-/// What a device that chooses no ridge is asked instead: the same, but for the choice.
+/// A device that selects no ridge is sent the same task with a fixed ridge.
 #[test]
-fn a_choice_can_be_taken_out() {
-    let choice = HeadSolve::LeaveOneOut { otherwise: 0.25 };
+fn without_ridge_choice_keeps_the_rest_of_the_task() {
+    let choice = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
     let plain = HeadSolve::LeastSquares { ridge: 0.25 };
     let (upload, encoding) = (Upload::Gradient, Encoding::F16);
     let tasks = |head| {
@@ -305,11 +304,11 @@ fn a_choice_can_be_taken_out() {
         ]
     };
     for (with, without) in tasks(choice).into_iter().zip(tasks(plain)) {
-        assert_eq!(with.without_choice(), Some(without));
-        assert_eq!(without.without_choice(), None);
+        assert_eq!(with.without_ridge_choice(), Some(without));
+        assert_eq!(without.without_ridge_choice(), None);
         assert_eq!(with.bit(), without.bit());
     }
-    assert_eq!(Task::PowerStart.without_choice(), None);
-    // No role has the bit that says so.
+    assert_eq!(Task::PowerStart.without_ridge_choice(), None);
+    // The bit of this ability is not a role's bit.
     assert_eq!(CHOOSES_RIDGE & ((Role::Scale.bit() << 1) - 1), 0);
 }

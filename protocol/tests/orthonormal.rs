@@ -1,5 +1,5 @@
-//! Laws of the shared QR against an f64 factorisation written here: same Q, upper triangular R with a
-//! positive diagonal, orthonormal to rounding; what has no Q is refused.
+//! Tests of the shared QR factorisation against an f64 one: same Q, upper triangular R with a positive diagonal,
+//! orthonormal to rounding; matrices without a Q are rejected.
 
 use crate::common::{Random, golden::encoded};
 use fedspan_protocol::Error;
@@ -11,7 +11,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
-/// `A^T B`, both row-major with `cols` columns.
+/// Returns `A^T B`, both row-major with `cols` columns.
 fn gram(a: &[f64], b: &[f64], cols: usize) -> Vec<f64> {
     let mut gram = vec![0.0; cols * cols];
     for (p, q) in a.chunks(cols).zip(b.chunks(cols)) {
@@ -24,8 +24,8 @@ fn gram(a: &[f64], b: &[f64], cols: usize) -> Vec<f64> {
     gram
 }
 
-/// The Q of `A = QR` with a positive diagonal by another way: `R^T R = A^T A` (Cholesky), `Q = A R^-1`,
-/// and once more on the result for rounding.
+/// Computes the Q of `A = QR` with a positive diagonal in another way: `R^T R = A^T A` (Cholesky), `Q = A R^-1`,
+/// and once more on the result to remove rounding.
 fn oracle(a: &[f32], cols: usize) -> Vec<f64> {
     let mut q = wide(a);
     for _ in 0..2 {
@@ -47,15 +47,15 @@ fn oracle(a: &[f32], cols: usize) -> Vec<f64> {
     q
 }
 
-/// Sizes as they occur, and a seed.
+/// Realistic sizes, and a seed.
 fn shape() -> impl Strategy<Value = (usize, usize, u64)> {
     (1..=8usize).prop_flat_map(|cols| (cols..=100, Just(cols), any::<u64>()))
 }
 
 proptest! {
     #[test]
-    fn equals_the_oracle((rows, cols, seed) in shape(), exponent in -30..30i32) {
-        // Half the identity on top keeps the condition number low, so that the bound is one of rounding.
+    fn q_equals_the_oracle((rows, cols, seed) in shape(), exponent in -30..30i32) {
+        // Half the identity on top keeps the condition number low, so that only rounding counts.
         let mut a = Random(seed).matrix(rows, cols);
         (0..cols).for_each(|i| a[i * cols + i] += 2.0 + (rows as f32).sqrt());
         a.iter_mut().for_each(|v| *v *= 2.0f32.powi(exponent));
@@ -67,10 +67,10 @@ proptest! {
     }
 
     #[test]
-    fn is_orthonormal_with_a_positive_diagonal((rows, cols, seed) in shape()) {
+    fn q_is_orthonormal_and_r_has_a_positive_diagonal((rows, cols, seed) in shape()) {
         let a = Random(seed).matrix(rows, cols);
         let mut q = a.clone();
-        // A random square matrix may be anything; what is not refused keeps the laws.
+        // A random square matrix may be singular; if it is accepted, the laws hold.
         if orthonormalise(&mut q, cols).is_ok() {
             prop_assert!(orthonormality_error(&q, cols) < 1e-5);
             let r = gram(&wide(&q), &wide(&a), cols);
@@ -84,9 +84,9 @@ proptest! {
         }
     }
 
-    /// An ill-conditioned matrix is refused or its Q is orthonormal: twice is enough.
+    /// An ill-conditioned matrix is rejected or its Q is orthonormal: two passes are enough.
     #[test]
-    fn near_dependence_is_refused_or_orthonormal(
+    fn near_dependent_columns_are_rejected_or_orthonormal(
         (rows, cols, seed) in shape(),
         noise in -8..0i32,
     ) {
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn the_error_is_that_of_the_definition((rows, cols, seed) in shape()) {
+    fn orthonormality_error_matches_its_definition((rows, cols, seed) in shape()) {
         let a = Random(seed).matrix(rows, cols);
         let expected = gram(&wide(&a), &wide(&a), cols)
             .iter()
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_finite_is_found(
+    fn non_finite_values_are_detected(
         (rows, cols, seed) in shape(),
         at in any::<prop::sample::Index>(),
         bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
@@ -128,10 +128,10 @@ proptest! {
         prop_assert!(refused);
     }
 
-    /// What a server sends passes the receiver's check in each encoding, and i8 is orthonormal again
-    /// after the QR, and near what was sent.
+    /// A server's representation passes the receiver's check in each encoding; i8 is orthonormal after the QR and
+    /// close to the sent values.
     #[test]
-    fn encoded_representations_pass_their_tolerance((rows, cols, seed) in shape(), spike in 0..3u8) {
+    fn encoded_representations_pass_the_tolerance((rows, cols, seed) in shape(), spike in 0..3u8) {
         let mut b = Random(seed).matrix(rows, cols);
         if spike == 0 {
             (0..cols).for_each(|i| b[i * cols + i] += 20.0);
@@ -150,7 +150,7 @@ proptest! {
 }
 
 #[test]
-fn dependent_columns_are_refused_by_number() {
+fn dependent_columns_are_reported_by_number() {
     for (rows, cols) in [(2, 2), (20, 2), (57, 8), (784, 64), (4096, 16)] {
         for dependent in 1..cols {
             let mut random = Random(rows as u64);
@@ -166,7 +166,7 @@ fn dependent_columns_are_refused_by_number() {
 }
 
 #[test]
-fn equal_and_zero_columns_are_refused() {
+fn equal_and_zero_columns_are_rejected() {
     for (rows, cols) in [(3, 3), (20, 2), (784, 8)] {
         for at in 0..cols {
             let mut zero = Random(1).matrix(rows, cols);
@@ -180,9 +180,9 @@ fn equal_and_zero_columns_are_refused() {
     }
 }
 
-/// More columns than rows cannot be independent.
+/// More columns than rows are linearly dependent.
 #[test]
-fn wide_matrices_are_refused() {
+fn wide_matrices_are_rejected() {
     for seed in 0..200 {
         for cols in 2..=8 {
             let mut a = Random(seed).matrix(cols - 1, cols);
@@ -193,7 +193,7 @@ fn wide_matrices_are_refused() {
 }
 
 #[test]
-fn columns_whose_squares_leave_the_range_are_refused() {
+fn columns_with_overflowing_squares_are_rejected() {
     for value in [1e-25f32, 1e25] {
         let refused = orthonormalise(&mut [value; 4], 1);
         assert_eq!(refused, Err(Error::RankDeficient { column: 0 }));
@@ -201,7 +201,7 @@ fn columns_whose_squares_leave_the_range_are_refused() {
 }
 
 #[test]
-fn no_columns_are_orthonormal() {
+fn matrix_without_columns_is_orthonormal() {
     assert_eq!(orthonormality_error(&[], 0), 0.0);
     assert_eq!(orthonormalise(&mut [], 0), Ok(()));
     assert_eq!(orthonormalise(&mut [], 2), Err(Error::RankDeficient { column: 0 }));

@@ -1,5 +1,5 @@
-//! The hash functions under the key schedule against NIST's and Wycheproof's vectors, valid and invalid, and RFC 5869.
-//! (ChaCha20-Poly1305, which is composed here, is tested where it is composed.)
+//! The hash functions of the key schedule against NIST's and Wycheproof's vectors, valid and invalid, and RFC 5869.
+//! (ChaCha20-Poly1305 is tested in its module.)
 
 use hkdf::hmac::{Hmac, KeyInit, Mac};
 use hkdf::{Hkdf, HkdfExtract};
@@ -10,19 +10,19 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// The fields of each line.
+/// Splits each line into its fields.
 fn tests<const N: usize>(file: &str) -> Vec<[&str; N]> {
     let lines = file.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap()).collect()
 }
 
 #[test]
-fn nist_sha256() {
+fn sha256_passes_the_nist_vectors() {
     let tests = tests(include_str!("data/sha256.txt"));
     for [number, text, digest] in &tests {
         let text = bytes(text);
         assert_eq!(Sha256::digest(&text).to_vec(), bytes(digest), "{number}");
-        // In two pieces, as a transcript may come.
+        // In two pieces, as for a transcript.
         let (first, second) = text.split_at(text.len() / 3);
         assert_eq!(Sha256::new().chain_update(first).chain_update(second).finalize().to_vec(), bytes(digest));
     }
@@ -31,7 +31,7 @@ fn nist_sha256() {
 }
 
 #[test]
-fn wycheproof_hmac_sha256() {
+fn hmac_passes_the_wycheproof_vectors() {
     let (mut valid, mut invalid) = (0, 0);
     for [number, result, key, text, tag] in tests(include_str!("data/hmac_sha256.txt")) {
         let mut mac = Hmac::<Sha256>::new_from_slice(&bytes(key)).unwrap();
@@ -44,9 +44,9 @@ fn wycheproof_hmac_sha256() {
     assert_eq!((valid, invalid), (66, 108));
 }
 
-/// By Python's `hmac` and `hashlib`. Parts make no difference.
+/// Expected values from Python's `hmac` and `hashlib`. The split of `info` into parts makes no difference.
 #[test]
-fn a_secret_for_a_purpose() {
+fn derived_secret_matches_python() {
     let secret = std::array::from_fn(|i| i as u8);
     let expected = bytes("1424d0f742e3a99ee776da30cc08a7b5fefd4b434522dd9e771c548f9c529f16");
     for info in [&[&b"a purpose"[..]][..], &[b"a ", b"", b"purpose"]] {
@@ -56,17 +56,17 @@ fn a_secret_for_a_purpose() {
 }
 
 #[test]
-fn wycheproof_hkdf_sha256() {
+fn hkdf_passes_the_wycheproof_vectors() {
     let (mut valid, mut invalid) = (0, 0);
     for [number, result, key, salt, info, length, output] in tests(include_str!("data/hkdf_sha256.txt")) {
         let mut okm = vec![0; length.parse().unwrap()];
         let expanded = Hkdf::<Sha256>::new(Some(&bytes(salt)), &bytes(key)).expand(&bytes(info), &mut okm);
-        // What is invalid is longer than 255 blocks.
+        // The invalid cases request more than 255 blocks.
         assert_eq!(expanded.is_ok(), result == "valid", "{number}");
         *if expanded.is_ok() { &mut valid } else { &mut invalid } += 1;
         if expanded.is_ok() {
             assert_eq!(okm, bytes(output), "{number}");
-            // As the key schedule calls it: the info in pieces.
+            // As the key schedule calls it, with `info` in parts.
             let (first, second) = (&bytes(info)[..info.len() / 4], &bytes(info)[info.len() / 4..]);
             let mut extract = HkdfExtract::<Sha256>::new(Some(&bytes(salt)));
             extract.input_ikm(&bytes(key));

@@ -1,4 +1,4 @@
-//! The provisioning record: the golden bytes, and nothing else, are read.
+//! Tests of the provisioning record: the golden bytes are read, and modified ones are rejected.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn noisy() -> Provision {
     Provision { noise: Some(NOISE), ..golden() }
 }
 
-/// A record with entries, and a correct length and check, written by nothing but the table in SPEC.md.
+/// Builds a record with entries, and a correct length and check, from the table in SPEC.md alone.
 fn with_entries(entries: &[u8]) -> Vec<u8> {
     let mut record = provision_record();
     record.truncate(PROVISION - 4);
@@ -31,7 +31,7 @@ fn with_entries(entries: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_the_golden_record_and_reads_back() {
+fn record_is_written_as_golden_and_reads_back() {
     let mut page = [0xff; 4096];
     assert_eq!(golden().write(&mut page), Ok(PROVISION));
     assert_eq!(page[..PROVISION], provision_record());
@@ -42,7 +42,7 @@ fn what_is_written_is_the_golden_record_and_reads_back() {
 }
 
 #[test]
-fn so_is_one_with_noise() {
+fn record_with_noise_is_written_as_golden_and_reads_back() {
     let mut page = [0xff; 4096];
     assert_eq!(
         (noisy().write(&mut page), noisy().length()),
@@ -54,7 +54,7 @@ fn so_is_one_with_noise() {
 }
 
 #[test]
-fn a_buffer_that_is_too_short_is_not_written() {
+fn short_buffer_is_not_written() {
     for (record, needed) in [(golden(), PROVISION), (noisy(), PROVISION_WITH_NOISE)] {
         for got in 0..needed {
             let mut out = vec![0xff; got];
@@ -65,14 +65,14 @@ fn a_buffer_that_is_too_short_is_not_written() {
 }
 
 #[test]
-fn every_truncation_is_an_error_with_its_numbers() {
+fn truncated_record_is_an_error_with_its_lengths() {
     for record in [provision_record(), provision_with_noise(), with_entries(&[0x80, 3, 1, 2, 3, 0xff, 0])] {
         for got in 0..record.len() {
             let error = Provision::read(&record[..got]).unwrap_err();
             let needed = if got < 8 { PROVISION } else { record.len() };
             assert_eq!(error, ProvisionError::Truncated { needed, got });
         }
-        // On a page, a record that was cut off is followed by erased flash.
+        // On a page, a truncated record is followed by erased flash.
         for end in 0..record.len() {
             let mut page = record[..end].to_vec();
             page.resize(PROVISION_MAX, 0xff);
@@ -83,9 +83,9 @@ fn every_truncation_is_an_error_with_its_numbers() {
     }
 }
 
-/// Every other value of every byte, every pair of bits within 64.
+/// Tries every other value of every byte, and every pair of bits within 64.
 #[test]
-fn every_flip_is_an_error() {
+fn flipped_bits_are_an_error() {
     for record in [provision_record(), provision_with_noise(), with_entries(&[0x80, 3, 1, 2, 3])] {
         let read = |flip: &dyn Fn(&mut [u8])| {
             let mut page = record.clone();
@@ -112,7 +112,7 @@ fn every_flip_is_an_error() {
 }
 
 #[test]
-fn every_mistake_has_its_error() {
+fn each_mistake_has_its_error() {
     let with = |at: usize, bytes: &[u8]| {
         let mut record = provision_record();
         record[at..at + bytes.len()].copy_from_slice(bytes);
@@ -128,7 +128,7 @@ fn every_mistake_has_its_error() {
 }
 
 #[test]
-fn entries_that_may_be_skipped_are_and_others_are_refused() {
+fn skippable_entries_are_skipped_others_rejected() {
     for skipped in [&[][..], &[0x80, 0], &[0x80, 1, 9, 0x81, 2, 9, 9], &[0xff, 1, 7]] {
         assert_eq!(Provision::read(&with_entries(skipped)), Ok(golden()), "{skipped:?}");
     }
@@ -143,7 +143,7 @@ fn entries_that_may_be_skipped_are_and_others_are_refused() {
     ] {
         assert_eq!(Provision::read(&with_entries(entries)), Err(error), "{entries:?}");
     }
-    // Noise of another length is none that this version can add.
+    // The noise entry has one length only in this version.
     for length in (0..=255).filter(|length| *length != 30) {
         let entry = [&[1, length][..], &vec![0; length.into()]].concat();
         assert_eq!(Provision::read(&with_entries(&entry)), Err(ProvisionError::Entry { offset: 50 }));
@@ -170,7 +170,7 @@ fn noise() -> impl Strategy<Value = ProvisionedNoise> {
 
 proptest! {
     #[test]
-    fn any_device_and_key_come_back(device: u64, epoch: u16, key: [u8; 32], noise in prop::option::of(noise())) {
+    fn any_record_round_trips(device: u64, epoch: u16, key: [u8; 32], noise in prop::option::of(noise())) {
         let provision = Provision { device, key: Key::new(epoch, key), noise };
         let mut bytes = [0; PROVISION_WITH_NOISE];
         provision.write(&mut bytes).unwrap();
@@ -182,9 +182,9 @@ proptest! {
         prop_assert!(Provision::read(&bytes).is_err());
     }
 
-    /// Whatever the entries are, reading ends, and a record that is read says what it said without them.
+    /// Reading ends for any entries, and an accepted record has the same fixed fields as without them.
     #[test]
-    fn random_entries_are_read_or_refused(entries in prop::collection::vec(any::<u8>(), 0..=458)) {
+    fn random_entries_are_read_or_rejected(entries in prop::collection::vec(any::<u8>(), 0..=458)) {
         if let Ok(read) = Provision::read(&with_entries(&entries)) {
             prop_assert_eq!(Provision { noise: None, ..read }, golden());
         }
@@ -193,7 +193,7 @@ proptest! {
 
 /// The bytes in SPEC.md are those of the record.
 #[test]
-fn the_specification_shows_the_records() {
+fn specification_shows_the_records() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap();
     let shown = |number: usize| -> Vec<u8> {
         let block = text.split("```provision\n").nth(number).unwrap().split("```").next().unwrap();

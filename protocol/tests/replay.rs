@@ -1,13 +1,13 @@
-//! No frame is accepted twice, in whatever order frames come: the window against the set of all that was accepted.
+//! No frame is accepted twice, in any order of arrival: the window against the set of all accepted counters.
 
 use std::collections::HashSet;
 
 use crate::common::exchange::{seal, shake};
 use crate::common::{Event, Random, events};
 use fedspan_protocol::message::ToServer;
-use fedspan_protocol::secure::{Unopened, WINDOW, Window};
+use fedspan_protocol::secure::{OpenError, WINDOW, Window};
 
-/// Counters in an order that no network would bring: forwards, backwards, again, at the edges, far away.
+/// Counters in a hostile order: forwards, backwards, repeated, at the edges, far away.
 fn next(random: &mut Random, largest: u64, sent: &[u64]) -> u64 {
     let near = random.next() % 70;
     match random.below(16) {
@@ -25,9 +25,9 @@ fn next(random: &mut Random, largest: u64, sent: &[u64]) -> u64 {
     }
 }
 
-/// The rule in words of SPEC.md: not accepted before, not 64 or more behind the largest, never 2^64 - 1.
+/// Rule of SPEC.md: not accepted before, less than 64 behind the largest, never 2^64 - 1.
 #[test]
-fn ten_million_reorderings_and_no_replay() {
+fn window_accepts_no_counter_twice_in_ten_million_steps() {
     const STEPS: usize = 10_000_000;
     const RUN: usize = 1_000;
     let mut random = Random(5);
@@ -52,7 +52,7 @@ fn ten_million_reorderings_and_no_replay() {
             assert_eq!(window.admits(counter), may, "{counter} after {largest}");
             assert_eq!(window, before);
             if random.below(10) == 0 {
-                // Forged: nothing is accepted.
+                // A forged frame: the counter is not accepted.
                 continue;
             }
             window.accept(counter);
@@ -63,7 +63,7 @@ fn ten_million_reorderings_and_no_replay() {
                 largest = if any { largest.max(counter) } else { counter };
                 any = true;
             } else {
-                assert_eq!(window, before, "a counter that is not admitted changes nothing");
+                assert_eq!(window, before, "a rejected counter changed the window");
                 refused += 1;
             }
         }
@@ -75,10 +75,10 @@ fn ten_million_reorderings_and_no_replay() {
     assert!(accepted > 3_000_000 && refused > 3_000_000 && ends > 100);
 }
 
-/// The same through sealed frames: of a stream that is shuffled, repeated and damaged, each frame opens at most once,
-/// and all that come in time do.
+/// The same with sealed frames: in a stream that is shuffled, repeated and damaged, each frame opens at most once,
+/// and every frame that arrives in time does.
 #[test]
-fn sealed_frames_open_once_whatever_their_order() {
+fn sealed_frames_open_once_in_any_order() {
     let mut random = Random(6);
     let (mut opened, mut replayed, mut forged) = (0u32, 0u32, 0u32);
     for _ in 0..40 {
@@ -105,12 +105,12 @@ fn sealed_frames_open_once_whatever_their_order() {
             let mut frame = frame.clone();
             let in_time = !seen.contains(&at) && (!any || at > largest || largest - at < WINDOW as usize);
             if random.below(4) == 0 {
-                // Any bit behind the header and before the end.
+                // Flips any bit after the header.
                 let bit = 8 + random.below(8 * frame.len() - 8);
                 frame[bit / 8] ^= 1 << (bit % 8);
                 let before = format!("{server:?}");
                 let why = server.open(&mut frame).unwrap_err();
-                assert!(matches!(why, Unopened::Forged | Unopened::Replayed));
+                assert!(matches!(why, OpenError::Forged | OpenError::Replayed));
                 assert_eq!(format!("{server:?}"), before, "a forged frame moved a counter");
                 assert!(frame.iter().all(|byte| *byte == 0), "not zeroed");
                 forged += 1;
@@ -126,7 +126,7 @@ fn sealed_frames_open_once_whatever_their_order() {
                     opened += 1;
                 }
                 Err(why) => {
-                    assert_eq!((why, in_time), (Unopened::Replayed, false));
+                    assert_eq!((why, in_time), (OpenError::Replayed, false));
                     assert!(frame.iter().all(|byte| *byte == 0), "not zeroed");
                     replayed += 1;
                 }

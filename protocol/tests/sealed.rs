@@ -1,5 +1,5 @@
-//! Damaged, spliced and hidden sealed frames are nothing: every flipped bit, pair and burst of the sealed vectors, and
-//! frames in the tails of oversized ones. What does open is what was sealed.
+//! Damaged, spliced and hidden sealed frames never open: every flipped bit, pair and burst of the sealed vectors,
+//! and frames in the tails of oversized ones. A frame that opens has the sealed content.
 
 use crate::common;
 use crate::common::exchange::{self, Sealed, seal, shake};
@@ -7,16 +7,18 @@ use crate::common::{Event, Random, feed};
 use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{ToServer, decode};
-use fedspan_protocol::secure::{Channel, GREETING, Greeting, NONCE, Unopened, answer_nonce, transcript};
+use fedspan_protocol::secure::{
+    Channel, HANDSHAKE_INIT, HandshakeInit, NONCE, OpenError, answer_nonce, transcript,
+};
 
 const SENTINEL: &[u8] = b"sentinel";
 
-/// The sealed frames of the exchange, without the forged one.
+/// Sealed frames of the exchange, without the forged one.
 fn frames() -> impl Iterator<Item = Sealed> {
     exchange::all().into_iter().filter(|frame| frame.name != "sealed_forged")
 }
 
-/// Who opens it, as he is before the exchange's first frame.
+/// Channel that opens the frame, in its state before the exchange's first frame.
 fn receiver(name: &str) -> Channel {
     let (device, server, ..) = shake();
     if matches!(name, "sealed_alive" | "sealed_update") { server } else { device }
@@ -26,7 +28,7 @@ fn receiver(name: &str) -> Channel {
 fn both_ends_open_the_exchange() {
     let all = exchange::all();
     let (mut device, mut server, ..) = shake();
-    // The forged one first: it has the counter of the acknowledgement.
+    // The forged frame first: it has the counter of the acknowledgement.
     let order = [
         "sealed_answer",
         "sealed_alive",
@@ -43,33 +45,33 @@ fn both_ends_open_the_exchange() {
         match end.open(&mut frame) {
             Ok(message) => assert_eq!(message, sealed.payload, "{name}"),
             Err(why) => {
-                assert_eq!((name, why), ("sealed_forged", Unopened::Forged));
+                assert_eq!((name, why), ("sealed_forged", OpenError::Forged));
                 assert_eq!(format!("{end:?}"), before);
                 assert!(frame.iter().all(|byte| *byte == 0));
                 continue;
             }
         }
         let mut again = cobs::decode_vec(&sealed.wire[..sealed.wire.len() - 1]).unwrap();
-        assert_eq!(end.open(&mut again), Err(Unopened::Replayed), "{name}");
+        assert_eq!(end.open(&mut again), Err(OpenError::Replayed), "{name}");
         assert!(again.iter().all(|byte| *byte == 0));
     }
     assert!(!format!("{device:?} {:?}", exchange::key()).contains("1f"), "keys are not printed");
 }
 
-/// The greeting is the hello's body, and both sides hash the same bytes.
+/// The handshake initiation is the hello's body, and both sides hash the same bytes.
 #[test]
-fn a_hello_holds_its_greeting() {
+fn hello_contains_the_handshake_init() {
     let hello = frames().find(|frame| frame.name == "sealed_hello").unwrap();
     let (message, body) = decode::<ToServer>(&hello.payload).unwrap();
     assert!(matches!(message, ToServer::Hello(_)));
-    assert_eq!(Greeting::read(body), Some(exchange::greeting()));
+    assert_eq!(HandshakeInit::read(body), Some(exchange::greeting()));
     assert_eq!(transcript(&hello.payload), exchange::secrets()[0]);
-    for length in (0..2 * GREETING).filter(|length| *length != GREETING) {
-        assert_eq!(Greeting::read(&vec![0; length]), None);
+    for length in (0..2 * HANDSHAKE_INIT).filter(|length| *length != HANDSHAKE_INIT) {
+        assert_eq!(HandshakeInit::read(&vec![0; length]), None);
     }
 }
 
-/// One frame on a bench where damage is done to it.
+/// One sealed frame under damage.
 struct Bench {
     name: &'static str,
     payload: Vec<u8>,
@@ -78,7 +80,7 @@ struct Bench {
     receiver: Channel,
     decoder: Decoder<[u8; 1024]>,
     tried: u64,
-    /// Damage that COBS undid: the same frame once more.
+    /// Number of damages that COBS decoding undid: the same frame once more.
     opened: u64,
 }
 
@@ -104,14 +106,14 @@ impl Bench {
         self.stream[bit / 8] ^= 1 << (bit % 8);
     }
 
-    /// The stream as it is now yields the sentinel, and before it at most what was sealed.
+    /// Checks that the stream yields the sentinel, and before it at most the sealed content.
     fn check(&mut self) {
         let (mut sentinels, mut opened, name) = (0, false, self.name);
         let (channel, payload) = (&mut self.receiver, &self.payload);
         self.tried += 1;
         feed(&mut self.decoder, &self.stream, |event| match event {
             Event::Message(message) if message == SENTINEL => sentinels += 1,
-            // Hello is in the clear, and its message is all there is to it.
+            // The hello is not encrypted: its message is all its content.
             Event::Message(message) => {
                 assert!(name == "sealed_hello" && message == *payload, "{name} became another message");
                 opened = true;
@@ -142,7 +144,7 @@ fn undamaged_frames_open() {
 }
 
 #[test]
-fn no_flipped_bit_and_no_pair_within_64_bits_opens() {
+fn frames_with_flipped_bits_do_not_open() {
     for mut bench in Bench::all() {
         for first in 0..bench.bits() {
             bench.flip(first);
@@ -158,9 +160,9 @@ fn no_flipped_bit_and_no_pair_within_64_bits_opens() {
     }
 }
 
-/// All bursts of up to 9 bits at every place; of the longer ones three patterns at every place.
+/// Tries all bursts of up to 9 bits at every position, and three patterns of the longer ones at every position.
 #[test]
-fn no_burst_up_to_32_bits_opens() {
+fn frames_with_bursts_up_to_32_bits_do_not_open() {
     let mut random = Random(1);
     for mut bench in Bench::all() {
         let clean = bench.stream.clone();
@@ -186,9 +188,9 @@ fn no_burst_up_to_32_bits_opens() {
     }
 }
 
-/// The head of one frame and the tail of another, both sealed with the same key.
+/// The start of one frame and the end of another, both sealed with the same key.
 #[test]
-fn no_splice_of_two_sealed_frames_opens() {
+fn spliced_sealed_frames_do_not_open() {
     let all: Vec<Sealed> = frames().collect();
     let mut random = Random(2);
     let mut tried = 0u32;
@@ -218,10 +220,10 @@ fn no_splice_of_two_sealed_frames_opens() {
     println!("{tried} splices");
 }
 
-/// The tail of an oversized frame holds a whole sealed one, without the delimiter before it: every length of the
-/// filler, every chunk size of the reads. Behind the next delimiter all is well.
+/// The tail of an oversized frame contains a whole sealed frame, without the delimiter before it: every length of
+/// the filler, every length of the reads. The frame after the next delimiter is decoded.
 #[test]
-fn nothing_sealed_hides_in_the_tail_of_an_oversized_frame() {
+fn oversized_frame_hides_no_sealed_frame() {
     const LIMIT: usize = 64;
     let mut tried = 0u32;
     for kind in 0..3u8 {
@@ -230,7 +232,7 @@ fn nothing_sealed_hides_in_the_tail_of_an_oversized_frame() {
         let after = seal(&mut device, &ToServer::Alive, &[]);
         for filler in LIMIT..3 * LIMIT {
             let mut stream = match kind {
-                // Blocks of one byte, each a zero; one long block that covers the filler; noise.
+                // Fillers: blocks of one byte, each a zero; one long block that covers the filler; noise.
                 0 => vec![1; filler],
                 1 => [vec![0xff], vec![0x11; filler - 1]].concat(),
                 _ => {
@@ -259,34 +261,34 @@ fn nothing_sealed_hides_in_the_tail_of_an_oversized_frame() {
     println!("{tried} streams, 0 hidden frames accepted");
 }
 
-/// What has the wrong length or header is not tried; it is zeroed like anything else.
+/// Frames of a wrong length or header are not decrypted, and are zeroed like others.
 #[test]
-fn short_frames_and_other_headers_are_shapeless() {
+fn short_frames_and_other_headers_are_malformed() {
     let (mut device, mut server, _, answer) = shake();
     let mut plain = cobs::decode_vec(&answer[..answer.len() - 1]).unwrap();
     assert_eq!(answer_nonce(&plain), Some(exchange::nonce()));
     for length in 0..1 + NONCE + 16 {
         let mut frame = plain[..length].to_vec();
-        assert_eq!(device.open(&mut frame), Err(Unopened::Shapeless), "{length}");
+        assert_eq!(device.open(&mut frame), Err(OpenError::Malformed), "{length}");
         assert!(frame.iter().all(|byte| *byte == 0));
     }
     let wire = seal(&mut device, &ToServer::Alive, &[]);
     for header in (0..=255u8).filter(|header| !matches!(header, 0x11 | 0x12)) {
         let mut frame = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
         frame[0] = header;
-        assert_eq!(server.open(&mut frame), Err(Unopened::Shapeless), "{header}");
+        assert_eq!(server.open(&mut frame), Err(OpenError::Malformed), "{header}");
     }
-    // The answer reflected to who sent it, and once more to who got it.
-    assert_eq!(server.open(&mut plain.clone()), Err(Unopened::Forged));
+    // The answer reflected to its sender, and sent twice to its receiver.
+    assert_eq!(server.open(&mut plain.clone()), Err(OpenError::Forged));
     assert!(device.open(&mut plain.clone()).is_ok());
-    assert_eq!(device.open(&mut plain), Err(Unopened::Replayed));
-    // An empty message can be sealed by nobody here, but its frame has a length that is possible.
-    assert_eq!(server.open(&mut [0x11; 1 + 8 + 16]), Err(Unopened::Forged));
+    assert_eq!(device.open(&mut plain), Err(OpenError::Replayed));
+    // No message is empty, but a frame of an empty message has a valid length.
+    assert_eq!(server.open(&mut [0x11; 1 + 8 + 16]), Err(OpenError::Forged));
 }
 
-/// A sealed frame takes 21 bytes more than one with a checksum, and its buffer is as exact.
+/// A sealed frame takes 21 bytes more than one with a checksum, and its buffer size is exact too.
 #[test]
-fn a_sealed_frame_fits_the_buffer_that_the_limits_promise() {
+fn sealed_frame_fits_the_promised_buffer() {
     let mut random = Random(3);
     for body in (0..40).chain(220..300).chain([1000, 4000]) {
         let (mut device, mut server, ..) = shake();
@@ -301,7 +303,7 @@ fn a_sealed_frame_fits_the_buffer_that_the_limits_promise() {
         let fill = |place: &mut [u8]| place.copy_from_slice(&body);
         let short = exact.len() - 1;
         assert!(device.seal(&ToServer::Alive, body.len(), fill, &mut exact[..short]).is_err());
-        // It was encrypted all the same: its counter is used up, and the next frame has another.
+        // The failed frame was encrypted, so its counter is used and the next frame has another.
         let fill = |place: &mut [u8]| place.copy_from_slice(&body);
         let sent = device.seal(&ToServer::Alive, body.len(), fill, &mut exact).unwrap();
         let mut frame = cobs::decode_vec(&exact[..sent - 1]).unwrap();

@@ -1,5 +1,5 @@
-//! No frame hides in another: not in the tail of an oversized one, not behind a delimiter that was lost, doubled
-//! or cut off, however the stream is cut into reads. For every kind of frame that a decoder accepts.
+//! No frame hides in another: not in the tail of an oversized one, not after a lost, doubled or cut delimiter, for
+//! any split of the stream into reads and every kind of frame that a decoder accepts.
 
 use crate::common::{Event, Random, feed, golden, seal};
 use fedspan_protocol::frame::Decoder;
@@ -7,7 +7,7 @@ use fedspan_protocol::frame::Decoder;
 /// Frame limits that are searched exhaustively.
 const LIMITS: [usize; 2] = [64, 128];
 
-/// A kind of frame: how a message becomes one.
+/// Kind of frame, with the function that frames a message.
 struct Kind {
     name: &'static str,
     seal: fn(&[u8]) -> Vec<u8>,
@@ -18,8 +18,8 @@ const KINDS: [Kind; 1] = [Kind { name: "CRC-32C", seal }];
 const HIDDEN: &[u8] = &[6, 7, 1];
 const SENTINEL: &[u8] = b"sentinel";
 
-/// What is in front of the hidden frame, none of it zero: one COBS block after the other, a block that swallows what
-/// follows, one that ends just before it, and bytes of any kind.
+/// Nonzero bytes before the hidden frame: consecutive COBS blocks, a block that covers the hidden frame, one that
+/// ends just before it, and arbitrary bytes.
 fn fillers(offset: usize) -> impl Iterator<Item = Vec<u8>> {
     let mut random = Random(offset as u64);
     let code = u8::try_from(offset).unwrap_or(0xFF);
@@ -33,7 +33,7 @@ fn fillers(offset: usize) -> impl Iterator<Item = Vec<u8>> {
     [vec![0x01; offset], vec![0x02; offset], vec![0xFF; offset], ends_before, noise, valid].into_iter()
 }
 
-/// The messages of a stream that comes in reads of one length, and how many frames were dropped.
+/// Decodes a stream in reads of one length; returns the messages and the number of discarded frames.
 fn messages(limit: usize, stream: &[u8], read: usize) -> (Vec<Vec<u8>>, u32) {
     let (mut decoder, mut messages, mut dropped) = (Decoder::new(vec![0; limit]), Vec::new(), 0);
     for part in stream.chunks(read) {
@@ -46,10 +46,10 @@ fn messages(limit: usize, stream: &[u8], read: usize) -> (Vec<Vec<u8>>, u32) {
     (messages, dropped)
 }
 
-/// The tail of an oversized frame holds a whole valid one, without the delimiter before it: every offset and every
-/// length of a read up to twice the limit.
+/// The tail of an oversized frame contains a whole valid frame, without the delimiter before it: every offset and
+/// every read length up to twice the limit.
 #[test]
-fn nothing_hides_in_the_tail_of_an_oversized_frame() {
+fn oversized_frame_hides_no_frame() {
     let mut streams = 0;
     for Kind { name, seal } in KINDS {
         for limit in LIMITS {
@@ -69,10 +69,10 @@ fn nothing_hides_in_the_tail_of_an_oversized_frame() {
     println!("{streams} streams, 0 hidden frames accepted");
 }
 
-/// After an oversized frame only a delimiter begins a new one: a frame whose delimiter was lost is gone, doubled
-/// delimiters are nothing, and what comes after is read.
+/// After an oversized frame only a delimiter begins a new frame: a frame whose delimiter was lost is discarded,
+/// doubled delimiters have no effect, and later frames are decoded.
 #[test]
-fn lost_doubled_and_empty_delimiters_after_an_oversized_frame() {
+fn frames_resume_at_the_delimiter_after_an_oversized_frame() {
     for Kind { name, seal } in KINDS {
         let limit = 64;
         let hidden = seal(HIDDEN);
@@ -81,7 +81,7 @@ fn lost_doubled_and_empty_delimiters_after_an_oversized_frame() {
                 for zeros in 1..4 {
                     let gap = vec![0; zeros];
                     let cut = &hidden[..hidden.len() - 1];
-                    // The hidden frame's own delimiter is lost; it is cut anywhere; empty frames all around.
+                    // The hidden frame's own delimiter is lost; it is cut anywhere; empty frames surround it.
                     let lost = [&gap, &filler[..], cut, &filler, &gap, &seal(SENTINEL)].concat();
                     let tails = (0..hidden.len() - 1)
                         .map(|at| [&filler[..], &hidden[at..], &gap, &seal(SENTINEL), &gap].concat());
@@ -97,10 +97,10 @@ fn lost_doubled_and_empty_delimiters_after_an_oversized_frame() {
     }
 }
 
-/// Two frames of which the first has lost its delimiter: neither is read, for any two golden messages, at every cut of
+/// Two frames, the first without its delimiter: neither is decoded, for any two golden messages, at every split of
 /// the stream into two reads.
 #[test]
-fn frames_that_run_together_are_no_frame() {
+fn frames_without_delimiter_between_are_not_decoded() {
     let goldens = golden::all();
     for Kind { name, seal } in KINDS {
         for a in &goldens {
@@ -109,7 +109,7 @@ fn frames_that_run_together_are_no_frame() {
                 stream.pop();
                 stream.extend(second);
                 stream.extend(seal(SENTINEL));
-                // Every cut for short ones, some for all.
+                // Every split for short frames, some for all.
                 let step = (stream.len() / 24).max(1);
                 for at in (1..stream.len()).step_by(step) {
                     let (mut decoder, mut read) = (Decoder::new([0; 2048]), Vec::new());

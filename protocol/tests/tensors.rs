@@ -1,5 +1,5 @@
-//! Laws of the encodings and descriptors: f32 is exact, f16 the nearest, i8 within half a step; lengths;
-//! chunks tile a tensor; nothing impossible passes.
+//! Property tests of encodings and descriptors: f32 is exact, f16 the nearest value, i8 within half a step; byte
+//! lengths are exact, chunks tile a tensor, and impossible descriptors are rejected.
 
 use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
@@ -28,8 +28,8 @@ fn finite() -> impl Strategy<Value = f32> {
     strategies::float().prop_map(|v| if v.is_finite() { v } else { 1.0 })
 }
 
-/// What i8 promises for one block: half a step, the roundings of quotient and product (which count
-/// most at 127.5 steps), and where the scale is subnormal, 127 times what that lost.
+/// Checks the error bound of i8 for one block: half a step, the roundings of quotient and product (largest at 127.5
+/// steps), and for a subnormal scale 127 times its own rounding error.
 fn check_i8_block(block: &[f32], back: &[f32]) {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let step = f64::from(largest) / 127.0;
@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn i8_of_any_finite_block(values in prop::collection::vec(finite(), 1..80)) {
+    fn i8_encodes_any_finite_block(values in prop::collection::vec(finite(), 1..80)) {
         prop_assume!(values.iter().all(|v| v.abs() < 3.4e38));
         let back = round_trip(Encoding::I8, &values);
         for (block, got) in values.chunks(I8_BLOCK).zip(back.chunks(I8_BLOCK)) {
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_finite_is_refused_by_its_index(
+    fn non_finite_value_is_reported_by_index(
         encoding in strategies::encoding(),
         mut values in prop::collection::vec(-1.0f32..1.0, 1..100),
         at in any::<prop::sample::Index>(),
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn lengths_must_fit(encoding in strategies::encoding(), elements in 0..200usize, got in 0..900usize) {
+    fn lengths_must_match(encoding in strategies::encoding(), elements in 0..200usize, got in 0..900usize) {
         let expected = encoding.byte_len(elements);
         let wrong = Err(Error::LengthMismatch { expected, got });
         let judged = if got == expected { Ok(()) } else { wrong };
@@ -105,7 +105,7 @@ proptest! {
         prop_assert_eq!(encoding.decode(&vec![0; got], &mut vec![0.0; elements]), judged);
     }
 
-    /// A chunk decoded on its own is the same as its part of the whole, and chunks tile the tensor.
+    /// A chunk decodes to the same values as its part of the whole, and chunks tile the tensor.
     #[test]
     fn chunks_tile_a_tensor_and_decode_in_place(descriptors in strategies::chunked(), seed: u64) {
         for descriptor in &descriptors {
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn no_descriptor_makes_anything_panic(descriptors in strategies::descriptors(), index: usize) {
+    fn no_descriptor_causes_a_panic(descriptors in strategies::descriptors(), index: usize) {
         for descriptor in &descriptors {
             let (_, _) = (descriptor.byte_len(), descriptor.chunks());
             for index in [index, index % 300, usize::MAX / usize::from(descriptor.chunk.max(1))] {
@@ -147,7 +147,7 @@ proptest! {
 }
 
 #[test]
-fn byte_lengths_are_those_of_the_specification() {
+fn byte_lengths_match_the_specification() {
     for n in 0..=200 {
         assert_eq!(Encoding::F32.byte_len(n), 4 * n);
         assert_eq!(Encoding::F16.byte_len(n), 2 * n);
@@ -155,7 +155,7 @@ fn byte_lengths_are_those_of_the_specification() {
     }
 }
 
-/// On a 32-bit device the byte length of an announced tensor must not wrap round to a small number.
+/// On a 32-bit device the byte length of an announced tensor must not wrap to a small number.
 #[test]
 fn byte_lengths_do_not_wrap() {
     for encoding in ALL {
@@ -165,7 +165,7 @@ fn byte_lengths_do_not_wrap() {
 }
 
 #[test]
-fn every_half_is_itself_and_every_midpoint_goes_to_even() {
+fn every_half_round_trips_and_midpoints_round_to_even() {
     for bits in 0..=u16::MAX {
         let half = f16::from_bits(bits);
         if !half.is_finite() {
@@ -184,22 +184,22 @@ fn every_half_is_itself_and_every_midpoint_goes_to_even() {
 }
 
 #[test]
-fn f16_refuses_what_would_become_infinite() {
+fn f16_rejects_values_that_round_to_infinity() {
     assert_eq!(round_trip(Encoding::F16, &[65519.996]), [65504.0]);
     assert_eq!(encode(Encoding::F16, &[0.0, 65520.0]), Err(Error::NonFinite { index: 1 }));
     assert_eq!(encode(Encoding::F16, &[-65520.0]), Err(Error::NonFinite { index: 0 }));
 }
 
 #[test]
-fn i8_extremes() {
+fn i8_rounds_extremes_as_specified() {
     for block in [vec![0.0; 32], vec![-0.0; 5]] {
         assert!(encode(Encoding::I8, &block).unwrap().iter().all(|b| *b == 0));
     }
-    // The largest magnitude is 127 steps, whatever its sign; halves of a step go to even.
+    // The largest magnitude is 127 steps, positive or negative; halves of a step go to even.
     let bytes = encode(Encoding::I8, &[127.0, -127.0, 0.5, 1.5, -0.5, -2.5]).unwrap();
     assert_eq!(bytes[..4], 1.0f32.to_le_bytes());
     assert_eq!(bytes[4..].iter().map(|b| *b as i8).collect::<Vec<_>>(), [127, -127, 0, 2, 0, -2]);
-    // At the end of the range 127 steps may round to infinity; those few values are refused.
+    // At the end of the range 127 steps may round to infinity; those few values are rejected.
     for ulps in 0..2000 {
         let largest = f32::from_bits(f32::MAX.to_bits() - ulps);
         match encode(Encoding::I8, &[0.0, largest]) {
@@ -219,11 +219,11 @@ fn i8_extremes() {
     }
     let mut out = [0.0];
     Encoding::I8.decode(&[0, 0, 0x80, 0x3F, 0x80], &mut out).unwrap();
-    assert_eq!(out, [-128.0], "byte -128 is never written, and read as what it says");
+    assert_eq!(out, [-128.0], "byte -128 is never written, and decoded as -128");
 }
 
 #[test]
-fn impossible_descriptors_are_refused() {
+fn impossible_descriptors_are_rejected() {
     let good = TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2);
     assert_eq!(good.validate(), Ok(()));
     assert_eq!(TensorDescriptor { chunk: 22, ..good }.validate(), Ok(()));
@@ -235,7 +235,7 @@ fn impossible_descriptors_are_refused() {
         TensorDescriptor { chunk: 33, ..i8 },
         TensorDescriptor { chunk: 31, ..i8 },
         TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..good },
-        // No frame can hold these; the first has 2^32 bytes, which is 0 to a 32-bit device.
+        // No frame can hold these; the first has 2^32 bytes, which is 0 in 32 bits.
         TensorDescriptor { rows: 32768, cols: 32768, ..good },
         TensorDescriptor { rows: 4097, cols: 1, ..good },
         TensorDescriptor { rows: 4000, cols: 2, chunk: 4097, ..good },
@@ -248,7 +248,7 @@ fn impossible_descriptors_are_refused() {
 }
 
 #[test]
-fn a_chunk_index_at_the_end_of_the_number_range_is_beyond_the_end() {
+fn largest_chunk_index_is_out_of_range() {
     let tensor =
         TensorDescriptor { chunk: 16, ..TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2) };
     for index in [3, usize::MAX / 16, usize::MAX] {
@@ -256,9 +256,9 @@ fn a_chunk_index_at_the_end_of_the_number_range_is_beyond_the_end() {
     }
 }
 
-/// A fleet's own tasks collide with none of this wire's, and no message brings one yet.
+/// Task numbers for private use collide with none of this wire's, and no message contains one yet.
 #[test]
-fn private_tasks_have_no_meaning_here() {
+fn private_task_numbers_are_not_decoded() {
     let here = [
         Task::PowerStart,
         Task::FeatureSums { first: 0, count: 1 },

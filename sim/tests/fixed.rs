@@ -9,7 +9,8 @@ use fedspan_engine::admission::Requirements;
 use fedspan_engine::algorithm::random_start;
 use fedspan_engine::linalg::to_f32;
 use fedspan_protocol::message::{
-    Capabilities, HeadSolve, Hello, Model, Need, Numeric, Refusal, RoundId, RoundOpen, Task as Wire, Upload,
+    Capabilities, HeadSolve, Hello, Model, Numeric, Refusal, Requirement, RoundId, RoundOpen, Task as Wire,
+    Upload,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -120,7 +121,7 @@ fn a_device_says_which_arithmetic_it_has() {
         let build = Build {
             shape,
             numeric: own,
-            second: false,
+            extra_matrix: false,
             privacy: None,
             seeds: Seeds::System,
             network: None,
@@ -137,7 +138,7 @@ fn a_device_says_which_arithmetic_it_has() {
         };
         let needs = Requirements::new(model, &[], None);
         assert_eq!(needs.clone().with_numeric(own).admit(&hello), Ok(()));
-        let refusal = Refusal::Capability(Need::Numeric(other));
+        let refusal = Refusal::Capability(Requirement::Numeric(other));
         assert_eq!(needs.with_numeric(other).admit(&hello), Err(refusal));
     }
     // The device of a scenario has the scenario's.

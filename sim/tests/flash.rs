@@ -2,8 +2,8 @@
 //! windows, in the same order, in every round.
 
 use fedspan_client::features::FEATURES;
-use fedspan_client::recorded::table::{Part, Rows, Table};
-use fedspan_client::recorded::{Recording, Wearer};
+use fedspan_client::recording::table::{Rows, Split, Table};
+use fedspan_client::recording::{Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_protocol::message::RoundId;
 use fedspan_sim_core::data::flash::{ImageError, image, table};
@@ -43,7 +43,7 @@ fn rows(set: &Set) -> Vec<Sample> {
 
 fn agree(client: &Client, bytes: &[u8]) {
     let recording = Recording::parse(bytes).unwrap();
-    let mut board = Wearer::new(recording, &mut []);
+    let mut board = WearerSource::new(recording, &mut []);
     let mut simulated = client.source();
     for round in [1, 2, 77] {
         let id = RoundId { round, stage: 0 };
@@ -102,7 +102,7 @@ fn a_table_has_the_samples_of_its_client() {
     for client in &dataset.clients {
         let image = table(client, 20);
         let read = Table::parse(&image).unwrap();
-        for (part, set) in [(Part::Training, &client.train), (Part::Test, &client.test)] {
+        for (part, set) in [(Split::Training, &client.train), (Split::Test, &client.test)] {
             let (mut x, mut y) = (Vec::new(), Vec::new());
             let mut rows = Rows::<20>::new(&read, part).unwrap();
             while let Some(samples) = rows.next() {

@@ -68,6 +68,23 @@ fn clients_without_training_samples_are_left_out_whatever_the_method() {
     has(&said.unwrap_err(), &["no client is left to train", "4 have no sample"]);
 }
 
+/// The summary over seeds has what a single run's has: a program that reads it alone must not miss a warning.
+#[test]
+fn summary_over_seeds_keeps_users_left_out_and_warnings() {
+    let here = directory("nothing-over-seeds");
+    write_leaf(&here.join("train.json"), &["u", "v", "w"], |row| json!(row % 2));
+    write_leaf(&here.join("some.json"), &["v", "x", "y"], |row| json!(row % 2));
+    std::fs::write(here.join("s.toml"), leaf("train.json", "some.json")).unwrap();
+    let ran = program(&here, &["run", "s.toml", "--seeds", "2", "--out", "out"]);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let written = std::fs::read_to_string(here.join("out/summary.json")).unwrap();
+    let summary: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((summary["seeds"].as_array().unwrap().len(), &summary["users_left_out"]), (2, &json!(2)));
+    let warnings = summary["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    has(warnings[0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
+}
+
 /// With one row of five that tests, a client of two rows has none to be scored on.
 #[test]
 fn clients_without_test_samples_have_empty_fields() {

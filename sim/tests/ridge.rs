@@ -58,9 +58,9 @@ fn labels_follow_the_newcomers_unless_the_file_says_otherwise() {
     assert_eq!(labels(&["algorithm.final_ridge=0.1"]), None);
     assert_eq!(labels(&["algorithm.final_ridge=\"auto\""]), Some(1));
     let head = scenario(DIGITS, &[]).algorithm.final_head;
-    assert_eq!(head, HeadSolve::LeaveOneOut { otherwise: 0.03 });
+    assert_eq!(head, HeadSolve::LeaveOneOut { fallback_ridge: 0.03 });
     let head = scenario(DIGITS, &["algorithm.fallback_ridge=0.5"]).algorithm.final_head;
-    assert_eq!(head, HeadSolve::LeaveOneOut { otherwise: 0.5 });
+    assert_eq!(head, HeadSolve::LeaveOneOut { fallback_ridge: 0.5 });
 }
 
 /// Values have no classes, and what is private has no scores.

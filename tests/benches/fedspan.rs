@@ -1,14 +1,15 @@
-//! `cargo bench`: kernels against nalgebra, the codec against a copy of the same bytes, one simulated round
-//! against the arithmetic inside it. Every group has its baseline in the same run.
+//! Benchmarks: kernels compared with nalgebra, the codec compared with a copy of the same bytes, and a
+//! simulated round compared with the arithmetic in it. Every group has its baseline in the same run.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
+use fedspan_client::Millis;
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_engine::aggregate::{RoundAggregate, Rule, Share, TRIM};
 use fedspan_engine::{Tensor as Update, Weighting};
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
     Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
 };
@@ -21,7 +22,7 @@ fn main() {
     divan::main();
 }
 
-/// Values that are nothing special.
+/// Pseudo-random values.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -45,7 +46,7 @@ fn opening(d: usize, k: usize) -> RoundOpen {
     RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors: Descriptors::from_iter([tensor]) }
 }
 
-/// One FedRep update on the device's own code: head, then gradient factors.
+/// One FedRep update by the device's own code: head, then gradient factors.
 fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
     let (x, y, b) = (numbers(m * D, 1), numbers(m, 2), basis(D, K));
     let mut client = Linear::new(Workspace::<D, K>::new());
@@ -58,7 +59,7 @@ fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
         .bench_local(|| client.run(black_box(RoundId { round: 1, stage: 0 }), &mut source).expect("runs"));
 }
 
-/// The same with nalgebra in f32: normal equations, rank-one gradient.
+/// The same update with nalgebra in f32: normal equations, rank-one gradient.
 fn update_nalgebra(bencher: Bencher, d: usize, k: usize, m: usize) {
     let x = DMatrix::from_row_slice(m, d, &numbers(m * d, 1));
     let y = DVector::from_row_slice(&numbers(m, 2));
@@ -100,11 +101,11 @@ mod update_128_8_32 {
     }
 }
 
-/// One power iteration `X^T (X Z)` on a device's samples, the shape of the scenario `fedpower-mnist`.
+/// One power iteration `X^T (X Z)` on a device's samples, in the shape of the scenario `fedpower-mnist`.
 #[divan::bench_group]
 mod power_784_10_100 {
     use fedspan_client::memory::PowerWorkspace;
-    use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings};
+    use fedspan_client::privacy::{EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings};
     use fedspan_client::{Mechanism, Release};
     use fedspan_protocol::message::{PowerRows, PowerUpload};
 
@@ -135,7 +136,8 @@ mod power_784_10_100 {
         client(bencher, Linear::new(PowerWorkspace::new()));
     }
 
-    /// Integers, and noise on each of D R numbers: once an iteration, whatever the number of samples.
+    /// Integer arithmetic with noise on each of the D R numbers, once per iteration and independent of the number
+    /// of samples.
     #[divan::bench]
     fn with_noise(bencher: Bencher) {
         struct Counter(u64);
@@ -153,7 +155,7 @@ mod power_784_10_100 {
         }
 
         let multiplier = NoiseMultiplier::from_square(16 << 16).expect("a multiplier");
-        let settings = Settings::new(multiplier, u64::MAX, S as u32, 1000).expect("settings");
+        let settings = PrivacySettings::new(multiplier, u64::MAX, S as u32, 1000).expect("settings");
         let mechanism = Gaussian::new(settings, Counter(1), MinEntropy::new(4).expect("a claim"));
         client(bencher, Linear::private(PowerWorkspace::new(), mechanism).expect("noise"));
     }
@@ -189,7 +191,9 @@ mod codec_20_2 {
         let mut decoder = Decoder::new([0u8; 256]);
         bencher.counter(BytesCount::new(BODY)).bench_local(|| {
             let mut input = black_box(&wire[..n]);
-            let Fed::Message(bytes) = decoder.feed(&mut input) else { unreachable!("one whole frame") };
+            let FeedResult::Message(bytes) = decoder.feed(&mut input) else {
+                unreachable!("one whole frame")
+            };
             decode::<ToDevice>(bytes).expect("a message").1.len()
         });
     }
@@ -210,7 +214,7 @@ mod simulation {
     const ROUNDS: usize = 20;
     const CLIENTS: usize = 500;
 
-    /// Whole rounds of 500 clients, protocol included; compare an item with `update_20_2_20`.
+    /// Whole rounds of 500 clients, protocol included; compare the time per item with `update_20_2_20`.
     #[divan::bench]
     fn twenty_rounds(bencher: Bencher) {
         let text = format!(
@@ -224,7 +228,7 @@ mod simulation {
     }
 }
 
-/// What a round of `n` updates of 64 x 4 takes at its close under a rule, beside the mean's whole round.
+/// Absorbs `n` updates of 64 x 4 and closes the round, under each rule.
 #[divan::bench(
     args = [
         (Rule::Mean, 40),

@@ -1,9 +1,9 @@
-"""Whether others read what `adapter average` writes: python3 tests/scripts/adapters.py target/release/fedspan-aggregator
+"""Checks that other libraries read what `adapter average` writes: python3 tests/scripts/adapters.py target/release/fedspan-aggregator
 
 Needs numpy and safetensors: writes clients' adapters, averages them and compares with numpy's mean. With torch and peft
-installed, clients are made by PEFT, and it must load the mean as well; and what `adapter check` says plain averaging loses must be
-what PEFT's own updates lose, with ranks and alphas of modules, stacks of experts and counters. Says so where they are not.
-Exit: 0 all agree, 1 something does not.
+installed, PEFT makes the clients' adapters and must load the mean; and the interference that `adapter check` reports must
+equal that of PEFT's own updates, with per-module ranks and alphas, stacks of experts and counters. Prints which of these
+could not be checked. Exit: 0 all agree, 1 a difference.
 """
 
 import json
@@ -53,7 +53,7 @@ def with_numpy(program, folder, dtype):
         frozen = "lora_A" in name
         clients = [client[name] for client in adapters[1:]]
         wanted = adapters[0][name] if frozen else max(clients) if "batches" in name else expected(clients)
-        # numpy rounds its sums of f64, which is seen once in a while.
+        # numpy rounds its f64 sums, which occasionally changes the last bit.
         assert value.dtype == wanted.dtype and value.shape == wanted.shape
         assert np.abs(value - wanted).max() <= (0 if frozen or "batches" in name else np.spacing(np.abs(wanted).max()))
     assert json.loads((folder / "next" / "adapter_config.json").read_text()) == config
@@ -92,7 +92,7 @@ def with_peft(program, folder):
 
 
 def peft_models():
-    """Networks whose updates depend on more than r and alpha: name, network, settings of LoRA."""
+    """Networks whose updates depend on more than r and alpha: name, network, LoRA settings."""
     import torch
     from torch import nn
 
@@ -129,7 +129,7 @@ def peft_models():
 
 
 def deltas(model):
-    """PEFT's own updates of all modules."""
+    """Updates of all modules as PEFT computes them, concatenated."""
     import torch
     from peft.tuners.lora import LoraLayer
 
@@ -183,7 +183,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         with_peft(program, Path(folder))
-    print("PEFT: it loads the mean, and computes with it")
+    print("PEFT: loads the mean and computes with it")
     for name, network, settings in peft_models():
         with tempfile.TemporaryDirectory() as folder:
             interference_of_peft(program, Path(folder), network, settings)

@@ -1,10 +1,10 @@
-"""An encoder with adapters in torch and PEFT, beside that of `fedspan-sim encoder` (sim/ENCODER.md).
+"""An encoder with adapters in torch and PEFT, for comparison with `fedspan-sim encoder` (sim/ENCODER.md).
 
     python3 tests/scripts/encoder.py tiny DIR                 makes the fixture sim/tests/encoder/tiny
     python3 tests/scripts/encoder.py check WEIGHTS OUT FILE...  PEFT loads OUT/adapter and computes OUT/predictions.csv
-    python3 tests/scripts/encoder.py time WEIGHTS             seconds of a step of 8 x 64 tokens, rank 8, one thread
+    python3 tests/scripts/encoder.py time WEIGHTS             prints the seconds of a step of 8 x 64 tokens, rank 8, one thread
 
-Needs torch, transformers, peft, safetensors. Exit: 0 all agree, 1 something does not.
+Needs torch, transformers, peft, safetensors. Exit: 0 all agree, 1 a difference.
 """
 
 import csv
@@ -24,7 +24,7 @@ TEXTS = [
     "Not good; 12 bad days of rain.",
 ]
 LABELS = [1, 0, 0]
-# What a tokenizer stumbles over.
+# Difficult texts for a tokenizer.
 ODD = [
     "",
     "   \t\n ",
@@ -43,7 +43,7 @@ ODD = [
 
 
 class Classifier(torch.nn.Module):
-    """Mean over tokens of the last layer, and a linear head."""
+    """BERT with mean pooling over tokens and a linear head."""
 
     def __init__(self, bert):
         super().__init__()
@@ -76,7 +76,7 @@ def tiny(folder):
     )
     bert = BertModel(config, add_pooling_layer=False)
     for name, value in bert.named_parameters():
-        # Larger than weights begin with, so that softmax and GELU bend.
+        # Larger than usual initial weights, so that softmax and GELU work in their nonlinear range.
         value.data += 0.15 * torch.randn_like(value)
     save_file({n: v.contiguous() for n, v in bert.state_dict().items() if v.is_floating_point()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({key: getattr(config, key) for key in [

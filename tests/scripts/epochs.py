@@ -1,7 +1,7 @@
-"""The epoch of `epochs` (tests/src/bin) in numpy: the same network, data, batches and steps.
+"""The training epoch of the program `epochs` (tests/src/bin) in numpy: the same network, data, batches and steps.
 
-Prints numpy's version and the mean cross-entropy after one epoch. Then, for each line with a number of epochs on the
-standard input, the seconds that they take.
+Prints numpy's version and the mean cross-entropy after one epoch. Then reads lines from standard input, each with a
+number of epochs, runs them and prints the seconds they took.
 """
 
 import sys

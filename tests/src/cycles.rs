@@ -1,29 +1,30 @@
-//! An estimate of cycles: QEMU says which instructions a program has executed, a table says what each takes.
+//! Cycle estimates: sums the costs of the instructions that QEMU logs, by a table of costs for each core.
 //!
-//! The tables are those of the cores' reference manuals: Cortex-M0 (ARM DDI 0432C, table 3-1), Cortex-M3 (ARM 100165,
-//! table 3-1), Cortex-M4 (ARM 100166, tables 3-1 and 7-1). Memory without wait states is assumed, a single-cycle
-//! multiplier on the M0, two cycles to refill the pipeline after a branch on M3 and M4, and the longest division. For
-//! RV32IMC there is no such table; the model is a four-stage core in order: two cycles for a load, three for a jump,
-//! 34 for a division. A chip that runs from flash with wait states is slower; nothing was measured on a chip.
+//! Sources: the reference manuals of Cortex-M0 (ARM DDI 0432C, table 3-1), Cortex-M3 (ARM 100165, table 3-1)
+//! and Cortex-M4 (ARM 100166, tables 3-1 and 7-1). Assumptions: memory without wait states, a single-cycle
+//! multiplier on the M0, two cycles to refill the pipeline after a branch on M3 and M4, and the longest
+//! division. RV32IMC has no such table; its model is a four-stage in-order core: two cycles for a load, three
+//! for a jump, 34 for a division. A chip that runs from flash with wait states is slower; nothing was
+//! measured on a chip.
 
 use std::collections::HashMap;
 use std::io::BufRead;
 
-/// A core for which there is a table.
+/// A core with a table of costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Core {
     /// Cortex-M0.
     M0,
     /// Cortex-M3.
     M3,
-    /// Cortex-M4 with its unit for single precision.
+    /// Cortex-M4 with its single-precision FPU.
     M4,
     /// A RISC-V core like that of the ESP32-C3.
     Rv32imc,
 }
 
 impl Core {
-    /// By the name that `tests/boards` uses.
+    /// Looks up a core by its name in `tests/boards`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -36,30 +37,30 @@ impl Core {
     }
 }
 
-/// What an instruction takes.
+/// Cost of an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cost {
-    /// Cycles if execution goes on behind it.
+    /// Cycles if the next instruction follows.
     straight: u64,
-    /// More of them if it goes on elsewhere.
+    /// Additional cycles if it jumps.
     jump: u64,
-    /// A single load: the next one beside it takes a cycle less.
+    /// True for a single load: on M3 and M4 a load directly after another takes a cycle less.
     load: bool,
 }
 
-/// Instructions that are executed one after the other.
+/// Basic block: instructions executed one after the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
-    /// Where execution goes on without a jump.
+    /// Address of the instruction after the block.
     end: u64,
     straight: u64,
     jump: u64,
 }
 
-/// Sums up the log of `qemu -d in_asm,exec,nochain`.
+/// Sums the cycles of a log of `qemu -d in_asm,exec,nochain`.
 ///
 /// # Errors
-/// A line that cannot be read, a block that was executed but not listed, or an instruction in no table.
+/// If a line cannot be parsed, an executed block was not listed, or the table lacks an instruction.
 pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
     let mut blocks: HashMap<u64, Block> = HashMap::new();
     let mut listed: Vec<Instruction> = Vec::new();
@@ -67,7 +68,7 @@ pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
     let mut total = 0;
     for line in log.split(b'\n') {
         let line = line.map_err(|error| error.to_string())?;
-        // Names of symbols need not be text.
+        // Symbol names need not be UTF-8.
         let line = String::from_utf8_lossy(&line);
         if let Some(traced) = line.strip_prefix("Trace ") {
             if let Some(first) = listed.first() {
@@ -75,24 +76,28 @@ pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
                 blocks.insert(first.address, block);
                 listed.clear();
             }
-            let address = traced_address(traced).ok_or_else(|| format!("unreadable: {line}"))?;
+            let address = traced_address(traced).ok_or_else(|| format!("cannot parse {line:?}"))?;
             if let Some(last) = last {
                 total += if address == last.end { last.straight } else { last.straight + last.jump };
             }
-            last = Some(*blocks.get(&address).ok_or_else(|| format!("{address:#x} is not listed"))?);
+            last = Some(
+                *blocks
+                    .get(&address)
+                    .ok_or_else(|| format!("block {address:#x} was executed but not listed"))?,
+            );
         } else if line.starts_with("Stopped execution") {
-            // The block traced last was not executed; it is traced again when it is.
+            // The last traced block was not executed; QEMU traces it again when it is.
             last = None;
         } else if line.starts_with("cpu_io_recompile") {
-            return Err("blocks are executed twice under -icount".to_owned());
+            return Err("the log was made with -icount, under which QEMU executes blocks twice".to_owned());
         } else if line.starts_with("0x") {
-            listed.push(Instruction::parse(&line).ok_or_else(|| format!("unreadable: {line}"))?);
+            listed.push(Instruction::parse(&line).ok_or_else(|| format!("cannot parse {line:?}"))?);
         }
     }
     Ok(total + last.map_or(0, |block| block.straight))
 }
 
-/// The second number of `0: 0x7f.. [flags/ADDRESS/...] name`.
+/// Address in `0: 0x7f.. [flags/ADDRESS/...] name`.
 fn traced_address(traced: &str) -> Option<u64> {
     let (_, inside) = traced.split_once('[')?;
     u64::from_str_radix(inside.split('/').nth(1)?, 16).ok()
@@ -104,7 +109,7 @@ fn block(core: Core, instructions: &[Instruction]) -> Result<Block, String> {
     for instruction in instructions {
         let cost = instruction
             .cost(core)
-            .ok_or_else(|| format!("no table has {} {}", instruction.name, instruction.operands))?;
+            .ok_or_else(|| format!("the table lacks {} {}", instruction.name, instruction.operands))?;
         let paired = cost.load && after_load && matches!(core, Core::M3 | Core::M4);
         block.straight += cost.straight - u64::from(paired);
         block.jump = cost.jump;
@@ -123,7 +128,7 @@ struct Instruction {
 }
 
 impl Instruction {
-    /// From `0x00000400:  f008 ff3d  bl       #0x927e`.
+    /// Parses `0x00000400:  f008 ff3d  bl       #0x927e`.
     fn parse(line: &str) -> Option<Self> {
         let (address, rest) = line.strip_prefix("0x")?.split_once(':')?;
         let mut words = rest.split_whitespace().peekable();
@@ -142,7 +147,7 @@ impl Instruction {
         Some(Self { address, length: digits as u64 / 2, name, operands })
     }
 
-    /// Registers in `{..}`, with ranges.
+    /// Number of registers in `{..}`, ranges included; 1 without a list.
     fn listed_registers(&self) -> u64 {
         let Some((_, list)) = self.operands.split_once('{') else { return 1 };
         let list = list.split('}').next().unwrap_or_default();
@@ -179,7 +184,7 @@ impl Instruction {
         if let Some(float) = name.strip_prefix('v') {
             return (table.float).then(|| self.float(float)).flatten();
         }
-        // Longer names first: conditions and widths follow.
+        // Longer names first: the prefixes also match names with conditions and widths.
         match name {
             _ if name.starts_with("ldm") || name.starts_with("pop") => {
                 if loads_pc {
@@ -211,12 +216,13 @@ impl Instruction {
             _ if name.starts_with("udiv") || name.starts_with("sdiv") => plain(12),
             _ if name.starts_with("dsb") || name.starts_with("isb") || name.starts_with("dmb") => plain(4),
             _ if name.starts_with("mrs") || name.starts_with("msr") => plain(table.status),
-            // What is not above takes one: moves, sums, shifts, comparisons, bit fields, products, IT.
+            // All other instructions take one cycle: moves, sums, shifts, comparisons, bit fields, products,
+            // IT.
             _ => plain(1),
         }
     }
 
-    /// The unit for single precision of the Cortex-M4 (table 7-1); the name without its v.
+    /// Cost on the FPU of the Cortex-M4 (table 7-1); `name` is without its `v`.
     fn float(&self, name: &str) -> Option<Cost> {
         let plain = |straight| Some(Cost { straight, ..Cost::default() });
         let n = self.listed_registers();
@@ -229,14 +235,14 @@ impl Instruction {
             _ if name.starts_with("nmla") || name.starts_with("nmls") || name.starts_with("fm") => plain(3),
             _ if name.starts_with("fnm") => plain(3),
             _ if name.starts_with("div") || name.starts_with("sqrt") => plain(14),
-            // Two core registers at once.
+            // Moves two core registers at once.
             _ if name.starts_with("mov") && self.operands.matches(',').count() > 1 => plain(2),
             _ => plain(1),
         }
     }
 }
 
-/// Registers in `r4-r7` or `s16-s31`, one in `lr`; a double register is two.
+/// Number of registers in `r4-r7`, `s16-s31` or `lr`; a double register counts as two.
 fn range(part: &str) -> u64 {
     let number = |name: &str| name.get(1..).and_then(|digits| digits.parse::<u64>().ok());
     let weight = if part.starts_with('d') { 2 } else { 1 };
@@ -250,14 +256,14 @@ fn range(part: &str) -> u64 {
 struct Table {
     /// Cycles to refill the pipeline.
     refill: u64,
-    /// More of them for a call.
+    /// Additional cycles of a call.
     link: u64,
-    /// More of them for a return from the stack.
+    /// Additional cycles of a return that pops the program counter.
     pop_pc: u64,
     store: u64,
     multiply_add: u64,
     long_multiply: u64,
-    /// To and from the status registers.
+    /// Cycles to read or write a status register.
     status: u64,
     float: bool,
 }
@@ -277,7 +283,7 @@ const M3: Table = Table {
     refill: 2,
     link: 0,
     pop_pc: 0,
-    // The address of a store is formed while the one before is written.
+    // The address of a store is computed while the previous one is written.
     store: 1,
     multiply_add: 2,
     long_multiply: 5,
@@ -322,32 +328,32 @@ Trace 0: 0x7f [0/00000416/0/0] Reset
 ";
 
     #[test]
-    fn blocks_loads_and_jumps_are_summed_up_as_the_manual_says() {
+    fn estimate_sums_blocks_loads_and_jumps() {
         // push 1 + 5; vldmia 1 + 1, two loads side by side 2 + 1, vmla 3, subs 1, bne 1: 10, and 2 for each of two
         // jumps back; pop 1 + 5.
         assert_eq!(estimate(Core::M4, LOG.as_bytes()), Ok(6 + 3 * 10 + 2 * 2 + 6));
-        assert!(estimate(Core::M3, LOG.as_bytes()).is_err(), "no unit for floats");
+        assert!(estimate(Core::M3, LOG.as_bytes()).is_err(), "the M3 has no FPU");
     }
 
     #[test]
-    fn what_was_traced_but_not_executed_does_not_count() {
+    fn estimate_ignores_block_that_was_traced_but_not_executed() {
         let again =
             format!("{LOG}Trace 0: 0x7f [0/00000402/0/0] Reset\nStopped execution of TB chain before 0x7f\n");
-        // The jump has been, the block has not.
+        // The jump was executed, the block was not.
         assert_eq!(estimate(Core::M4, again.as_bytes()), Ok(46 + 2));
         let twice = format!("{LOG}cpu_io_recompile: rewound execution of TB to 00000428\n");
         assert!(estimate(Core::M4, twice.as_bytes()).is_err());
     }
 
     #[test]
-    fn logs_that_cannot_be_read_are_errors() {
+    fn malformed_log_is_an_error() {
         assert!(estimate(Core::M4, "Trace 0: 0x7f [0/00000400/0/0]\n".as_bytes()).is_err());
         assert!(estimate(Core::M4, "Trace 0: nothing\n".as_bytes()).is_err());
         assert!(estimate(Core::M4, "0x00000402:\n".as_bytes()).is_err());
     }
 
     #[test]
-    fn risc_v_lines_are_read_too() {
+    fn risc_v_log_is_parsed() {
         let log = "\
 0x80000000:  0202a583          lw                      a1,32(t0)
 0x80000004:  00b50533          add                     a0,a0,a1                # comment

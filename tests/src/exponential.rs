@@ -1,5 +1,5 @@
-//! What the exponential of the softmax is off by, and what training makes of it. A build has one of two: libm's, or with
-//! the feature `micromath` an approximation.
+//! Error of the softmax's exponential, and its effect on training. A build has libm's exponential or, with
+//! the feature `micromath`, an approximation.
 
 use fedspan_client::kernel::dense::{cross_entropy, softmax_errors};
 use fedspan_sim_core::run::{Unwatched, run};
@@ -7,31 +7,31 @@ use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// Whose this build has.
+/// Name of this build's exponential.
 pub const NAME: &str = if cfg!(feature = "micromath") { "micromath" } else { "libm" };
 
-/// Rows of logits by chance.
+/// Number of random rows of logits.
 const ROWS: usize = 200_000;
-/// Logits of such a row, at most.
+/// Largest number of logits in a random row.
 const WIDEST: usize = 31;
-/// Two logits are up to so far apart; those by chance up to half of it from zero.
+/// Largest distance of two logits in the grid, and width of the range of random logits.
 const FAR: f64 = 40.0;
 /// Steps of the grid of two logits, in each direction.
 const STEPS: i32 = 10_000;
 
-/// Largest errors against f64.
+/// Largest absolute errors compared with f64.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Errors {
-    /// Rows that were looked at.
+    /// Number of rows compared.
     pub rows: usize,
-    /// Of a probability.
+    /// Error of a probability.
     pub softmax: f64,
-    /// Of a cross-entropy, in nats: its exponential is libm's in f64 in every build.
+    /// Error of a cross-entropy, in nats. Its exponential is libm's in f64 in every build.
     pub cross_entropy: f64,
 }
 
 impl Errors {
-    /// Of two logits at every distance, and of rows by chance.
+    /// Measures a grid of two logits and random rows.
     #[must_use]
     pub fn measure() -> Self {
         let mut errors = Self::default();
@@ -53,7 +53,7 @@ impl Errors {
         let wide = || logits.iter().map(|&logit| f64::from(logit));
         let most = wide().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = wide().map(|logit| (logit - most).exp()).sum();
-        // Of the first class, whose place has a probability less one.
+        // `softmax_errors` returns probabilities, less 1 for the true class, which is the first.
         let mut got = logits.to_vec();
         let sound = softmax_errors(&mut got, &[0], 1.0);
         for (place, (got, logit)) in got.iter().zip(wide()).enumerate() {
@@ -67,16 +67,16 @@ impl Errors {
     }
 }
 
-/// The accuracy at the end of a built-in scenario with another algorithm.
+/// Final accuracy of a built-in scenario that is run with another algorithm.
 ///
 /// # Errors
-/// What the scenario, or the run, says.
+/// If there is no such scenario, it does not fit the algorithm, or the run fails.
 pub fn accuracy(scenario: &str, algorithm: &str, seed: u64) -> Result<f64, String> {
     let text = Scenario::built_in(scenario).ok_or_else(|| format!("no scenario {scenario}"))?;
     let changes = [format!("algorithm.name={algorithm}")];
     let scenario = Scenario::parse(scenario, text, &changes).map_err(|error| error.to_string())?;
     let outcome = run(&scenario, seed, &mut Unwatched).map_err(|error| error.to_string())?;
-    outcome.scores.accuracy.ok_or_else(|| "it has no accuracy".to_owned())
+    outcome.scores.accuracy.ok_or_else(|| "the scenario's scores have no accuracy".to_owned())
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_those_of_the_exponential() {
+    fn softmax_error_is_that_of_the_exponential() {
         let errors = Errors::measure();
         let (least, most) = if cfg!(feature = "micromath") { (1e-4, 1e-3) } else { (0.0, 1e-6) };
         assert!((least..most).contains(&errors.softmax), "{errors:?}");

@@ -1,4 +1,4 @@
-//! Keys for a fleet of a test: a store beside the server's state, and what each device is given.
+//! Keys of a test fleet: a key store next to the server's state, and the key of each device.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,16 +10,16 @@ use fedspan_sim_core::device::Identity;
 use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rand_core::SeedableRng;
 
-/// The keys of the devices 0 to `devices - 1`, as the server has them and as the devices have them; the same again for
-/// a server that is started again.
+/// Keys of the devices 0 to `devices - 1`: the server's key store and the key of each device. Opens the store
+/// if it exists, so that a restarted server has the same keys.
 ///
 /// # Errors
-/// What the key store says.
+/// The message of the key store's error.
 pub fn keys(state: &Path, devices: u64) -> Result<(Protection, BTreeMap<u64, Key>), String> {
     let path = state.join("keys");
     let random = ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::passphrase("for a test").map_err(|error| error.to_string())?;
-    // As cheap as a passphrase can be: nobody guesses here.
+    // The cheapest allowed key derivation: tests need no resistance to guessing.
     let cost = Argon2Cost::new(8, 1, 1).unwrap_or(Argon2Cost::RECOMMENDED);
     let store = match path.exists() {
         true => KeyStore::open(&path, &unlock, random),
@@ -35,7 +35,8 @@ pub fn keys(state: &Path, devices: u64) -> Result<(Protection, BTreeMap<u64, Key
     Ok((Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2))), given))
 }
 
-/// A device that has its key. `life`: which time since its making it is started; its randomness is another each time.
+/// Identity of a device that has its key. `life` counts the starts of the device, each of which gets other
+/// random numbers.
 #[must_use]
 pub fn identity(device: u64, key: &Key, life: u64) -> Identity {
     Identity::with_key(device, key.clone(), ChaCha8Rng::seed_from_u64(device << 32 | life))

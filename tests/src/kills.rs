@@ -1,5 +1,5 @@
-//! A real server under load from real device sessions, killed again and again without warning. Whatever a device was told is
-//! held against what the server has kept, and everything that the server has decided is decided again from its journal.
+//! Kills a real server again and again while real device sessions load it. Afterwards every acknowledgement
+//! is compared with the server's state, and the journal is replayed.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::fleet_of;
-use crate::told::{Kept, Tap, Told, examine};
+use crate::observed_acks::{AckRecorder, Audit, ObservedAcks, audit};
 
-/// Devices.
+/// Number of devices.
 const DEVICES: usize = 50;
 
-/// A server's life after it listens, in milliseconds.
+/// Time from listening to the kill, in ms.
 const LIFE: std::ops::Range<u32> = 1..60;
 
 const SCENARIO: &str = r#"
@@ -50,27 +50,27 @@ step_size = 0.25
 policy = "full"
 "#;
 
-/// What was found.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// How often the server was killed.
+    /// Number of kills.
     pub kills: u32,
-    /// How often in the middle of a round that had updates.
-    pub amid: usize,
-    /// Rounds that were committed.
+    /// Number of kills in the middle of a round that had updates.
+    pub mid_round: usize,
+    /// Number of committed rounds.
     pub rounds: usize,
-    /// Updates that were counted.
+    /// Number of counted updates.
     pub counted: usize,
-    /// Acknowledgements that came to devices.
+    /// Number of acknowledgements that devices received.
     pub acknowledged: usize,
-    /// Milliseconds from a server's start until it listens: the middle one, and the longest.
+    /// Time from the server's start until it listens, in ms: median and maximum.
     pub recovery: [u128; 2],
 }
 
-/// Kills the server `kills` times, then stops it and looks.
+/// Kills the server `kills` times, stops it in order, then audits its state.
 ///
 /// # Errors
-/// What was lost, counted twice, or decided otherwise; or why it could not be tried.
+/// The first finding of [`audit`], or the reason why the run failed.
 pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let scenario =
@@ -84,7 +84,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         + "[rounds]\ndeadline = 0\n[limits]\nupdates = 1000000\n";
     std::fs::write(&config, fleet).map_err(|error| text(&error))?;
     let random = &mut ChaCha8Rng::seed_from_u64(seed);
-    let told = Told::default();
+    let acks = ObservedAcks::default();
     let (address, _) = watch::channel(None);
     let mut devices = JoinSet::new();
     let mut recovery = Vec::new();
@@ -96,7 +96,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         if number == 0 {
             for index in 0..DEVICES {
                 let (scenario, dataset) = (scenario.clone(), Arc::clone(&dataset));
-                let (told, mut address) = (told.clone(), address.subscribe());
+                let (acks, mut address) = (acks.clone(), address.subscribe());
                 devices.spawn(async move {
                     let identity = Identity::plaintext(index as u64);
                     let Some(mut session) = client_session(&scenario, &dataset, index, identity, true) else {
@@ -109,8 +109,8 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
                             && let Ok(stream) = TcpStream::connect(at).await
                         {
                             let _ = stream.set_nodelay(true);
-                            let tap = Tap::new(stream, index as u64, told.clone());
-                            let _ = converse_over(&mut session, tap, began).await;
+                            let recorder = AckRecorder::new(stream, index as u64, acks.clone());
+                            let _ = converse_over(&mut session, recorder, began).await;
                         }
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
@@ -119,12 +119,13 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         }
         let span = LIFE.end - LIFE.start;
         let life = u64::from(LIFE.start + random.next_u32() % span);
-        // The first has everybody come; the last is to show that it goes on.
+        // The first server lives long enough for all devices to join, the last one for some undisturbed
+        // rounds.
         let life = if number == 0 || number == kills { 1000 } else { life };
         tokio::time::sleep(Duration::from_millis(life)).await;
         let ended = child.try_wait().map_err(|error| text(&error))?;
         if let Some(status) = ended {
-            return Err(format!("the server ended by itself after {number} kills: {status}"));
+            return Err(format!("the server exited by itself after {number} kills: {status}"));
         }
         child.kill().and_then(|()| child.wait()).map_err(|error| text(&error))?;
         if number % 100 == 99 {
@@ -135,19 +136,19 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
     recovery.sort_unstable();
     let recovery =
         [recovery.len() / 2, recovery.len() - 1].map(|place| recovery.get(place).copied().unwrap_or(0));
-    // A last server writes down what was durable and had not come to the journal's file, and is told to stop.
+    // A last start and an orderly stop bring the journal's file up to date with the store.
     let (mut child, _) = start(server, &config)?;
     let stopped = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     stopped.and_then(|_| child.wait()).map_err(|error| text(&error))?;
-    let Kept { amid, rounds, counted } = examine(&scenario, &state, DEVICES, &told)?;
+    let Audit { mid_round, rounds, counted } = audit(&scenario, &state, DEVICES, &acks)?;
     std::fs::remove_dir_all(&directory).map_err(|error| text(&error))?;
-    Ok(Report { kills, amid, rounds, counted, acknowledged: told.count(), recovery })
+    Ok(Report { kills, mid_round, rounds, counted, acknowledged: acks.count(), recovery })
 }
 
-/// Starts a server, and waits until it listens.
+/// Starts a server and waits until it listens.
 ///
 /// # Errors
-/// If it does not.
+/// If the server cannot be started or does not print its address.
 pub fn start(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String> {
     let mut command = Command::new(server);
     command.args(["serve", "--config"]).arg(config).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -157,5 +158,7 @@ pub fn start(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String
         BufReader::new(out).read_line(&mut line).map_err(|error| error.to_string())?;
     }
     let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next()?.parse().ok());
-    address.map(|address| (child, address)).ok_or_else(|| format!("the server said {line:?}"))
+    address
+        .map(|address| (child, address))
+        .ok_or_else(|| format!("the server printed {line:?} instead of its address"))
 }

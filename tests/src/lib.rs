@@ -1,4 +1,5 @@
-//! Helpers of the cross-crate tests: a server on a free port, devices as tasks.
+//! Helpers of the cross-crate tests: a server on a free port, simulated clients as tokio tasks, and the
+//! programs that measure servers, devices and tables.
 
 #![forbid(unsafe_code)]
 
@@ -10,10 +11,11 @@ pub mod keys;
 pub mod kills;
 pub mod lists;
 pub mod load;
+pub mod mutants;
+pub mod observed_acks;
 pub mod recovery;
 pub mod replay;
 pub mod tables;
-pub mod told;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,29 +33,31 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// A running server.
+/// A server that runs as a task of this process.
 #[derive(Debug)]
 pub struct Running {
-    /// Where it listens.
+    /// Address the server listens on.
     pub address: SocketAddr,
-    /// Completes it early.
+    /// Sending on this channel shuts the server down before the campaign has finished.
     pub stop: oneshot::Sender<()>,
-    /// Its end.
+    /// Handle of the server's task; it yields the final status.
     pub end: JoinHandle<Result<Status, ServeError>>,
 }
 
-/// Starts a server from the text of a `fleet.toml`; it ends when the campaign is finished. Frames are not encrypted.
+/// Starts a server from the text of a `fleet.toml`, without encryption. It returns when the campaign is
+/// finished.
 ///
 /// # Errors
-/// What the server says.
+/// The message of the configuration error, or of the error with which the server could not bind.
 pub async fn start(fleet: &str) -> Result<Running, String> {
     start_with(fleet, Protection::Plaintext, Vec::new(), true).await
 }
 
-/// [`start`] with keys, with lines that are there already, and if wanted until it is stopped.
+/// Starts a server like [`start`], with keys and with serial lines that are already connected. If
+/// `until_finished` is false it runs until it is stopped.
 ///
 /// # Errors
-/// What the server says.
+/// As for [`start`].
 pub async fn start_with(
     fleet: &str,
     protection: Protection,
@@ -68,7 +72,7 @@ pub async fn start_with(
     let address = server.address().map_err(|error| error.to_string())?;
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
-        // A sender that was dropped is no command to stop.
+        // Dropping the sender must not stop the server.
         if stopped.await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -77,7 +81,7 @@ pub async fn start_with(
     Ok(Running { address, stop, end })
 }
 
-/// The `fleet.toml` that serves a scenario's campaign.
+/// The `fleet.toml` that serves the campaign of a scenario.
 #[must_use]
 pub fn fleet_of(scenario: &Scenario, dataset: &Dataset, state: &Path, sections: &str) -> String {
     let image = dataset.sizes().image.map_or_else(String::new, |Image { height, width, channels }| {
@@ -93,10 +97,10 @@ pub fn fleet_of(scenario: &Scenario, dataset: &Dataset, state: &Path, sections: 
     )
 }
 
-/// Client `index` (from 0) of a scenario as a device task that takes part until its head is fitted.
+/// Runs client `index` (from 0) of a scenario as a device until its head is fitted.
 ///
 /// # Errors
-/// If there is no such client, or the connection fails for good.
+/// If the client does not exist, or the server refuses it, or 200 connections did not suffice.
 pub async fn device(
     scenario: Scenario,
     dataset: std::sync::Arc<Dataset>,
@@ -104,7 +108,8 @@ pub async fn device(
     identity: Identity,
     address: SocketAddr,
 ) -> Result<SimSession, String> {
-    let mut session = client_session(&scenario, &dataset, index, identity, true).ok_or("no such client")?;
+    let mut session = client_session(&scenario, &dataset, index, identity, true)
+        .ok_or("the scenario has no client of this index")?;
     let began = Instant::now();
     for _ in 0..200 {
         let ended = converse(&mut session, &address.to_string(), began).await;
@@ -118,5 +123,5 @@ pub async fn device(
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
-    Err("the device never finished".to_owned())
+    Err("the head was not fitted after 200 connections".to_owned())
 }

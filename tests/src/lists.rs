@@ -1,9 +1,9 @@
-//! The lists of `budgets.toml` and the tables of the README, which are written anew where a change is wanted.
+//! Edits generated lists in `budgets.toml` and generated tables in the README.
 
-/// The file with another list `name = [..]` in the place of the one it has, or at its end.
+/// Replaces the list `name = [..]` of a TOML file, or appends it.
 ///
 /// # Errors
-/// The list has no end.
+/// If the list has no end.
 pub fn with_list(file: &str, name: &str, list: &str) -> Result<String, String> {
     let begin = format!("{name} = [\n");
     match file.split_once(&begin) {
@@ -15,10 +15,10 @@ pub fn with_list(file: &str, name: &str, list: &str) -> Result<String, String> {
     }
 }
 
-/// The text with another table between two marks.
+/// Replaces the text between two marks.
 ///
 /// # Errors
-/// A mark is missing.
+/// If a mark is missing.
 pub fn with_table(text: &str, begin: &str, end: &str, table: &str) -> Result<String, String> {
     let missing = |mark: &str| format!("no '{}'", mark.trim());
     let (before, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_put_in_the_place_of_another() {
+    fn list_and_table_are_replaced() {
         let file = "update = [\n]\nflash = [\n    { old },\n]\nbits = [\n]\n";
         let new = "update = [\n]\nflash = [\n    { new },\n]\nbits = [\n]\n";
         assert_eq!(with_list(file, "flash", "    { new },\n").as_deref(), Ok(new));

@@ -1,5 +1,5 @@
-//! How long a server takes to be there again, and to say all that it keeps: the real one, over the state of a large fleet in the
-//! middle of a round.
+//! Measures how long a server needs to recover, and to export its state: the real server over the state of a
+//! large fleet in the middle of a round.
 
 use std::io::{Error, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::{FILE, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Action, DeviceId, Event, Opening, Update};
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use getrandom::SysRng;
@@ -20,50 +20,58 @@ use getrandom::SysRng;
 use crate::kills::start;
 use crate::load::{capabilities, memory_of};
 
-/// Of the device that comes back.
+/// Frame limit of the device that reconnects, in bytes.
 const FRAME_LIMIT: u16 = 2048;
 
-/// What was measured.
+/// Measurements of one run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Lines of the journal.
+    /// Number of journal entries.
     pub lines: u64,
-    /// Bytes of the database.
+    /// Size of the database in bytes.
     pub bytes: u64,
-    /// From the start of the program until it has sent the open round to the device that has not answered it, sorted.
+    /// Times from the program's start until it has sent the open round to the one device that has not
+    /// answered, sorted.
     pub times: Vec<Duration>,
-    /// Of the running server.
+    /// Cost of an export from the running server.
     pub export: Export,
 }
 
-/// What an export costs.
+/// Cost of an export.
 #[derive(Clone, Copy, Debug)]
 pub struct Export {
-    /// From the start of the command until everything is in files.
+    /// Time from the command's start until all files are written.
     pub took: Duration,
-    /// Bytes of memory that the command takes at most.
+    /// Peak memory of the command in bytes.
     pub client: u64,
-    /// By how many bytes the most that the server has ever taken grows.
+    /// Growth of the server's peak memory in bytes.
     pub server: u64,
-    /// Bytes of the files.
+    /// Total size of the exported files in bytes.
     pub bytes: u64,
 }
 
-/// Lets `devices` take part in `rounds` rounds of a (64, 4) model, and all but one in another, in this process; then starts
-/// `server` on what is stored, `times` times, and ends it without warning each time.
+/// Creates the state of a (64, 4) campaign in this process: `rounds` complete rounds of `devices` devices and
+/// one in which a single answer is missing. Then starts `server` on that state `times` times, and kills it
+/// each time.
 ///
 /// # Errors
-/// What stood in the way.
+/// The first error, as a sentence.
 pub fn measure(server: &Path, devices: u64, rounds: u32, times: usize) -> Result<Report, String> {
     let directory = std::env::temp_dir().join(format!("fedspan-recovery-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
-    let report = of(&directory, server, devices, rounds, times);
+    let report = measure_in(&directory, server, devices, rounds, times);
     let _ = std::fs::remove_dir_all(&directory);
     report
 }
 
-fn of(directory: &Path, server: &Path, devices: u64, rounds: u32, times: usize) -> Result<Report, String> {
+fn measure_in(
+    directory: &Path,
+    server: &Path,
+    devices: u64,
+    rounds: u32,
+    times: usize,
+) -> Result<Report, String> {
     let (state, config) = (directory.join("state"), directory.join("fleet.toml"));
     let text = format!(
         "state = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = {devices}\n[data]\nd = 64\n\
@@ -79,7 +87,7 @@ fn of(directory: &Path, server: &Path, devices: u64, rounds: u32, times: usize) 
     for _ in 0..times {
         let began = Instant::now();
         let (mut child, address) = start(server, &config)?;
-        asked(address, devices - 1).map_err(|error| error.to_string())?;
+        await_round(address, devices - 1).map_err(|error| error.to_string())?;
         found.push(began.elapsed());
         let _ = child.kill();
         let _ = child.wait();
@@ -87,7 +95,7 @@ fn of(directory: &Path, server: &Path, devices: u64, rounds: u32, times: usize) 
     found.sort();
     let bytes = std::fs::metadata(state.join(FILE)).map_err(|error| error.to_string())?.len();
     let (mut child, address) = start(server, &config)?;
-    let exported = asked(address, devices - 1)
+    let exported = await_round(address, devices - 1)
         .map_err(|error| error.to_string())
         .and_then(|()| export(server, child.id(), &config, &directory.join("out")));
     let _ = child.kill();
@@ -95,19 +103,19 @@ fn of(directory: &Path, server: &Path, devices: u64, rounds: u32, times: usize) 
     Ok(Report { lines, bytes, times: found, export: exported? })
 }
 
-/// Lets the running server say all that it keeps.
+/// Exports the state of the running server.
 fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Export, String> {
-    let said = |error: Error| error.to_string();
-    let before = memory_of(server).map_err(said)?;
+    let text = |error: Error| error.to_string();
+    let before = memory_of(server).map_err(text)?;
     let began = Instant::now();
     let mut command = Command::new(program);
     command.args(["export", "--config"]).arg(config).arg("--out").arg(to);
-    let mut child = command.spawn().map_err(said)?;
+    let mut child = command.spawn().map_err(text)?;
     let mut client = 0;
     let status = loop {
-        // It is nobody's any more a moment before it has ended.
-        client = memory_of(child.id()).map_or(client, |memory| client.max(memory.most));
-        if let Some(status) = child.try_wait().map_err(said)? {
+        // Just before the process ends, /proc shows no memory for it.
+        client = memory_of(child.id()).map_or(client, |memory| client.max(memory.peak));
+        if let Some(status) = child.try_wait().map_err(text)? {
             break status;
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -116,14 +124,14 @@ fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Expor
     if !status.success() {
         return Err(format!("export: {status}"));
     }
-    let files = std::fs::read_dir(to).map_err(said)?;
+    let files = std::fs::read_dir(to).map_err(text)?;
     let bytes = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
-    let after = memory_of(server).map_err(said)?;
-    Ok(Export { took, client, server: after.most.saturating_sub(before.most), bytes })
+    let after = memory_of(server).map_err(text)?;
+    Ok(Export { took, client, server: after.peak.saturating_sub(before.peak), bytes })
 }
 
-/// Says hello as a device, and waits until it is asked to take part in a round.
-fn asked(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
+/// Says hello as `device` and waits until the server sends it the open round.
+fn await_round(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
     let hello = Hello::new(device, capabilities(FRAME_LIMIT));
     let mut bytes = vec![0; wire_capacity(usize::from(FRAME_LIMIT))];
     let sent = encode(&ToServer::Hello(hello), 0, |_| {}, &mut bytes).map_err(Error::other)?;
@@ -134,13 +142,13 @@ fn asked(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
     loop {
         let read = stream.read(&mut buffer)?;
         if read == 0 {
-            return Err(Error::other("the server has closed the connection"));
+            return Err(Error::other("the server closed the connection before it sent a round"));
         }
         let mut input = buffer.get(..read).unwrap_or_default();
         loop {
             match decoder.feed(&mut input) {
-                Fed::NeedMore => break,
-                Fed::Message(message) => {
+                FeedResult::NeedMore => break,
+                FeedResult::Message(message) => {
                     if let Ok((ToDevice::RoundOpen(_), _)) = decode::<ToDevice>(message) {
                         return Ok(());
                     }
@@ -151,7 +159,7 @@ fn asked(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
     }
 }
 
-/// Lines of the journal that is there then.
+/// Fills the store; returns the number of journal entries.
 fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     let store = Store::open(&fleet.state, SysRng).map_err(|error| error.to_string())?;
     let about = Campaign {

@@ -1,5 +1,5 @@
-//! A campaign once more, in memory, where it is known who counted in which round: for comparison with fleets whose
-//! devices were disturbed. Nobody here is late, and nothing is lost.
+//! Replays a campaign in memory with known participants in each round, for comparison with fleets whose
+//! devices were disturbed. No answer is late and nothing is lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use fedspan_sim_core::noise::Seeds;
 use fedspan_sim_core::run::{engine, gate};
 use fedspan_sim_core::scenario::Scenario;
 
-/// The representation (row-major, d x k) that a campaign ends with in whose `n`th round, from 0, only the
-/// clients of `rounds[n]` counted, by their index; in later rounds all of them.
+/// Final representation (row-major, d x k) of a campaign in whose `n`th round, from 0, only the clients with
+/// indices `rounds[n]` counted; in later rounds all of them.
 ///
 /// # Errors
-/// If somebody who should count does not answer.
+/// If a client that should count does not exist or sends no update, or the engine fails.
 pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
     let build =
@@ -52,8 +52,8 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
                     let device = devices.get_mut(index).ok_or("no such device")?;
                     device.connection.open(&opening);
                     device.pump();
-                    for said in device.said.drain(..) {
-                        if let PeerMessage::Update(update) = said {
+                    for inbound in device.said.drain(..) {
+                        if let PeerMessage::Update(update) = inbound {
                             events.push((id, Event::Update(id, update)));
                         }
                     }
@@ -72,7 +72,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
         if events.is_empty() {
             return Ok(to_f32(engine.representation()));
         }
-        // Who declines speaks first, so that nobody who counts closes the round too early.
+        // Declines first: with the last update the round closes.
         events.sort_by_key(|(_, event)| matches!(event, Event::Update(..)));
         for (_, event) in events {
             engine.handle(0, event, &mut actions);

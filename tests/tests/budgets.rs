@@ -1,39 +1,40 @@
-//! What an update costs on each core, against `budgets.toml`: a figure that grows by more than two percent
-//! fails, and so does a bit that changes. `tests/boards` measures, then runs this; FEDSPAN_REGENERATE_BUDGETS=1
-//! writes new budgets and the table of the README, for a change that is wanted.
+//! Cost of an update on each core, compared with `budgets.toml`: fails if a figure grows by more than 2 % or
+//! a result changes a bit. `tests/boards` measures and then runs this test; with FEDSPAN_REGENERATE_BUDGETS=1
+//! it writes new budgets and the tables of the documents.
 #![cfg(feature = "emulation")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::budget::{
-    CORES, ESTIMATED, Key, List, Place, Rows, core_name, lines, regenerating, tables, word, write_list,
+    CORES, ESTIMATED, GeneratedTable, Key, List, Rows, core_name, lines, regenerating, tables, word,
+    write_list,
 };
 use serde_json::Value;
 
 const LIST: List = List {
     name: "update",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
-    // Cycles are there for [`ESTIMATED`] at "s".
+    // `cycles` exist only for [`ESTIMATED`] cores at level "s".
     figures: &["instructions", "verify", "emit", "stack", "cycles"],
     numbers: &["d", "k", "m"],
 };
-/// What of it decides the bits: neither the core nor the level.
+/// Index of the first key that affects the result: core and level do not.
 const PROBLEM: usize = 2;
-/// What must not change, on any core, at any level.
+/// Checksums of the results, the same on every core and at every level.
 const BITS: [&str; 3] = ["representation", "update", "head"];
 
 const LEVELS: [&str; 3] = ["3", "3+s", "s"];
-/// One of the levels is measured on the first core only.
+/// Levels measured on every core; one more is measured on the first core only.
 const EVERYWHERE: usize = 2;
 const SHAPES: [(u64, u64, u64); 3] = [(20, 2, 20), (64, 4, 32), (128, 8, 32)];
 
-/// Both problems in each arithmetic, and in f32 the ridge of least leave-one-out error.
+/// Two problems in each arithmetic, and in f32 the ridge with the least leave-one-out error.
 const PATHS: usize = 5;
 
 type Bits = BTreeMap<Key, BTreeMap<String, String>>;
 
-/// The bits of every problem, which are the same everywhere.
+/// Checksums of every problem; fails if they differ between cores.
 fn measured_bits(lines: &[Value]) -> Bits {
     let mut bits = Bits::new();
     for line in lines {
@@ -61,7 +62,7 @@ fn write_bits(bits: &Bits) {
     write_list("bits", tables);
 }
 
-/// Thousands with one decimal below a hundred of them.
+/// Formats thousands, with one decimal below 100 000.
 fn thousands(count: u64) -> String {
     match count {
         0..100_000 => format!("{:.1}", count as f64 / 1e3),
@@ -70,10 +71,10 @@ fn thousands(count: u64) -> String {
     }
 }
 
-/// Paths of the two problems in each arithmetic, with what a line of the table is called.
+/// Paths of the two problems in each arithmetic, with the suffix of the table's row.
 const NUMERICS: [(&str, [&str; 2]); 2] = [("", ["normal", "triangular"]), (" in i16", ["i16", "i16-ill"])];
 
-/// The README's table.
+/// Table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from("| core, opt-level |");
     for (d, k, m) in SHAPES {
@@ -111,8 +112,8 @@ fn table(rows: &Rows) -> String {
     text
 }
 
-/// The table of both arithmetics, in the README of the boards: instructions of the update, and how many times as many the first
-/// takes.
+/// Table of both arithmetics for the README of the boards: instructions of the update in f32 and i16, and
+/// their ratio.
 fn arithmetics(rows: &Rows) -> String {
     let mut text = String::from("| core |");
     for (d, k, m) in SHAPES {
@@ -136,20 +137,20 @@ fn arithmetics(rows: &Rows) -> String {
     text
 }
 
-const ARITHMETICS: Place = Place {
+const ARITHMETICS_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- arithmetics: written by tests/tests/budgets.rs -->\n",
     end: "<!-- end of arithmetics -->\n",
 };
 
-const PLACE: Place = Place {
+const README_TABLE: GeneratedTable = GeneratedTable {
     file: "README.md",
     begin: "<!-- budgets: written by tests/tests/budgets.rs -->\n",
     end: "<!-- end of budgets -->\n",
 };
 
 #[test]
-fn no_update_costs_more_than_it_did_and_no_bit_has_changed() {
+fn update_keeps_its_budget_and_its_bits() {
     let lines = lines("target/boards/measured.jsonl");
     let (rows, bits) = (LIST.measured(&lines), measured_bits(&lines));
     assert_eq!(
@@ -164,16 +165,16 @@ fn no_update_costs_more_than_it_did_and_no_bit_has_changed() {
     if regenerating() {
         LIST.write(&rows);
         write_bits(&bits);
-        PLACE.write(&table(&rows));
-        ARITHMETICS.write(&arithmetics(&rows));
+        README_TABLE.write(&table(&rows));
+        ARITHMETICS_TABLE.write(&arithmetics(&rows));
     } else {
-        assert_eq!(bits, known_bits(), "the update computes something else");
+        assert_eq!(bits, known_bits(), "the result of the update has changed");
         LIST.check(&rows);
     }
 }
 
 #[test]
-fn the_readmes_show_the_budgets() {
-    PLACE.check(|| table(&LIST.budgeted()), "tests/boards");
-    ARITHMETICS.check(|| arithmetics(&LIST.budgeted()), "tests/boards");
+fn readmes_show_the_budgets() {
+    README_TABLE.check(|| table(&LIST.budgets()), "tests/boards");
+    ARITHMETICS_TABLE.check(|| arithmetics(&LIST.budgets()), "tests/boards");
 }

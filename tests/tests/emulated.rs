@@ -1,6 +1,6 @@
-//! The firmware on emulated cores as real clients of the real server: fleets learn what the simulator learns,
-//! bit for bit, encrypted (and in the clear, as on a bench), also where boards are reset, lose their power, or find noise in their flash. Needs QEMU and the
-//! boards' targets; `tests/run` says so where they are missing.
+//! Firmware on emulated cores as clients of the real server. Fleets learn the same bits as the simulator,
+//! encrypted and in plaintext, also when boards are reset, lose their power, or find noise in their flash.
+//! Needs QEMU and the boards' targets; `tests/run` reports when they are missing.
 #![cfg(feature = "emulation")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +27,8 @@ impl Watch for Silent {
     fn status(&mut self, _status: &serde_json::Value) {}
 }
 
-/// Fleets run one after the other: two cores are no more, and a core's firmware is built where another core's
-/// was. It is put aside, so that it is built once.
+/// Fleets run one after the other, as two cores cannot run more. Each core's firmware is built once and
+/// copied, since all cores build into the same place.
 static FIRMWARE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::const_new(BTreeMap::new());
 
 async fn firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
@@ -47,7 +47,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
 }
 
-/// A fleet to be, with a scenario that its core's firmware is made for.
+/// A fleet with a scenario that fits its core's firmware.
 struct World {
     core: Core,
     scenario: Scenario,
@@ -97,8 +97,8 @@ impl World {
         emulate(&plan, std::future::pending(), &mut Silent).await
     }
 
-    /// Runs the fleet. Whatever befell its boards: the campaign is finished, nothing was rejected, and the
-    /// representation is, to the last bit, what those who counted make of it in memory.
+    /// Runs the fleet and checks it: the campaign is finished, no update was rejected, and the representation
+    /// has the same bits as a replay with the devices that counted.
     async fn run(&self) -> Emulated {
         let word = self.core.word;
         let emulated = self.try_run().await.expect("a fleet");
@@ -106,10 +106,10 @@ impl World {
         assert_eq!((emulated.status.phase.as_str(), emulated.status.round), ("finished", rounds), "{word}");
         assert_eq!(emulated.status.updates.rejected(), 0, "{:?}", emulated.status);
         assert_eq!(emulated.boards.len(), self.boards);
-        let last = learnt(&emulated).last().expect("somebody listened");
-        assert_eq!(last["round"], rounds, "to the end");
+        let last = learnt(&emulated).last().expect("a round was recorded");
+        assert_eq!(last["round"], rounds, "the last round was recorded");
         let b = replay(&self.scenario, &self.dataset(), &counted(&emulated)).expect("a campaign");
-        assert_eq!(bits(&self.served()), bits(&b), "{word}: as those who counted have made it");
+        assert_eq!(bits(&self.served()), bits(&b), "{word}: the served representation equals the replay");
         for board in &emulated.boards {
             assert_eq!(board.number("lost"), 0, "{}", board.line);
             assert_eq!(board.number("storage"), 0, "{}", board.line);
@@ -120,7 +120,7 @@ impl World {
         emulated
     }
 
-    /// The clients whose samples the boards have.
+    /// Data of the clients that have a board.
     fn dataset(&self) -> Dataset {
         let mut dataset = self.scenario.dataset(self.scenario.seed).expect("data");
         assert!(self.boards <= dataset.clients.len());
@@ -128,7 +128,7 @@ impl World {
         dataset
     }
 
-    /// The representation in the server's state, row-major.
+    /// Representation in the server's state, row-major.
     fn served(&self) -> Vec<f32> {
         let committed =
             store::read(&self.scratch.path().join("state")).expect("readable").expect("committed");
@@ -144,12 +144,12 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Rounds of which the representation is made: those of the start and of training.
+/// Rounds that change the representation: start and training.
 fn learnt(emulated: &Emulated) -> impl Iterator<Item = &serde_json::Value> {
     emulated.rounds.iter().filter(|round| round["phase"] != "ridge")
 }
 
-/// Who counted in each round, by the index of the client.
+/// Clients that counted in each round, by index.
 fn counted(emulated: &Emulated) -> Vec<BTreeSet<u64>> {
     let each = |round: &serde_json::Value| {
         let participants = round["participants"].as_array().expect("a list").iter();
@@ -158,17 +158,17 @@ fn counted(emulated: &Emulated) -> Vec<BTreeSet<u64>> {
     learnt(emulated).map(each).collect()
 }
 
-/// Nothing befell any board: each has counted in every round, and, with a board for each client, has learnt what
-/// the simulator's client has.
-async fn undisturbed(world: World) -> Emulated {
+/// Runs a fleet without faults: each board counts in every round and, if every client has a board, learns
+/// what the simulated client learns.
+async fn run_without_faults(world: World) -> Emulated {
     let emulated = world.run().await;
-    // Rounds of the start, of training, that of the ridge, and the final head.
+    // Start, training and ridge rounds, and the final head.
     let exchanges = emulated.rounds.len() as u64 + 1;
     for board in &emulated.boards {
         let line = &board.line;
         assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
         assert_eq!((board.number("restored"), board.number("unusable")), (0, 0), "{line}");
-        // On a line a server asks for hello, in the clear, before it knows that anybody is there.
+        // On a serial line the server asks for a hello in plaintext before it knows the device.
         assert!(board.number("unopened") == 0 && board.number("unsealed") <= 1, "{line}");
     }
     if world.boards == 8 {
@@ -182,35 +182,35 @@ async fn undisturbed(world: World) -> Emulated {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn emulated_fleets_learn_what_the_simulator_learns() {
-    undisturbed(World::new("m4", 8, 20)).await;
-    // The same through the driver of the serial line.
-    undisturbed(World::new("m4", 8, 3).over(Link::Uart)).await;
-    undisturbed(World::new("m3", 2, 3)).await;
-    undisturbed(World::new("m7", 2, 3)).await;
-    undisturbed(World::new("m33", 2, 3)).await;
-    undisturbed(World::new("rv32imc", 2, 3)).await;
+async fn emulated_fleet_learns_what_the_simulator_learns() {
+    run_without_faults(World::new("m4", 8, 20)).await;
+    // Again over the UART driver.
+    run_without_faults(World::new("m4", 8, 3).over(Link::Uart)).await;
+    run_without_faults(World::new("m3", 2, 3)).await;
+    run_without_faults(World::new("m7", 2, 3)).await;
+    run_without_faults(World::new("m33", 2, 3)).await;
+    run_without_faults(World::new("rv32imc", 2, 3)).await;
 }
 
-/// Without keys, as on a bench: they learn the same, since who can read a frame makes no difference to what is in it.
+/// Without keys, as on a test bench: encryption does not change what is learnt.
 #[tokio::test(flavor = "multi_thread")]
-async fn fleets_in_the_clear_learn_the_same_and_say_so() {
-    let clear = undisturbed(World::new("m4", 8, 3).in_plaintext()).await;
-    let sealed = undisturbed(World::new("m4", 8, 3)).await;
+async fn plaintext_fleet_learns_the_same_and_reports_plaintext() {
+    let clear = run_without_faults(World::new("m4", 8, 3).in_plaintext()).await;
+    let sealed = run_without_faults(World::new("m4", 8, 3)).await;
     for (clear, sealed) in clear.boards.iter().zip(&sealed.boards) {
         for learnt in ["representation", "head", "right"] {
             assert_eq!(clear.line[learnt], sealed.line[learnt], "{}", clear.line);
         }
         assert!(clear.number("up") < sealed.number("up"), "{} {}", clear.line, sealed.line);
     }
-    undisturbed(World::new("m0", 2, 3).over(Link::Uart).in_plaintext()).await;
+    run_without_faults(World::new("m0", 2, 3).over(Link::Uart).in_plaintext()).await;
 }
 
-/// The smallest board: (20, 2) trains in 16 KiB of RAM, all included.
+/// The smallest board: (20, 2) trains in 16 KiB of RAM, everything included.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_smallest_board_trains_in_16_kib() {
+async fn smallest_board_trains_in_16_kib() {
     for (link, rounds) in [(Link::Pipes, 40), (Link::Uart, 5)] {
-        let emulated = undisturbed(World::new("m0", 8, rounds).over(link)).await;
+        let emulated = run_without_faults(World::new("m0", 8, rounds).over(link)).await;
         for board in &emulated.boards {
             let (statics, stack) = (board.number("static"), board.number("stack"));
             assert!(statics > 0 && stack > 0 && statics + stack <= 16 << 10, "{}", board.line);
@@ -218,10 +218,9 @@ async fn the_smallest_board_trains_in_16_kib() {
     }
 }
 
-/// What was restored at each start is what was written last, and there was something to restore as soon as
-/// something had been written. The longest of the lives that were ended has seen a whole round: so there was one
-/// that ended at each of its messages.
-fn remembers(board: &BoardReport) {
+/// Checks that each start restored the last record that was saved. At least one interrupted life saved two
+/// records, so some lives ended at each message of a round.
+fn check_restored_records(board: &BoardReport) {
     let mut last: Option<&serde_json::Value> = None;
     let mut saved = Vec::new();
     for line in &board.told {
@@ -231,25 +230,25 @@ fn remembers(board: &BoardReport) {
         }
         if let Some(record) = line.get("saved") {
             last = Some(record);
-            *saved.last_mut().expect("it has started") += 1;
+            *saved.last_mut().expect("the board has started") += 1;
         }
     }
     saved.pop();
     assert!(saved.iter().any(|saved| *saved >= 2), "{saved:?}");
 }
 
-/// Boards `1..=n` are disturbed after the first message of a life, then after two, and so on; the others not. A
-/// life costs a round at most where it ends early, so the campaign has more rounds than the board has lives.
-async fn disturbed(mut world: World, n: usize, power_cuts: u32, resets: u32) {
+/// Interrupts boards `1..=n` after the first message of a life, then after two, and so on. Each interruption
+/// costs at most a round, so the campaign has more rounds than the boards have lives.
+async fn run_with_interruptions(mut world: World, n: usize, power_cuts: u32, resets: u32) {
     world.fates = (1..=n).map(|board| Fate { board, power_cuts, resets, flash: None }).collect();
     let emulated = world.run().await;
     let counted = counted(&emulated);
     for board in &emulated.boards[..n] {
         let starts = board.told.iter().filter(|line| line.get("start").is_some()).count();
-        assert_eq!(starts, 1 + (power_cuts + resets) as usize, "everything befell it before the end");
+        assert_eq!(starts, 1 + (power_cuts + resets) as usize, "all interruptions happened before the end");
         assert_eq!(board.number("resets"), u64::from(resets), "{}", board.line);
-        remembers(board);
-        // With it or without it: some rounds had to do without.
+        check_restored_records(board);
+        // Some rounds counted the board and some did not.
         let missed = counted.iter().filter(|round| !round.contains(&(board.device - 1))).count();
         assert!(missed > 0 && missed < counted.len(), "{missed} of {}", counted.len());
     }
@@ -260,32 +259,32 @@ async fn disturbed(mut world: World, n: usize, power_cuts: u32, resets: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_board_that_is_reset_at_any_message_comes_back_with_its_record() {
-    disturbed(World::new("m0", 3, 40), 2, 0, 12).await;
-    disturbed(World::new("m0", 3, 40).over(Link::Uart), 1, 0, 12).await;
-    disturbed(World::new("m4", 2, 200), 1, 0, 130).await;
+async fn board_reset_at_any_message_restores_its_record() {
+    run_with_interruptions(World::new("m0", 3, 40), 2, 0, 12).await;
+    run_with_interruptions(World::new("m0", 3, 40).over(Link::Uart), 1, 0, 12).await;
+    run_with_interruptions(World::new("m4", 2, 200), 1, 0, 130).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_board_that_loses_its_power_at_any_message_comes_back_with_its_record() {
-    disturbed(World::new("m0", 3, 40), 2, 12, 0).await;
-    disturbed(World::new("m0", 3, 60).over(Link::Uart), 1, 12, 12).await;
-    disturbed(World::new("m4", 2, 200), 1, 130, 0).await;
+async fn board_without_power_at_any_message_restores_its_record() {
+    run_with_interruptions(World::new("m0", 3, 40), 2, 12, 0).await;
+    run_with_interruptions(World::new("m0", 3, 60).over(Link::Uart), 1, 12, 12).await;
+    run_with_interruptions(World::new("m4", 2, 200), 1, 130, 0).await;
 }
 
-/// Contents of flash that are no record: noise, all zero, mostly erased, and another firmware's.
+/// Flash contents that are not a record: noise, all zero, mostly erased, and another firmware's data.
 fn contents(seed: u64) -> Vec<Vec<u8>> {
     const SIZE: usize = 8192;
     let mut random = stream(seed, Purpose::Device, 0);
     let mut noise = |keep: fn(u8) -> u8| (0..SIZE).map(|_| keep(random.bits() as u8)).collect::<Vec<u8>>();
     let whole = noise(|byte| byte);
     let sparse = noise(|byte| if byte < 250 { 0xff } else { byte });
-    let text = b"somebody else's data\n".iter().copied().cycle().take(SIZE).collect();
+    let text = b"another program's data\n".iter().copied().cycle().take(SIZE).collect();
     vec![whole, vec![0; SIZE], sparse, text]
 }
 
-/// Noise in the flash: the board says so, starts clean, and learns what it would have learnt anyway.
-async fn noisy(core: &str, rounds: u32, seeds: std::ops::Range<u64>) {
+/// Boards with noise in their flash report it, start clean, and learn the same as with blank flash.
+async fn run_with_noise_in_flash(core: &str, rounds: u32, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut world = World::new(core, 4, rounds);
         let fate = |(index, flash)| Fate { board: index + 1, flash: Some(flash), ..Fate::default() };
@@ -296,26 +295,29 @@ async fn noisy(core: &str, rounds: u32, seeds: std::ops::Range<u64>) {
             let line = &board.line;
             assert_eq!((board.number("restored"), board.number("unusable")), (0, 1), "{line}");
             assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
-            assert!(board.said.contains("no record; starting clean"), "{}", board.said);
+            assert!(board.said.contains("the flash holds no record; starting without one"), "{}", board.said);
         }
         assert!(counted(&emulated).iter().all(|round| round.len() == 4));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flash_full_of_noise_starts_clean_and_says_so() {
-    noisy("m0", 4, 0..4).await;
-    noisy("m4", 2, 4..6).await;
+async fn board_with_noise_in_flash_starts_clean_and_reports_it() {
+    run_with_noise_in_flash("m0", 4, 0..4).await;
+    run_with_noise_in_flash("m4", 2, 4..6).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_flash_is_refused_with_its_size() {
+async fn flash_image_of_wrong_size_is_refused_with_its_size() {
     for length in [0, 8191, 8193] {
         let mut world = World::new("m0", 1, 1);
         world.fates = vec![Fate { board: 1, flash: Some(vec![0xff; length]), ..Fate::default() }];
         match world.try_run().await {
             Err(EmulateError::Board { device: 1, said, .. }) => {
-                assert!(said.ends_with(&format!("it has {length} bytes, the flash has 8192")), "{said}");
+                assert!(
+                    said.ends_with(&format!("the file has {length} bytes, the flash has 8192")),
+                    "{said}"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -323,7 +325,7 @@ async fn what_is_no_flash_is_refused_with_its_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scenario_of_another_shape_is_refused_before_anything_runs() {
+async fn scenario_of_another_shape_is_refused_before_anything_runs() {
     let mut world = World::new("m0", 2, 3);
     world.core = CORES.into_iter().find(|core| core.word == "m4").expect("a core");
     let text = Scenario::built_in("smallest").expect("a scenario");

@@ -1,4 +1,5 @@
-//! Emulated boards, and their budgets: one program, since linking each file by itself takes longer than its tests do.
+//! Tests of emulated boards and their budgets, linked into one program, as linking each file by itself takes
+//! longer than its tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod budget;

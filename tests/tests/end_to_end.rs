@@ -1,4 +1,4 @@
-//! A real server with real TCP devices, each with its key, learns what the simulator learns, bit for bit.
+//! A real server with real TCP devices, each with its key, learns the same bits as the simulator.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn bits(matrix: &Matrix) -> Vec<u64> {
     matrix.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Rows of which four directions stand out.
+/// Rows with three dominant directions.
 const ROWS: &str = r#"
 seed = 11
 [data]
@@ -42,22 +42,22 @@ async fn agrees(sections: &str) {
     agree(DATA, sections).await;
 }
 
-/// The same bits, simulated and by devices.
+/// Compares the representation of a real campaign with that of a simulation, bit for bit.
 async fn agree(data: &str, sections: &str) {
     let (_, served, simulated) = both(data, sections).await;
     assert_eq!(bits(&served), bits(&simulated));
 }
 
-/// What a real campaign on these data says and learns, and what is learnt in a simulation.
+/// Status and representation of a real campaign, and the representation of a simulation.
 async fn both(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
     let (status, state, simulated, scenario) = campaign(data, sections).await;
     let (d, k) = (scenario.dataset(scenario.seed).expect("data").features, scenario.model.k);
     let served = Matrix::from_column_slice(d, k, &state[..d * k]);
     let served = orthonormal(&served).expect("full rank");
-    (status, served, simulated.representation.expect("there is one"))
+    (status, served, simulated.representation.expect("the simulation has a representation"))
 }
 
-/// The layers of a network that travel: the same bits, simulated and by devices.
+/// Compares the shared layers of a network, real and simulated, bit for bit.
 async fn agree_on_layers(sections: &str) {
     let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
                 [split]\nby = \"classes\"\ntest = 0.5\n";
@@ -66,11 +66,11 @@ async fn agree_on_layers(sections: &str) {
         simulated.layers.iter().flat_map(|layer| layer.values.iter().map(|v| v.to_bits())).collect();
     let served: Vec<u32> = state.iter().map(|value| (*value as f32).to_bits()).collect();
     assert!(layers.len() > 200);
-    // Behind the layers some methods keep how many rounds they have seen.
+    // Some methods store a round counter after the layers.
     assert_eq!(served[..layers.len()], layers);
 }
 
-/// A real campaign with its status and final state, and the same simulated.
+/// Runs a real campaign and its simulation: status, final state and outcome.
 async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Scenario) {
     let scenario = Scenario::parse("test", &format!("{data}{sections}"), &[]).expect("scenario");
     let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
@@ -97,21 +97,22 @@ async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Sce
     (status, committed.checkpoint.expect("a checkpoint").state, simulated, scenario)
 }
 
-/// The ridge that the fleet chooses for final heads, from the same whole numbers.
+/// The server chooses the ridge of final heads from the same integer sums as the simulation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fleets_choose_the_ridge_that_simulations_choose() {
+async fn fleet_chooses_the_ridge_that_the_simulation_chooses() {
     let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
                 [split]\nby = \"classes\"\ntest = 0.5\n";
     let model = "[model]\nk = 6\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.5\n";
     let (_, state, simulated, _) = campaign(data, model).await;
     let ridge = simulated.ridge.expect("the fleet's choice");
-    let (devices, sums) = state[state.len() - ridge.scores.len() - 1..].split_first().expect("they are kept");
+    let (devices, sums) =
+        state[state.len() - ridge.scores.len() - 1..].split_first().expect("the state ends with the scores");
     let means: Vec<f64> = sums.iter().map(|sum| sum / (65_536.0 * devices)).collect();
     assert_eq!((*devices, means), (6.0, ridge.scores));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn networks_of_which_the_body_travels() {
+async fn dense_body_agrees() {
     agree_on_layers(
         "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nhead_epochs = 2\n",
     )
@@ -119,7 +120,7 @@ async fn networks_of_which_the_body_travels() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn networks_that_begin_with_filters() {
+async fn convolutional_network_agrees() {
     agree_on_layers(
         "[model]\nkind = \"cnn\"\nfilters = [6]\nside = 3\nhidden = [12]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n\
          head_epochs = 2\n",
@@ -128,7 +129,7 @@ async fn networks_that_begin_with_filters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn networks_that_begin_with_memory() {
+async fn lstm_network_agrees() {
     agree_on_layers(
         "[model]\nkind = \"lstm\"\ncells = 6\nhidden = [12]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n\
          head_epochs = 2\n",
@@ -136,9 +137,10 @@ async fn networks_that_begin_with_memory() {
     .await;
 }
 
-/// One factor a round, and both: who has answered on this connection is not sent again what has not changed.
+/// RoLoRA sends one factor per round, FlexLoRA both. A device that has answered on this connection is not
+/// sent unchanged tensors again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn networks_of_which_an_adapter_travels() {
+async fn network_adapters_agree() {
     for name in ["rolora", "flexlora"] {
         agree_on_layers(&format!(
             "[model]\nkind = \"lora-mlp\"\nrank = 4\nwidth = 12\n[algorithm]\nname = \"{name}\"\nrounds = 4\nbody_epochs = 2\n\
@@ -148,9 +150,9 @@ async fn networks_of_which_an_adapter_travels() {
     }
 }
 
-/// RoLoRA on a linear model; in half precision, and of a random half.
+/// RoLoRA on a linear model: a random half of the devices, then half precision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn linear_adapters() {
+async fn linear_adapters_agree() {
     let data = "seed = 5\n[data]\nkind = \"low-rank-regression\"\nclients = 8\nd = 12\noutputs = 5\nrank = 2\nsamples = 20\n\
                 heterogeneity = 0.3\n";
     let model = "[model]\nkind = \"lora-linear\"\nrank = 2\n[algorithm]\nname = \"rolora\"\nrounds = 10\nstep_size = 0.3\n";
@@ -161,7 +163,7 @@ async fn linear_adapters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn networks_of_which_the_last_layers_travel_in_half_precision() {
+async fn last_layers_in_half_precision_agree() {
     agree_on_layers(
         "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"lg-fedavg\"\nrounds = 3\nshared_layers = 2\n\
          upload = \"f16\"\ndownload = \"f16\"\n",
@@ -170,26 +172,26 @@ async fn networks_of_which_the_last_layers_travel_in_half_precision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_devices_full_participation() {
+async fn fedrep_with_full_participation_agrees() {
     agrees("[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.25\n").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chunked_i8_downloads_and_f16_representations_with_a_power_start() {
+async fn power_start_with_i8_downloads_and_f16_uploads_agrees() {
     let sections = "[model]\nk = 5\ninit = \"power\"\n[algorithm]\nname = \"fedrep\"\nrounds = 10\nstep_size = 0.2\n\
                     download = \"i8\"\nupload = \"f16\"\nsend = \"representation\"\nweighting = \"samples\"\n";
     agrees(sections).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_random_half_and_gradient_heads() {
+async fn gd_gd_with_a_random_half_agrees() {
     let sections = "[model]\nk = 2\n[algorithm]\nname = \"gd-gd\"\nrounds = 15\nstep_size = 0.2\n\
                     [participation]\npolicy = \"fraction\"\nr = 0.5\n";
     agrees(sections).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_shared_model() {
+async fn fedavg_agrees() {
     let sections =
         "[model]\nk = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 10\nstep_size = 0.1\nlocal_steps = 3\n";
     agrees(sections).await;
@@ -198,21 +200,21 @@ async fn one_shared_model() {
 const POWER: &str =
     "[model]\nk = 3\n[algorithm]\nname = \"fedpower\"\niterations = 5\nlocal_steps = 2\ndecay = true\n";
 
-/// With alignment each exchange but the last takes the basis as well as the product.
+/// With alignment each exchange but the last sends the basis as well as the product.
 #[tokio::test(flavor = "multi_thread")]
-async fn power_iterations() {
+async fn fedpower_agrees() {
     agree(ROWS, POWER).await;
 }
 
-/// With noise, of which devices keep a ledger, and the server another: it asks for what they promise. Devices have the
-/// system's entropy: nobody can say beforehand what they send.
+/// FedPower with noise: devices keep a ledger, the server an account, and the server enforces the promised
+/// privacy. Devices use the system's entropy, so their updates are not reproducible.
 #[tokio::test(flavor = "multi_thread")]
-async fn power_iterations_in_noise() {
+async fn fedpower_with_noise_finds_the_same_subspace() {
     let promise = "[privacy]\nepsilon = 20.0\ndelta = 1e-4\n";
     let (status, served, simulated) = both(ROWS, &format!("{POWER}{promise}")).await;
     let privacy = status.privacy.expect("an account");
     assert!(privacy.epsilon <= 20.0 && privacy.epsilon > 19.99, "{}", privacy.epsilon);
     assert_eq!((privacy.devices.len(), privacy.fell_back), (12, 0));
     let apart = principal_angle_distance(&served, &simulated);
-    assert!(apart < 0.9 && apart > 1e-3, "the same directions and not the same noise: {apart}");
+    assert!(apart < 0.9 && apart > 1e-3, "similar subspaces, different noise: {apart}");
 }

@@ -1,11 +1,11 @@
-//! What firmware takes of flash and static RAM, against the list `flash` in `budgets.toml`: a figure that grows by more
-//! than two percent fails. `tests/firmware` measures, then runs this; FEDSPAN_REGENERATE_BUDGETS=1 writes a new list
-//! and the table of the README, for a change that is wanted.
+//! Flash and static RAM of firmware, compared with the list `flash` in `budgets.toml`: fails if a figure
+//! grows by more than 2 %. `tests/firmware` measures and then runs this test; with
+//! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the tables of the documents.
 #![cfg(feature = "emulation")]
 
 use std::fmt::Write;
 
-use crate::budget::{List, Place, Rows, lines, regenerating};
+use crate::budget::{GeneratedTable, List, Rows, lines, regenerating};
 
 const LIST: List = List {
     name: "flash",
@@ -15,16 +15,16 @@ const LIST: List = List {
     numbers: &[],
 };
 
-/// Real boards, of which null and client are built.
+/// Real boards; `null` and `client` are built for them.
 const BOARDS: [&str; 4] = ["esp32c3", "nrf52840-dk", "rp2040-pico", "stm32f411-nucleo"];
-/// The whole client without a board is linked for these.
+/// Cores for which the client is linked without a board.
 const CORES: [(&str, &str); 4] = [
     ("Cortex-M4F", "thumbv7em-none-eabihf"),
     ("Cortex-M3", "thumbv7m-none-eabi"),
     ("Cortex-M0", "thumbv6m-none-eabi"),
     ("RV32IMC", "riscv32imc-unknown-none-elf"),
 ];
-/// At these levels and shapes.
+/// Levels and shapes.
 const VARIANTS: [(&str, &str); 7] = [
     ("s", "20-2"),
     ("s", "64-4"),
@@ -35,15 +35,15 @@ const VARIANTS: [(&str, &str); 7] = [
     ("3+s", "64-4"),
 ];
 
-/// Features of the client that a linear model can do without, with these cores and no others.
+/// Optional features of the client, measured on [`FEATURED`] cores.
 const FEATURES: [(&str, &str); 2] = [
     ("ridge-choice", "the ridge of final heads: leave-one-out, and scores for the fleet"),
     ("scale", "samples scaled as they are read, and sums for the fleet's scale"),
 ];
-/// Of [`CORES`], those whose features are measured.
+/// Indices in [`CORES`].
 const FEATURED: [usize; 2] = [0, 2];
 
-/// The README's table.
+/// Table of the README.
 fn table(sizes: &Rows) -> String {
     let mut text = String::from(
         "| core, opt-level | flash at (20, 2) | (64, 4) | (128, 8) | of that, the board | static RAM at (64, 4) |\n\
@@ -69,7 +69,7 @@ fn table(sizes: &Rows) -> String {
     text
 }
 
-/// The table of what a network takes, in the README of the boards.
+/// Flash and RAM of a network, for the README of the boards.
 fn networks(sizes: &Rows) -> String {
     let mut text = String::from("| core | flash | static RAM |\n| --- | --- | --- |\n");
     for (name, target) in CORES {
@@ -79,7 +79,7 @@ fn networks(sizes: &Rows) -> String {
     text
 }
 
-/// The table of what features add, in the README of the boards.
+/// Cost of each feature, for the README of the boards.
 fn features(sizes: &Rows) -> String {
     let mut text = String::from(
         "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
@@ -101,30 +101,30 @@ fn features(sizes: &Rows) -> String {
     text
 }
 
-const FEATURES_PLACE: Place = Place {
+const FEATURES_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- feature flash: written by tests/tests/flash.rs -->\n",
     end: "<!-- end of feature flash -->\n",
 };
 
-const NETWORKS: Place = Place {
+const NETWORKS_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- network flash: written by tests/tests/flash.rs -->\n",
     end: "<!-- end of network flash -->\n",
 };
 
-const PLACE: Place = Place {
+const README_TABLE: GeneratedTable = GeneratedTable {
     file: "README.md",
     begin: "<!-- flash: written by tests/tests/flash.rs -->\n",
     end: "<!-- end of flash -->\n",
 };
 
 #[test]
-fn no_firmware_takes_more_than_it_did() {
+fn firmware_keeps_its_budget() {
     let sizes = LIST.measured(&lines("target/boards/sizes.jsonl"));
     let boards = BOARDS.len() * 2;
-    // Nothing, noise alone, the client with it, the client with a network, and the client; with a feature; the last one is the
-    // smallest core's in 16-bit fixed point.
+    // Programs of each core: nothing, noise alone, client with noise, client with a network, the client's
+    // variants and features; and the smallest core's client in 16-bit fixed point.
     assert_eq!(
         sizes.len(),
         boards + CORES.len() * (4 + VARIANTS.len()) + FEATURED.len() * FEATURES.len() + 1,
@@ -135,17 +135,17 @@ fn no_firmware_takes_more_than_it_did() {
     }
     if regenerating() {
         LIST.write(&sizes);
-        PLACE.write(&table(&sizes));
-        NETWORKS.write(&networks(&sizes));
-        FEATURES_PLACE.write(&features(&sizes));
+        README_TABLE.write(&table(&sizes));
+        NETWORKS_TABLE.write(&networks(&sizes));
+        FEATURES_TABLE.write(&features(&sizes));
     } else {
         LIST.check(&sizes);
     }
 }
 
 #[test]
-fn the_readmes_show_the_budgets() {
-    PLACE.check(|| table(&LIST.budgeted()), "tests/firmware");
-    NETWORKS.check(|| networks(&LIST.budgeted()), "tests/firmware");
-    FEATURES_PLACE.check(|| features(&LIST.budgeted()), "tests/firmware");
+fn readmes_show_the_budgets() {
+    README_TABLE.check(|| table(&LIST.budgets()), "tests/firmware");
+    NETWORKS_TABLE.check(|| networks(&LIST.budgets()), "tests/firmware");
+    FEATURES_TABLE.check(|| features(&LIST.budgets()), "tests/firmware");
 }

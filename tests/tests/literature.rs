@@ -1,5 +1,5 @@
-//! What the FedRep paper says about linear regression, through the whole simulator: the client's session, the
-//! encoded protocol, the engine. Medians over seeds; no seed is special.
+//! Claims of the FedRep paper about linear regression, checked with the whole simulator: the client's
+//! session, the encoded protocol, the engine. Medians over seeds.
 
 use fedspan_sim_core::run::{Outcome, Unwatched, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -34,9 +34,10 @@ fn more_clients_learn_a_better_representation() {
     assert!(distances[4] < 0.3 * distances[1], "{distances:?}");
 }
 
-/// Figure 3, the other claim. GD-GD's two steps are tuned on seeds 101..111; both are judged on 1..21.
+/// Figure 3, second claim. GD-GD's two step sizes are tuned on seeds 101..111; both algorithms are compared
+/// on 1..21.
 #[test]
-fn the_exact_head_is_ahead_of_one_gradient_step() {
+fn exact_head_beats_one_gradient_step() {
     for n in [50, 100, 500, 1000] {
         let clients = format!("data.clients={n}");
         let common = [clients.as_str(), "algorithm.rounds=50", "evaluate_every=50"];
@@ -60,10 +61,11 @@ fn the_exact_head_is_ahead_of_one_gradient_step() {
     }
 }
 
-/// With fresh noiseless batches and all clients the distance contracts by about `1 - eta sigma_min^2`,
-/// `sigma_min` the least singular value of W* / sqrt(n): a little under 1 for 200 random rows of norm sqrt(k).
+/// With fresh noiseless batches and all clients, the distance contracts per round by about `1 - eta
+/// sigma_min^2`, where `sigma_min` is the least singular value of W* / sqrt(n): slightly below 1 for 200
+/// random rows of norm sqrt(k).
 #[test]
-fn the_contraction_per_round_is_the_expected_one() {
+fn distance_contracts_at_the_expected_rate() {
     let changes = [
         "data.clients=200",
         "data.samples=50",

@@ -1,5 +1,5 @@
-//! Devices that sleep, over TCP: whatever order they arrive in, the simulator decides what the server decided. No
-//! assertion is about durations.
+//! Replays of journals: real servers with devices that sleep over TCP decide as the simulator does, in
+//! whatever order updates arrive. No assertion depends on durations.
 #![allow(clippy::indexing_slicing)]
 
 use std::path::Path;
@@ -66,14 +66,14 @@ fn commits(lines: &[JournalEntry]) -> usize {
     lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count()
 }
 
-fn all_equal(again: &Again, rounds: usize) {
+fn assert_no_difference(again: &Again, rounds: usize) {
     if let Some(difference) = again.replay.difference() {
         panic!("{difference}");
     }
     assert_eq!(again.replay.rounds(), rounds);
 }
 
-async fn agrees(participation: &str) -> Vec<JournalEntry> {
+async fn check_replay(participation: &str) -> Vec<JournalEntry> {
     let scenario = scenario(participation);
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;
@@ -81,11 +81,11 @@ async fn agrees(participation: &str) -> Vec<JournalEntry> {
     assert_eq!(status.journal_lost, 0);
     assert_eq!(commits(&lines), 12);
     let again = again(&scenario, &lines).expect("the same campaign");
-    all_equal(&again, 12);
+    assert_no_difference(&again, 12);
     let timed = again.timed();
     assert_eq!(timed.len(), 13);
     assert!(timed.iter().all(|at| at.distance.is_some()));
-    // Every answer of the server's is in the journal, in the words of its status.
+    // The journal has every answer of the server, counted like its status.
     let outcomes = |wanted: Outcome| {
         let answered =
             |line: &&JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == wanted);
@@ -97,9 +97,9 @@ async fn agrees(participation: &str) -> Vec<JournalEntry> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_adaptive_schedule_decides_the_same() {
-    let lines = agrees(ADAPTIVE).await;
-    // The first round is for the clock.
+async fn adaptive_schedule_replays_identically() {
+    let lines = check_replay(ADAPTIVE).await;
+    // The first round waits for all devices, to calibrate the clock.
     let first = lines.iter().find_map(|line| match line {
         JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
         _ => None,
@@ -108,8 +108,8 @@ async fn the_adaptive_schedule_decides_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_fixed_schedule_decides_the_same() {
-    let lines = agrees(FIXED).await;
+async fn fixed_schedule_replays_identically() {
+    let lines = check_replay(FIXED).await;
     let targets: Vec<usize> = lines
         .iter()
         .filter_map(|line| match line {
@@ -121,16 +121,17 @@ async fn the_fixed_schedule_decides_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drawn_cohort_and_full_participation_decide_the_same() {
-    agrees(COHORT).await;
-    agrees("policy = \"first-arrivals\"\nn = 5\n").await;
-    agrees("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
-    agrees("policy = \"full\"\n").await;
+async fn other_policies_replay_identically() {
+    check_replay(COHORT).await;
+    check_replay("policy = \"first-arrivals\"\nn = 5\n").await;
+    check_replay("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
+    check_replay("policy = \"full\"\n").await;
 }
 
-/// A fleet's scale and a start under it: the server finds what the simulator finds, to the bit, and its journal replays.
+/// With a fleet-wide scale and a start under it, the server finds the same bits as the simulator, and its
+/// journal replays.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
+async fn fleet_scale_has_the_same_bits() {
     let text = TEXT
         .replace("fresh = true", "scale = \"fleet\"")
         .replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"power\"");
@@ -138,11 +139,11 @@ async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;
     assert_eq!((status.phase.as_str(), status.updates.rejected()), ("finished", 0));
-    // Two exchanges of sums, those of the start, the training.
+    // Two exchanges of sums, the start, and the training rounds.
     assert!(commits(&lines) > 12 + 2);
-    // Everybody counts in every round, so that the model is a function of the data.
+    // Every device counts in every round, so the model is a function of the data.
     let same = again(&scenario, &lines).expect("the same campaign");
-    all_equal(&same, commits(&lines));
+    assert_no_difference(&same, commits(&lines));
 
     let dataset = data(&scenario);
     let mut fleet = campaign(&scenario, &dataset, state.path()).expect("a server's campaign");
@@ -171,22 +172,22 @@ async fn a_scale_of_the_fleet_is_the_same_to_the_bit() {
     assert!(String::from_utf8_lossy(&model).contains("1.scale"));
 }
 
-/// Devices whose head depends on every round that they have computed, also in vain.
+/// GD-GD heads depend on every round that a device has computed, also on those that did not count.
 #[tokio::test(flavor = "multi_thread")]
-async fn heads_with_a_memory_and_a_start_decide_the_same() {
+async fn stateful_heads_replay_identically() {
     let text = TEXT.replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"moments\"");
     let text = text.replace("name = \"fedrep\"", "name = \"gd-gd\"");
     let scenario = Scenario::parse("test", &format!("{text}{FIXED}"), &[]).expect("scenario");
     let state = tempfile::tempdir().unwrap();
     let (_, lines) = run(&scenario, state.path()).await;
-    all_equal(&again(&scenario, &lines).expect("the same campaign"), commits(&lines));
+    assert_no_difference(&again(&scenario, &lines).expect("the same campaign"), commits(&lines));
     assert!(commits(&lines) > 12);
 }
 
 type Change<'a> = &'a dyn Fn(&mut JournalEntry);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_decision_that_was_changed_is_found() {
+async fn replay_finds_any_changed_decision() {
     let scenario = scenario(ADAPTIVE);
     let state = tempfile::tempdir().unwrap();
     let (_, lines) = run(&scenario, state.path()).await;
@@ -231,21 +232,21 @@ fn matches_committed(line: &mut JournalEntry, change: impl Fn(&mut journal::Comm
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_beginning_of_a_journal_is_equal_as_far_as_it_goes() {
+async fn any_prefix_of_a_journal_replays_identically() {
     let scenario = scenario(ADAPTIVE);
     let state = tempfile::tempdir().unwrap();
     let (_, lines) = run(&scenario, state.path()).await;
     let text = std::fs::read(state.path().join(journal::FILE)).unwrap();
     for part in (0..40).map(|part| text.len() * part / 40) {
-        // Torn anywhere, most likely within a line.
+        // Cut anywhere, mostly within a line.
         let whole = journal::parse("torn", &text[..part]).expect("whole lines");
         assert_eq!(whole[..], lines[..whole.len()]);
         match again(&scenario, &whole) {
-            Ok(again) => all_equal(&again, commits(&whole)),
+            Ok(again) => assert_no_difference(&again, commits(&whole)),
             Err(error) => assert!(whole.is_empty(), "{error}"),
         }
     }
-    // A line that no other line makes up for: an answer that counted.
+    // A missing counted answer changes the decision.
     let counted = |line: &JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
     let mut missing = lines.clone();
     missing.remove(lines.iter().position(counted).unwrap());
@@ -255,7 +256,7 @@ async fn any_beginning_of_a_journal_is_equal_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_line_that_is_none_is_named() {
+fn malformed_line_is_reported_with_its_number() {
     for (text, wrong) in [
         ("garbage\n", 1),
         ("{\"event\":\"opened\"}\n", 1),
@@ -278,7 +279,7 @@ fn a_line_that_is_none_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_of_something_else_is_refused() {
+async fn journal_of_another_campaign_is_refused() {
     let one = scenario(FIXED);
     let state = tempfile::tempdir().unwrap();
     let (_, lines) = run(&one, state.path()).await;
@@ -292,12 +293,12 @@ async fn a_journal_of_something_else_is_refused() {
     assert!(message(&["seed=4"]).contains("- seed = 3\n+ seed = 4\n"));
     assert!(message(&["data.clients=15"]).contains("- devices.expected = 16\n+ devices.expected = 15\n"));
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
-    // What a server does not know of shows in what it computes.
+    // The server does not know the noise; it shows in the results.
     let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
     let again_noisy = again(&noisy.unwrap(), &lines).expect("the same settings");
     assert_eq!(again_noisy.replay.rounds(), 0);
     assert!(again_noisy.replay.difference().is_some());
-    // Nothing, or not from the beginning.
+    // Empty journals, and journals without their beginning.
     let journal_error = |lines: &[JournalEntry]| match again(&one, lines) {
         Err(AgainError::Journal(error)) => error,
         other => panic!("{other:?}"),
@@ -305,28 +306,28 @@ async fn a_journal_of_something_else_is_refused() {
     assert!(matches!(journal_error(&[]), ReplayError::Empty));
     assert!(matches!(journal_error(&lines[1..]), ReplayError::NoBeginning { line: 1 }));
     // A device that the scenario does not have.
-    let mut stranger = lines.clone();
-    for line in &mut stranger {
+    let mut unknown = lines.clone();
+    for line in &mut unknown {
         if let JournalEntry::Answered(answered) = line
             && answered.device == 5
         {
             answered.device = 99;
         }
     }
-    assert!(matches!(again(&one, &stranger), Err(AgainError::Device { device: 99, last: 15 })));
+    assert!(matches!(again(&one, &unknown), Err(AgainError::Device { device: 99, last: 15 })));
 }
 
-/// How a server ends.
+/// End of a server's run.
 enum End {
-    /// The campaign has.
+    /// The campaign is finished.
     Finished,
-    /// It is told to, in or after this training round.
+    /// The server is stopped during or after this training round.
     Stopped(u64),
-    /// It is gone, in or after this training round.
+    /// The server crashes during or after this training round.
     Crashed(u64),
 }
 
-/// Serves with devices that do not sleep.
+/// Serves a campaign with devices that do not sleep.
 async fn serve(scenario: &Scenario, state: &Path, end: End) {
     let dataset = Arc::new(data(scenario));
     let server = Server::bind(campaign(scenario, &dataset, state).unwrap(), 1, SysRng, Protection::Plaintext)
@@ -354,7 +355,7 @@ async fn serve(scenario: &Scenario, state: &Path, end: End) {
         let mut now = 0;
         while now < round {
             let mut line = None;
-            // It may not listen yet.
+            // The server may not listen yet.
             let _ = query(state, "status", |text| {
                 line = serde_json::from_str::<serde_json::Value>(text).ok();
                 Ok(())
@@ -378,8 +379,8 @@ async fn serve(scenario: &Scenario, state: &Path, end: End) {
     devices.shutdown().await;
 }
 
-/// A server that nobody joins before it is stopped.
-async fn serve_nobody(scenario: &Scenario, state: &Path) {
+/// Starts a server and stops it before any device joins.
+async fn serve_without_devices(scenario: &Scenario, state: &Path) {
     let server =
         Server::bind(campaign(scenario, &data(scenario), state).unwrap(), 1, SysRng, Protection::Plaintext)
             .await
@@ -388,23 +389,23 @@ async fn serve_nobody(scenario: &Scenario, state: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_campaign_of_several_servers_is_decided_again() {
+async fn campaign_of_several_server_runs_replays_identically() {
     let stages = FIXED.replace("= 3", "= 60");
     for participation in [ADAPTIVE, &stages] {
         let rounds = ["algorithm.rounds=200".to_owned()];
         let scenario = Scenario::parse("test", &format!("{TEXT}{participation}"), &rounds).unwrap();
         let state = tempfile::tempdir().unwrap();
-        serve_nobody(&scenario, state.path()).await;
+        serve_without_devices(&scenario, state.path()).await;
         serve(&scenario, state.path(), End::Stopped(5)).await;
-        serve_nobody(&scenario, state.path()).await;
+        serve_without_devices(&scenario, state.path()).await;
         serve(&scenario, state.path(), End::Crashed(60)).await;
         serve(&scenario, state.path(), End::Finished).await;
         let lines = journal::read(&state.path().join(journal::FILE)).unwrap();
         assert_eq!(lines.iter().filter(|line| matches!(line, JournalEntry::Resumed(_))).count(), 3);
-        // No round is repeated, whatever it had when the server went.
+        // No round is repeated, whatever it had counted when the server ended.
         assert_eq!(commits(&lines), 200);
-        all_equal(&again(&scenario, &lines).expect("the same campaign"), 200);
-        // Lines that are missing before a restart are missed.
+        assert_no_difference(&again(&scenario, &lines).expect("the same campaign"), 200);
+        // The replay reports lines that are missing before a restart.
         let second = lines
             .iter()
             .enumerate()
@@ -421,7 +422,7 @@ async fn a_campaign_of_several_servers_is_decided_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_a_journal_writes_none() {
+async fn server_without_a_journal_writes_none() {
     let scenario = scenario(FIXED);
     let dataset = data(&scenario);
     let state = tempfile::tempdir().unwrap();

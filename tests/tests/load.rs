@@ -1,5 +1,5 @@
-//! A small load: devices whose updates all count, while everybody else does what they can. Every connection that
-//! ends is counted by its reason. `load` is the large one.
+//! A small load test: every device's update counts while hostile peers misbehave, and every connection that
+//! ends is counted by its reason. The program `load` is the large one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::Server;
 use fedspan_protocol::message::ToDevice;
-use fedspan_tests::load::{Choir, Device, Ground, Hostile, Kind, Pace, Plan};
+use fedspan_tests::load::{Device, Hostile, Kind, Pace, Plan, SynchronisedClients, Target};
 use getrandom::SysRng;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
@@ -17,15 +17,16 @@ use tokio::task::JoinSet;
 const DEVICES: usize = 300;
 const EACH: usize = 30;
 const PER_ADDRESS: usize = 80;
-/// Places for who has proved nothing: fewer than are wanted, and at any time more for the crowd than for anybody else.
+/// Connection slots for unauthenticated peers: fewer than needed, and the crowd's address always holds most.
 const UNAUTHENTICATED: usize = 200;
-/// Connections from one address that say nothing.
+/// Connections from one address that send nothing.
 const CROWD: usize = 300;
 
 const ALL: [Kind; 7] =
     [Kind::Drip, Kind::Stall, Kind::Loris, Kind::Noise, Kind::Endless, Kind::Junk, Kind::Stranger];
 
-/// Connects, says nothing, and waits until the server has had enough: how much each was told.
+/// Opens connections that send nothing, and waits until the server closes them; yields the bytes received on
+/// each.
 async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
     let mut waiting = JoinSet::new();
     for _ in 0..CROWD {
@@ -33,20 +34,20 @@ async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
         socket.bind((from, 0).into()).unwrap();
         let mut stream = socket.connect(address).await.unwrap();
         waiting.spawn(async move {
-            let mut heard = Vec::new();
-            let _ = stream.read_to_end(&mut heard).await;
-            heard.len()
+            let mut received = Vec::new();
+            let _ = stream.read_to_end(&mut received).await;
+            received.len()
         });
     }
     waiting
 }
 
-/// A device for which there is no place has proved its key before it hears that, and hears it sealed.
+/// A surplus device proves its key before the server asks it, sealed, to retry.
 #[tokio::test]
-async fn a_device_too_many_is_told_to_come_back() {
+async fn surplus_device_gets_retry_after() {
     let directory = tempfile::tempdir().unwrap();
     let limits = "connections = 2\n".to_owned();
-    let plan = Plan { devices: 2, traitors: 1, frame_limit: 256, seed: 1, limits };
+    let plan = Plan { devices: 2, insiders: 1, frame_limit: 256, seed: 1, limits };
     let (fleet, identities) = plan.prepare(directory.path()).unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
     let server = Server::bind(fleet, 1, SysRng, plan.protection(directory.path()).unwrap()).await.unwrap();
@@ -58,11 +59,11 @@ async fn a_device_too_many_is_told_to_come_back() {
         devices.push(Device::join(address, None, identity, 0).await.expect("welcome"));
     }
     for device in devices.iter_mut().take(2) {
-        assert!(matches!(device.hear().await, Ok(ToDevice::RoundOpen(_))));
+        assert!(matches!(device.receive().await, Ok(ToDevice::RoundOpen(_))));
     }
-    let told = devices[2].hear().await;
-    assert!(matches!(told, Ok(ToDevice::RetryAfter { .. })), "{told:?}");
-    assert!(devices[2].hear().await.is_err(), "it is closed");
+    let received = devices[2].receive().await;
+    assert!(matches!(received, Ok(ToDevice::RetryAfter { .. })), "{received:?}");
+    assert!(devices[2].receive().await.is_err(), "the server closes the connection");
     drop(devices);
     stop.send(()).unwrap();
     let counters = serving.await.unwrap().unwrap().connections;
@@ -70,11 +71,11 @@ async fn a_device_too_many_is_told_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
+async fn hostile_peers_cost_no_update_and_are_all_counted() {
     let directory = tempfile::tempdir().unwrap();
     let plan = Plan {
         devices: DEVICES,
-        traitors: 2 * EACH + 1,
+        insiders: 2 * EACH + 1,
         frame_limit: 256,
         seed: 1,
         limits: format!(
@@ -83,32 +84,33 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
         ),
     };
     let (fleet, mut identities) = plan.prepare(directory.path()).unwrap();
-    let mut traitors = identities.split_off(DEVICES);
-    let newcomer = traitors.pop().unwrap();
+    let mut insiders = identities.split_off(DEVICES);
+    let newcomer = insiders.pop().unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
     let server = Server::bind(fleet, 1, SysRng, plan.protection(directory.path()).unwrap()).await.unwrap();
     let address = server.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
 
-    let mut choir = Choir::new(DEVICES);
+    let mut clients = SynchronisedClients::new(DEVICES);
     for (index, identity) in identities.into_iter().enumerate() {
         let from = IpAddr::V4(Ipv4Addr::new(127, 0, 1, u8::try_from(index / 60 + 1).unwrap()));
-        choir.join(index, Device::join(address, Some(from), identity, 0).await.expect("welcome"));
+        clients.join(index, Device::join(address, Some(from), identity, 0).await.expect("welcome"));
     }
-    let pace = Pace { step: Duration::from_millis(1), hold: Duration::ZERO };
-    assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
+    let pace = Pace { step: Duration::from_millis(1), last_delay: Duration::ZERO };
+    assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
 
     let mut hostile = JoinSet::new();
-    let mut identities = traitors.into_iter();
+    let mut identities = insiders.into_iter();
     for (kind, net) in ALL.into_iter().zip(1..) {
         for index in 0..EACH {
             let identity = if kind.has_key() { identities.next() } else { None };
             let index = u64::from(net) * 1000 + index as u64;
             let one = Hostile { kind, index, from: Some(Ipv4Addr::new(127, 0, 2, net)), identity };
-            // One after the other: those with a key have proved it before anybody takes the places of strangers.
-            let entered = one.enter(Ground { address, seed: 1 }, 0).await.expect("a connection");
-            hostile.spawn(entered.until_closed());
+            // Connect one after the other, so that peers with a key are authenticated before others take the
+            // slots.
+            let connected = one.connect(Target { address, seed: 1 }, 0).await.expect("a connection");
+            hostile.spawn(connected.until_closed());
         }
     }
     let crowded = crowd(address, Ipv4Addr::new(127, 0, 3, 1)).await;
@@ -116,7 +118,7 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let _newcomer = Device::join(address, from, newcomer, 0).await.expect("welcome");
     let (mut rounds, mut ended) = (1, 0);
     while ended < EACH * ALL.len() {
-        assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
+        assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
         rounds += 1;
         while let Some(one) = hostile.try_join_next() {
             one.expect("no panic");
@@ -124,11 +126,11 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
         }
     }
     assert!(
-        crowded.join_all().await.iter().all(|heard| *heard == 0),
-        "who has proved nothing is told nothing"
+        crowded.join_all().await.iter().all(|received| *received == 0),
+        "an unauthenticated peer receives nothing"
     );
-    // What ended last may still be on its way to the host.
-    assert_eq!(choir.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
+    // The last closed connection may not have reached the server core yet.
+    assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
     rounds += 1;
 
     stop.send(()).unwrap();
@@ -136,19 +138,19 @@ async fn no_update_is_lost_among_hostile_peers_and_all_of_them_are_counted() {
     let (counters, updates) = (status.connections, status.updates);
     assert_eq!(updates.counted, (rounds * DEVICES) as u64);
     let each = EACH as u64;
-    // What stalls has begun an update of the first round.
+    // `Stall` peers have begun an update of the first round.
     assert_eq!((updates.duplicate, updates.late, updates.declined), (0, each, 0));
     assert_eq!(counters.welcomed, DEVICES as u64 + 2 * each + 1, "{counters:?}");
     assert_eq!(counters.slow, 2 * each, "{counters:?}");
     assert_eq!(counters.refused, each, "{counters:?}");
     assert_eq!(counters.turned_away, 0, "{counters:?}");
-    // On a slow machine junk comes so slowly that its time to say hello is over first.
+    // On a slow machine the hello timeout of a `Junk` peer may expire before its flood limit.
     let strangers = counters.no_hello + counters.flood + counters.evicted + counters.dropped;
     assert_eq!(strangers, 4 * each + CROWD as u64, "{counters:?}");
     assert!(counters.no_hello >= each, "{counters:?}");
     assert!(counters.evicted >= (CROWD - UNAUTHENTICATED) as u64, "{counters:?}");
     assert!(counters.dropped_frames > 0 && counters.forged_frames > 0 && counters.unsealed_frames > 0);
-    // The devices are still there; everybody else has one reason.
+    // The devices are still connected; every other connection ended for one reason.
     let ended = counters.closed
         + counters.no_hello
         + counters.evicted

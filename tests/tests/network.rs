@@ -1,20 +1,21 @@
-//! What it costs to train networks on the cores that have a budget for it, against the list `network` in `budgets.toml`: a
-//! figure that grows by more than two percent fails. `tests/boards` measures, then runs this;
-//! FEDSPAN_REGENERATE_BUDGETS=1 writes a new list and the table of the boards' README, for a change that is wanted.
+//! Cost of training a network on some cores, compared with the list `network` in `budgets.toml`: fails if a
+//! figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
+//! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 
 use std::fmt::Write;
 
-use crate::budget::{Key, List, Place, Rows, core_name, lines, regenerating};
+use crate::budget::{GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
 
 const LIST: List = List {
     name: "network",
     keys: &["core", "opt_level", "model", "d", "m"],
-    // Of a sample in an epoch of all that learns, or of the last part; bytes; cycles of an epoch of all that learns.
+    // `instructions` and `last`: per sample, in an epoch of all parameters and of the last part; `stack` and
+    // `workspace`: bytes; `cycles`: of an epoch of all parameters.
     figures: &["instructions", "last", "stack", "workspace", "cycles"],
     numbers: &["d", "m"],
 };
-/// What is measured, in the order of the table; whether cycles are, too.
+/// Measured networks and cores in the order of the table, and whether cycles are measured.
 const MEASURED: [(&str, &str, bool); 7] = [
     ("64-32-7", "m4", true),
     ("64-32-7", "m0", false),
@@ -24,14 +25,14 @@ const MEASURED: [(&str, &str, bool); 7] = [
     ("16x4, 8 filters, 16-7", "m0", false),
     ("16x4, 16 cells, 7", "m4", false),
 ];
-/// Of the epochs.
+/// Samples of an epoch.
 const SAMPLES: u64 = 75;
 
 fn key(model: &str, core: &str) -> Key {
     [core, "s", model, "64", &SAMPLES.to_string()].map(str::to_owned).to_vec()
 }
 
-/// The README's table.
+/// Table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from(
         "| network | core | instructions of a sample | in an epoch of the last part | cycles of a sample | stack | workspace |\n\
@@ -48,14 +49,14 @@ fn table(rows: &Rows) -> String {
     text
 }
 
-const PLACE: Place = Place {
+const README_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- network: written by tests/tests/network.rs -->\n",
     end: "<!-- end of network -->\n",
 };
 
 #[test]
-fn training_costs_no_more_than_it_did() {
+fn training_keeps_its_budget() {
     let rows = LIST.measured(&lines("target/boards/trained.jsonl"));
     for (model, core, cycles) in MEASURED {
         let figures = LIST.figures.len() - usize::from(!cycles);
@@ -64,13 +65,13 @@ fn training_costs_no_more_than_it_did() {
     assert_eq!(rows.len(), MEASURED.len(), "every network on every core");
     if regenerating() {
         LIST.write(&rows);
-        PLACE.write(&table(&rows));
+        README_TABLE.write(&table(&rows));
     } else {
         LIST.check(&rows);
     }
 }
 
 #[test]
-fn the_readme_shows_the_budgets() {
-    PLACE.check(|| table(&LIST.budgeted()), "tests/boards");
+fn readme_shows_the_budgets() {
+    README_TABLE.check(|| table(&LIST.budgets()), "tests/boards");
 }

@@ -1,14 +1,14 @@
-//! No nonce is used twice under a key: devices whose randomness is the same after every reset, whose power goes in the
-//! middle of anything, over the real storage on flash, against the real server and somebody who plays back whatever a
-//! server has ever said.
+//! Nonce reuse: devices with the same random numbers after every reset lose their power at any point, over
+//! the real flash store, against the real server and an attacker who replays the server's frames. No nonce is
+//! used twice under a key.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::common::{Board, DEVICE, Host, SECRET, gate, keys, opening, plain, protected, uncobs};
+use crate::common::{Board, DEVICE, SECRET, ServerEnd, gate, keys, opening, plain, protected, uncobs};
 use crate::nor::{Nor, PAGE, WORD};
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
-use fedspan_client::secure::{Channel, GREETING, Key, answer_nonce, transcript};
+use fedspan_client::secure::{Channel, HANDSHAKE_INIT, Key, answer_nonce, transcript};
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, session::Counters};
 use fedspan_hostile::Random;
@@ -24,52 +24,52 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
-/// What names a direction's key: the transcript and the server's nonce, which it is derived from.
+/// Identifies the keys of a connection: the transcript and the server's nonce.
 type Handshake = ([u8; 32], [u8; 16]);
 
-/// Everybody who listens, and everything that was ever sealed.
+/// Observer of the wire, and everything sealed so far.
 #[derive(Default)]
 struct Wire {
-    /// Of the device's frames: key and counter. Of the server's: what was sealed with them.
+    /// Keys and counters of the device's frames; keys, counters and frames of the server.
     up: HashSet<(Handshake, u64)>,
     down: HashMap<(Handshake, u64), Vec<u8>>,
-    /// Answers by the transcript of the hello that they answer.
+    /// Answers, by the transcript of the hello they answer.
     recorded: HashMap<[u8; 32], Vec<Vec<u8>>>,
-    /// All of them.
+    /// All answers.
     answers: Vec<Vec<u8>>,
-    /// The hello on the wire.
+    /// Transcript of the last hello.
     transcript: [u8; 32],
-    /// Hellos that were said, each once.
+    /// All hellos, each once.
     hellos: HashSet<Vec<u8>>,
-    /// Hellos that are byte for byte those of another boot.
-    hellos_again: usize,
-    /// Nonces of the answers that the device has heard since its hello.
-    heard: Vec<[u8; 16]>,
+    /// Number of hellos that repeat those of an earlier boot.
+    repeated_hellos: usize,
+    /// Nonces of the answers that the device has received since its hello.
+    received: Vec<[u8; 16]>,
     key: Option<Handshake>,
     reused: usize,
-    played_back: usize,
+    replayed: usize,
 }
 
 impl Wire {
-    fn said_hello(&mut self, frame: &[u8], boot: &mut Option<Vec<u8>>) {
+    fn record_hello(&mut self, frame: &[u8], boot: &mut Option<Vec<u8>>) {
         let plain = uncobs(frame);
         let message = &plain[1..plain.len() - 4];
         self.transcript = transcript(message);
         if boot.as_deref() != Some(message) {
-            self.hellos_again += usize::from(!self.hellos.insert(message.to_vec()));
+            self.repeated_hellos += usize::from(!self.hellos.insert(message.to_vec()));
             *boot = Some(message.to_vec());
-            self.heard.clear();
+            self.received.clear();
             self.key = None;
         }
-        assert!(message.len() > GREETING);
+        assert!(message.len() > HANDSHAKE_INIT);
     }
 
-    /// A frame of the device: which key is it under, and with which counter?
-    fn said(&mut self, frame: &[u8], boot: &mut Option<Vec<u8>>) {
+    /// Checks a frame of the device: finds its key, and records its counter.
+    fn record_device_frame(&mut self, frame: &[u8], boot: &mut Option<Vec<u8>>) {
         let plain = uncobs(frame);
         if plain[0] == 0x10 {
-            assert_eq!(plain[1], 0, "nothing but hello is in the clear");
-            return self.said_hello(frame, boot);
+            assert_eq!(plain[1], 0, "only a hello is plain");
+            return self.record_hello(frame, boot);
         }
         assert_eq!(plain[0], 0x11);
         let counter = u64::from_le_bytes(plain[1..9].try_into().unwrap());
@@ -79,17 +79,17 @@ impl Wire {
         let handshake = match self.key {
             Some(handshake) => handshake,
             None => {
-                let nonce = self.heard.iter().rev().find(|nonce| opens(nonce));
-                (self.transcript, *nonce.expect("a key that the device cannot have"))
+                let nonce = self.received.iter().rev().find(|nonce| opens(nonce));
+                (self.transcript, *nonce.expect("a key that the device can have"))
             }
         };
-        assert!(opens(&handshake.1), "a frame under another key");
+        assert!(opens(&handshake.1), "the frame has the same key as those before");
         self.key = Some(handshake);
         self.reused += usize::from(!self.up.insert((handshake, counter)));
     }
 
-    /// A frame of the server for this device.
-    fn answered(
+    /// Records a frame of the server for this device.
+    fn record_server_frame(
         &mut self,
         frame: &[u8],
         server_key: &mut Option<Handshake>,
@@ -110,14 +110,14 @@ impl Wire {
             }),
         };
         let before = self.down.entry((handshake, counter)).or_insert_with(|| plain.clone());
-        // The same frame again is no second use.
+        // Sending the same frame again is no reuse.
         self.reused += usize::from(*before != plain);
     }
 }
 
-/// One boot after the other, until the power goes or somebody pulls the plug.
+/// One boot after the other, until the power fails or the device is unplugged.
 #[test]
-fn no_nonce_comes_twice_in_a_hundred_thousand_resets() {
+fn nonces_are_unique_over_a_hundred_thousand_resets() {
     let keys = keys();
     let mut gates: Vec<Arc<Acceptor>> = (0..3).map(|seed| gate(&keys, seed)).collect();
     let mut random = Random(6);
@@ -127,65 +127,66 @@ fn no_nonce_comes_twice_in_a_hundred_thousand_resets() {
     let mut total = Counters::default();
     for reset in 0..RESETS {
         if random.once_in(20_000) {
-            // The server restarts, with other randomness.
+            // The server restarts, with other random numbers.
             gates.push(gate(&keys, 1_000 + reset as u64));
         }
         let gate = gates.last().unwrap();
-        // Where the power will go: never, soon, or after a page was erased.
+        // The power fails never, soon, or after a page was erased.
         let power = match random.below(4) {
             0 => usize::MAX,
             1 => random.below(40),
             2 => random.below(200),
             _ => random.below(3 * PAGE),
         };
-        // Flash that stops working, but the device does not: it has to stay silent by itself.
+        // In some boots only the flash fails and the device must fall silent by itself.
         let lives_on = random.once_in(4);
         nor.0.borrow_mut().power = power;
         let dead = |nor: &Nor| nor.0.borrow().power == 0 && !lives_on;
-        // The same randomness every time.
+        // The same random numbers in every boot.
         let mut board = Board::new(DEVICE, protected(), store(&nor), 7);
         let (mut boot, mut server_key, mut pending) = (None, None, None);
-        let mut host = Host::new(gate);
+        let mut server = ServerEnd::new(gate);
         let mut up = if dead(&nor) { Vec::new() } else { board.link_up() };
         let mut round = reset as u32 * 4;
         for _ in 0..random.below(14) {
             if dead(&nor) {
-                // What was said in the moment of its death has not left.
+                // Frames of the call in which the power failed were not sent.
                 up.clear();
                 break;
             }
-            up.iter().for_each(|frame| wire.said(frame, &mut boot));
+            up.iter().for_each(|frame| wire.record_device_frame(frame, &mut boot));
             if random.once_in(6) {
                 // The flash works again.
                 nor.0.borrow_mut().power = usize::MAX;
             }
             let lost = random.once_in(8);
-            let mut down = if lost { Vec::new() } else { host.hear(&up) };
-            // A real server reacts to what it hears.
-            for said in std::mem::take(&mut host.said) {
-                match said {
+            let mut down = if lost { Vec::new() } else { server.receive(&up) };
+            // React as a real server does.
+            for event in std::mem::take(&mut server.events) {
+                match event {
                     PeerMessage::Hello(_) => {
                         server_key = pending.take();
                         welcomes += 1;
-                        host.connection.open(&opening(round));
+                        server.connection.open(&opening(round));
                         round += 1;
                     }
                     PeerMessage::Update(update) => {
                         counted += 1;
-                        host.connection
+                        server
+                            .connection
                             .send(ToDevice::Ack(Ack { id: update.id, outcome: AckOutcome::Counted }));
-                        host.connection.open(&opening(round));
+                        server.connection.open(&opening(round));
                         round += 1;
                     }
                     _ => {}
                 }
             }
-            down.extend(host.frames());
+            down.extend(server.frames());
             for frame in &down {
-                wire.answered(frame, &mut server_key, &mut pending);
+                wire.record_server_frame(frame, &mut server_key, &mut pending);
             }
             up.clear();
-            // Somebody plays back what a server has said to this very hello, or to any other.
+            // The attacker replays the server's answers to this hello, or to any other.
             let mut played = Vec::new();
             if let Some(old) = wire.recorded.get(&wire.transcript) {
                 played.extend(old.iter().take(2).cloned());
@@ -197,7 +198,7 @@ fn no_nonce_comes_twice_in_a_hundred_thousand_resets() {
                 played.push(plain(&ToDevice::Fault(Fault::Greet)));
             }
             if random.once_in(2) {
-                wire.played_back += played.len();
+                wire.replayed += played.len();
                 down.splice(0..0, played);
             }
             if random.once_in(9) {
@@ -205,14 +206,14 @@ fn no_nonce_comes_twice_in_a_hundred_thousand_resets() {
             }
             for frame in &down {
                 if let Some(nonce) = answer_nonce(&uncobs(frame)) {
-                    wire.heard.push(nonce);
+                    wire.received.push(nonce);
                 }
-                let said = board.hear(frame);
+                let sent = board.receive(frame);
                 if dead(&nor) {
                     break;
                 }
-                for frame in said {
-                    wire.said(&frame, &mut boot);
+                for frame in sent {
+                    wire.record_device_frame(&frame, &mut boot);
                     up.push(frame);
                 }
             }
@@ -226,9 +227,9 @@ fn no_nonce_comes_twice_in_a_hundred_thousand_resets() {
                 2 => board.event(Event::LinkUp),
                 _ => board.event(Event::Tick),
             };
-            // They were recorded as they left; now they arrive.
+            // These frames were recorded when sent; now they arrive.
             for frame in sent {
-                host.connection.receive(&frame, &mut host.said);
+                server.connection.receive(&frame, &mut server.events);
             }
         }
         cuts += usize::from(power != usize::MAX && nor.0.borrow().power == 0);
@@ -239,26 +240,27 @@ fn no_nonce_comes_twice_in_a_hundred_thousand_resets() {
         total.unopened += own.unopened;
         erased += board.session.store().erased();
         sealed_before_cut = sealed_before_cut.max(wire.up.len());
-        // At times another board, with blank flash: it would have another key, so all that was heard is forgotten.
+        // From time to time a new board with blank flash. Its key would be another one, so forget all
+        // recorded frames.
         if random.once_in(25_000) {
             nor = Nor::new(2 + random.below(3));
             wire = Wire {
                 reused: wire.reused,
-                played_back: wire.played_back,
-                hellos_again: wire.hellos_again,
+                replayed: wire.replayed,
+                repeated_hellos: wire.repeated_hellos,
                 ..Wire::default()
             };
             fresh += 1;
         }
     }
     println!(
-        "{RESETS} resets of {fresh} boards, {cuts} in want of power: {welcomes} handshakes, {} updates counted, \
-         {} answers played back, {silent} boots with storage that failed, {erased} erasures of everything; \
-         {} hellos said twice, {} nonces used twice",
-        counted, wire.played_back, wire.hellos_again, wire.reused
+        "{RESETS} resets of {fresh} boards, {cuts} power cuts: {welcomes} handshakes, {} updates counted, \
+         {} answers replayed, {silent} boots with storage that failed, {erased} erasures of everything; \
+         {} hellos repeated, {} nonces reused",
+        counted, wire.replayed, wire.repeated_hellos, wire.reused
     );
-    assert_eq!((wire.hellos_again, wire.reused), (0, 0));
-    assert_eq!(erased, 0, "the number of handshakes may be lost where everything is erased");
-    assert!(welcomes > RESETS / 4 && cuts > RESETS / 10 && wire.played_back > RESETS / 10);
+    assert_eq!((wire.repeated_hellos, wire.reused), (0, 0));
+    assert_eq!(erased, 0, "the store erased everything, which may lose the number of handshakes");
+    assert!(welcomes > RESETS / 4 && cuts > RESETS / 10 && wire.replayed > RESETS / 10);
     assert!(sealed_before_cut > RESETS / 4 && total.unopened > 1_000 && silent > 1_000);
 }

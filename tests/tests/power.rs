@@ -1,16 +1,16 @@
-//! What a FedPower iteration costs on the cores that have a budget for it, without noise and with it, against the list
-//! `power` in `budgets.toml`: a figure that grows by more than two percent fails. `tests/boards` measures, then runs
-//! this; FEDSPAN_REGENERATE_BUDGETS=1 writes a new list and the table of the boards' README, for a change that is wanted.
+//! Cost of a FedPower iteration on some cores, without and with noise, compared with the list `power` in
+//! `budgets.toml`: fails if a figure grows by more than 2 %. `tests/boards` measures and then runs this test;
+//! with FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 
 use std::fmt::Write;
 
-use crate::budget::{Key, List, Place, Rows, core_name, lines, regenerating};
+use crate::budget::{GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
 
 const LIST: List = List {
     name: "power",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
-    // `noise` and `seed` are there with noise.
+    // `noise` and `seed` exist only with noise.
     figures: &["instructions", "verify", "noise", "seed", "stack", "client", "cycles"],
     numbers: &["d", "k", "m"],
 };
@@ -23,7 +23,7 @@ fn key(core: &str, shape: [u64; 3], path: &str) -> Key {
     words.chain([path.to_owned()]).collect()
 }
 
-/// The README's table.
+/// Table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from(
         "| core | (d, r, s) | without noise | with noise | of that: product | noise | seed | cycles without | with | stack \
@@ -45,14 +45,14 @@ fn table(rows: &Rows) -> String {
     text
 }
 
-const PLACE: Place = Place {
+const README_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- power: written by tests/tests/power.rs -->\n",
     end: "<!-- end of power -->\n",
 };
 
 #[test]
-fn iterations_cost_no_more_than_they_did() {
+fn iteration_keeps_its_budget() {
     let rows = LIST.measured(&lines("target/boards/powered.jsonl"));
     for (core, shape) in MEASURED {
         for (path, missing) in PATHS.into_iter().zip([2, 0]) {
@@ -63,13 +63,13 @@ fn iterations_cost_no_more_than_they_did() {
     assert_eq!(rows.len(), MEASURED.len() * PATHS.len(), "every core, shape and path");
     if regenerating() {
         LIST.write(&rows);
-        PLACE.write(&table(&rows));
+        README_TABLE.write(&table(&rows));
     } else {
         LIST.check(&rows);
     }
 }
 
 #[test]
-fn the_readme_shows_the_budgets() {
-    PLACE.check(|| table(&LIST.budgeted()), "tests/boards");
+fn readme_shows_the_budgets() {
+    README_TABLE.check(|| table(&LIST.budgets()), "tests/boards");
 }

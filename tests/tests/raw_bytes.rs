@@ -1,5 +1,5 @@
-//! Raw bytes against a real server: what does not belong is refused or cut off, and counted; the campaign
-//! beside it goes on undisturbed.
+//! Raw bytes against a real server: invalid peers are refused or cut off, and counted, while the campaign
+//! continues undisturbed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use fedspan_aggregator::server::Status;
 use fedspan_client::Task as _;
-use fedspan_protocol::frame::{Decoder, Fed, encode};
-use fedspan_protocol::message::{Hello, Model, Need, Refusal, RoundId, ToDevice, ToServer, Update, decode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
+use fedspan_protocol::message::{
+    Hello, Model, Refusal, Requirement, RoundId, ToDevice, ToServer, Update, decode,
+};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::{Identity, client_session};
 use fedspan_sim_core::scenario::Scenario;
@@ -57,7 +59,7 @@ async fn world_of(campaign: &str) -> World {
 }
 
 impl World {
-    /// Lets the honest devices finish the campaign beside whatever was done before.
+    /// Lets the honest devices finish the campaign.
     async fn finish(self) -> Status {
         let mut devices = tokio::task::JoinSet::new();
         for index in 0..self.dataset.clients.len() {
@@ -94,9 +96,9 @@ fn frame(message: &ToServer) -> Vec<u8> {
 }
 
 /// Sends bytes and returns all messages until the server closes the connection.
-async fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
+async fn send_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
     let mut socket = TcpStream::connect(address).await.expect("connects");
-    // The server may close while this is still being written.
+    // The server may close the connection during this write.
     let _ = socket.write_all(bytes).await;
     let mut answer = Vec::new();
     let closed = tokio::time::timeout(Duration::from_secs(8), async {
@@ -109,20 +111,20 @@ async fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
     let (mut decoder, mut input, mut messages) = (Decoder::new([0u8; 4096]), answer.as_slice(), Vec::new());
     loop {
         match decoder.feed(&mut input) {
-            Fed::NeedMore => return messages,
-            Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
-            Fed::Dropped(reason) => panic!("the server sent a bad frame: {reason:?}"),
-            Fed::Message(bytes) => messages.push(decode::<ToDevice>(bytes).expect("a message").0),
+            FeedResult::NeedMore => return messages,
+            FeedResult::Sealed(_) => panic!("a sealed frame from a server without keys"),
+            FeedResult::Dropped(reason) => panic!("the server sent a bad frame: {reason:?}"),
+            FeedResult::Message(bytes) => messages.push(decode::<ToDevice>(bytes).expect("a message").0),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_hellos_get_a_typed_refusal_and_others_are_undisturbed() {
+async fn invalid_hello_gets_a_typed_refusal() {
     let world = world().await;
     let good = world.hello(77);
     let address = world.server.address;
-    let ask = |hello: Hello| async move { talk(address, &frame(&ToServer::Hello(hello))).await };
+    let ask = |hello: Hello| async move { send_and_read(address, &frame(&ToServer::Hello(hello))).await };
 
     let version = Hello { wire_version: 99, ..good };
     assert_eq!(ask(version).await, [ToDevice::Refused(Refusal::WireVersion { served: good.wire_version })]);
@@ -136,11 +138,11 @@ async fn wrong_hellos_get_a_typed_refusal_and_others_are_undisturbed() {
 
     let mut tasks = good;
     tasks.capabilities.tasks = 0;
-    assert_eq!(ask(tasks).await, [ToDevice::Refused(Refusal::Capability(Need::Tasks(0b11)))]);
+    assert_eq!(ask(tasks).await, [ToDevice::Refused(Refusal::Capability(Requirement::Tasks(0b11)))]);
 
     let mut limit = good;
     limit.capabilities.frame_limit = 16;
-    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { least: 128, most: 16384 })]);
+    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { min: 128, max: 16384 })]);
 
     let status = world.finish().await;
     assert_eq!(status.connections.refused, 5);
@@ -148,21 +150,21 @@ async fn wrong_hellos_get_a_typed_refusal_and_others_are_undisturbed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_slowness_floods_and_endless_frames_are_cut_off() {
+async fn silent_slow_flooding_and_endless_peers_are_cut_off() {
     let world = world().await;
     let address = world.server.address;
     // Nothing at all; a hello that never ends; garbage frames; a frame without end.
-    assert!(talk(address, &[]).await.is_empty());
+    assert!(send_and_read(address, &[]).await.is_empty());
     let hello = frame(&ToServer::Hello(world.hello(50)));
-    assert!(talk(address, &hello[..hello.len() - 3]).await.is_empty());
+    assert!(send_and_read(address, &hello[..hello.len() - 3]).await.is_empty());
     let garbage: Vec<u8> =
         (0..20_000u32).map(|i| if i % 40 == 39 { 0 } else { (i % 251) as u8 + 1 }).collect();
-    talk(address, &garbage).await;
-    assert!(talk(address, &vec![7; 100_000]).await.is_empty());
-    // A welcomed device that sends half a frame and stops.
+    send_and_read(address, &garbage).await;
+    assert!(send_and_read(address, &vec![7; 100_000]).await.is_empty());
+    // A welcomed device that stops in the middle of a frame.
     let mut half = frame(&ToServer::Hello(world.hello(51)));
     half.extend_from_slice(&hello[..10]);
-    let messages = talk(address, &half).await;
+    let messages = send_and_read(address, &half).await;
     assert!(matches!(messages.as_slice(), [ToDevice::Welcome(_)]), "{messages:?}");
     let status = world.finish().await;
     let ends = status.connections;
@@ -173,7 +175,7 @@ async fn silence_slowness_floods_and_endless_frames_are_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn updates_that_nobody_asked_for_do_not_count() {
+async fn unrequested_update_does_not_count() {
     let world = world().await;
     let mut bytes = frame(&ToServer::Hello(world.hello(60)));
     let id = RoundId { round: 1, stage: 0 };
@@ -194,7 +196,8 @@ async fn updates_that_nobody_asked_for_do_not_count() {
         assert!(n > 0, "three answers before the end");
         answer.extend_from_slice(&buffer[..n]);
     }
-    // The server must have seen it go before the others come: a round that it belongs to waits for it.
+    // Wait until the server has closed the connection: a round in which this device takes part would wait for
+    // it.
     socket.shutdown().await.expect("closes");
     while socket.read(&mut buffer).await.expect("the end") > 0 {}
     let status = world.finish().await;
@@ -202,22 +205,24 @@ async fn updates_that_nobody_asked_for_do_not_count() {
     assert_eq!(status.connections.faults, 1);
 }
 
-/// Every hello after the first may be answered with a whole round.
+/// The server may answer every further hello with a whole round.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_never_stops_greeting_is_cut_off() {
+async fn device_that_repeats_hello_is_cut_off() {
     let world = world_of(&CAMPAIGN.replace("deadline = 5", "deadline = 600")).await;
     let hello = frame(&ToServer::Hello(world.hello(60)));
-    let messages = talk(world.server.address, &hello.repeat(100)).await;
+    let messages = send_and_read(world.server.address, &hello.repeat(100)).await;
     let welcomes = messages.iter().filter(|message| matches!(message, ToDevice::Welcome(_))).count();
-    // None where all hellos came at once.
+    // No welcome if all hellos arrived in one read.
     assert!(welcomes <= 17, "{welcomes}");
-    // It is gone for the campaign, too: no round waits for it.
-    let status = tokio::time::timeout(Duration::from_secs(60), world.finish()).await.expect("no ghost");
+    // The device has left the campaign, too: no round waits for it.
+    let status = tokio::time::timeout(Duration::from_secs(60), world.finish())
+        .await
+        .expect("the campaign does not wait for the device");
     assert_eq!(status.connections.flood, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_connections_are_told_to_come_back() {
+async fn surplus_connection_gets_retry_after() {
     let world = world().await;
     let address = world.server.address;
     let mut idle = Vec::new();
@@ -228,8 +233,8 @@ async fn too_many_connections_are_told_to_come_back() {
         idle.push(socket);
     }
     let hello = frame(&ToServer::Hello(world.hello(72)));
-    let told = talk(address, &hello).await;
-    assert!(matches!(told[..], [ToDevice::RetryAfter { milliseconds: 15_000..=30_000 }]), "{told:?}");
+    let answer = send_and_read(address, &hello).await;
+    assert!(matches!(answer[..], [ToDevice::RetryAfter { milliseconds: 15_000..=30_000 }]), "{answer:?}");
     drop(idle);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let status = world.finish().await;

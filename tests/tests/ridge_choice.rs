@@ -1,11 +1,12 @@
-//! A fleet of which some devices choose the ridge of their head and others cannot: all of them get a head, by the ridge that
-//! they are asked for, and the server knows how many did not choose.
+//! A fleet in which some devices can choose the ridge of their head and others cannot: all get a head with
+//! the requested ridge, and the server counts the devices that did not choose.
 #![allow(clippy::indexing_slicing)]
 
 use std::sync::Arc;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
+use fedspan_client::Millis;
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::session::{Config, Event, Protection};
 use fedspan_client::store::NoStore;
@@ -14,7 +15,7 @@ use fedspan_client::{Linear, Memory, Session, SourceError, Task, Workspace};
 use fedspan_client::{SampleSource, Samples, Targets};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Action, Engine, Event as EngineEvent, Phase};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
     Task as Wire, Welcome,
@@ -28,8 +29,8 @@ const K: usize = 2;
 const C: usize = 3;
 const M: usize = 24;
 
-/// A model whose firmware lacks the feature `ridge-choice`: the same answers as of one that is built without it
-/// (`edge-client/tests/ridge_choice.rs` in a build without).
+/// A model whose firmware lacks the feature `ridge-choice`. It answers like a client built without it (see
+/// `edge-client/tests/ridge_choice.rs`).
 struct Plain<T>(T);
 
 impl<T: Task> Task for Plain<T> {
@@ -45,7 +46,7 @@ impl<T: Task> Task for Plain<T> {
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         match round.task {
             Wire::RidgeScores { .. } => Err(DeclineReason::Task),
-            task if task.without_choice().is_some() => Err(DeclineReason::Parameter),
+            task if task.without_ridge_choice().is_some() => Err(DeclineReason::Parameter),
             _ => self.0.open(round),
         }
     }
@@ -87,7 +88,7 @@ impl<T: Task> Task for Plain<T> {
     }
 }
 
-/// A task that says how its last head was fitted.
+/// A task that reports how its last head was fitted.
 trait Fitted: Task {
     fn last(&self) -> HeadFit;
 }
@@ -104,10 +105,10 @@ impl<T: Fitted> Fitted for Plain<T> {
     }
 }
 
-/// A device, and the server's end of its connection.
+/// A device and the server's end of its connection.
 trait Device {
     fn connection(&mut self) -> &mut Connection;
-    /// Exchanges frames until both are silent; what the server has heard.
+    /// Exchanges frames until both sides are silent; returns the server's events.
     fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage>;
     fn last(&self) -> HeadFit;
 }
@@ -118,7 +119,7 @@ struct Pair<T> {
     decoder: Decoder<Vec<u8>>,
 }
 
-/// Samples that a device owns.
+/// Samples owned by the device.
 struct Owned {
     x: Vec<f32>,
     classes: Vec<u8>,
@@ -165,15 +166,15 @@ impl<T: Fitted> Device for Pair<T> {
 
     fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage> {
         let mut out = vec![0; self.session.config().transmit_capacity()];
-        let mut said = Vec::new();
+        let mut inbound = Vec::new();
         let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
                         connection: &mut Connection,
                         event: Event<'_>| {
             let mut progress = session.handle(0, event, &mut out);
-            connection.receive(&out[..progress.sent], &mut said);
+            connection.receive(&out[..progress.sent], &mut inbound);
             while progress.again {
                 progress = session.handle(0, Event::Tick, &mut out);
-                connection.receive(&out[..progress.sent], &mut said);
+                connection.receive(&out[..progress.sent], &mut inbound);
             }
         };
         if let Some(event) = event {
@@ -182,12 +183,12 @@ impl<T: Fitted> Device for Pair<T> {
         let mut wire = Vec::new();
         while self.connection.next_frame(&mut wire) {
             let mut input = wire.as_slice();
-            while let Fed::Message(message) = self.decoder.feed(&mut input) {
+            while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
                 step(&mut self.session, &mut self.connection, Event::Message(message));
             }
             wire.clear();
         }
-        said
+        inbound
     }
 
     fn last(&self) -> HeadFit {
@@ -198,7 +199,8 @@ impl<T: Fitted> Device for Pair<T> {
 const FLEET: &str = "[devices]\nexpected = 3\n[data]\nd = 6\noutputs = 3\n[model]\nk = 2\n[algorithm]\n\
     name = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n";
 
-/// Runs a campaign to its end. Whose heads were asked for without a choice, and how each was fitted.
+/// Runs a campaign to its end. Returns, for each device, the number of heads requested without a choice, and
+/// its last fit.
 fn campaign(
     text: &str,
     build: impl Fn(&Arc<Acceptor>) -> Vec<Box<dyn Device>>,
@@ -213,13 +215,13 @@ fn campaign(
     let gate = Arc::new(Acceptor::plaintext(requirements, welcome));
     let mut devices = build(&gate);
     let mut actions = Vec::new();
-    let mut heard: Vec<(u64, PeerMessage)> = Vec::new();
+    let mut events: Vec<(u64, PeerMessage)> = Vec::new();
     for (id, device) in (0..).zip(&mut devices) {
-        heard.extend(device.pump(Some(Event::LinkUp)).into_iter().map(|said| (id, said)));
+        events.extend(device.pump(Some(Event::LinkUp)).into_iter().map(|inbound| (id, inbound)));
     }
-    while !heard.is_empty() {
-        for (id, said) in heard.drain(..) {
-            let event = match said {
+    while !events.is_empty() {
+        for (id, inbound) in events.drain(..) {
+            let event = match inbound {
                 PeerMessage::Hello(_) => EngineEvent::Joined(id),
                 PeerMessage::Update(update) => EngineEvent::Update(id, update),
                 PeerMessage::Decline(decline) => EngineEvent::Declined(id, decline),
@@ -240,7 +242,7 @@ fn campaign(
             }
         }
         for (id, device) in (0..).zip(&mut devices) {
-            heard.extend(device.pump(None).into_iter().map(|said| (id, said)));
+            events.extend(device.pump(None).into_iter().map(|inbound| (id, inbound)));
         }
     }
     assert_eq!(engine.phase(), Phase::Finished);
@@ -258,13 +260,14 @@ fn plain(id: u64, gate: &Arc<Acceptor>) -> Box<dyn Device> {
 }
 
 #[test]
-fn a_mixed_fleet_gets_heads_from_all() {
+fn mixed_fleet_gets_heads_from_all_devices() {
     let (engine, fits) = campaign(FLEET, |gate| vec![chooses(0, gate), plain(1, gate), chooses(2, gate)]);
     let chosen = engine.chosen_ridge().unwrap();
-    assert_eq!(chosen.devices, 2, "those that can score have");
+    assert_eq!(chosen.devices, 2, "only devices with the feature score ridges");
     assert!(matches!(engine.final_head(), HeadSolve::LeaveOneOut { otherwise } if otherwise == chosen.ridge));
     assert_eq!([0, 1, 2].map(|id: usize| fits[id].0), [0, 1, 0]);
-    // One takes what the fleet has published; for the others it is one of their own grid, which is of other numbers.
+    // The plain device takes the published ridge; the others choose from their own grid, which has other
+    // values.
     assert_eq!(fits[1].1.ridge, chosen.ridge);
     for id in [0, 2] {
         assert_ne!(fits[id].1.ridge, chosen.ridge);
@@ -272,9 +275,9 @@ fn a_mixed_fleet_gets_heads_from_all() {
     assert!(fits.iter().all(|(_, fit)| fit.samples as usize == M && usize::from(fit.width) == K));
 }
 
-/// None can score: the default is published, and taken.
+/// No device scores ridges: the default is published and used.
 #[test]
-fn a_fleet_without_the_choice_gets_the_published_ridge() {
+fn fleet_without_the_feature_gets_the_default_ridge() {
     let (engine, fits) = campaign(FLEET, |gate| (0..3).map(|id| plain(id, gate)).collect());
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(
@@ -284,18 +287,18 @@ fn a_fleet_without_the_choice_gets_the_published_ridge() {
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (1, chosen.ridge)));
 }
 
-/// Where a number is said, there is nothing to choose and nothing to count.
+/// With a configured ridge there is nothing to choose and nothing to count.
 #[test]
-fn a_ridge_that_is_said_is_everybodys() {
+fn configured_ridge_applies_to_all_devices() {
     let text = format!("{FLEET}final_ridge = 0.25\n");
     let (engine, fits) = campaign(&text, |gate| vec![chooses(0, gate), plain(1, gate), plain(2, gate)]);
     assert_eq!(engine.chosen_ridge(), None);
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (0, 0.25)));
 }
 
-/// Fixed point scores ridges and leaves no sample out.
+/// Fixed point scores ridges but does not compute leave-one-out errors.
 #[test]
-fn fixed_point_takes_the_published_ridge() {
+fn fixed_point_device_takes_the_published_ridge() {
     let text = format!("{FLEET}numeric = \"i16\"\n");
     let build = |gate: &Arc<Acceptor>| -> Vec<Box<dyn Device>> {
         let device = |id| Box::new(Pair::new(id, Linear::new(FixedWorkspace::<D, K, C>::new()), gate));

@@ -1,16 +1,16 @@
-//! What encryption costs on each core, against the list `sealing` in `budgets.toml`: a figure that grows by more than
-//! two percent fails. `tests/boards` measures, then runs this; FEDSPAN_REGENERATE_BUDGETS=1 writes a new list and the
-//! table of the boards' README, for a change that is wanted.
+//! Cost of encryption on each core, compared with the list `sealing` in `budgets.toml`: fails if a figure
+//! grows by more than 2 %. `tests/boards` measures and then runs this test; with FEDSPAN_REGENERATE_BUDGETS=1
+//! it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::budget::{CORES, ESTIMATED, List, Place, Rows, core_name, lines, regenerating, tables};
+use crate::budget::{CORES, ESTIMATED, GeneratedTable, List, Rows, core_name, lines, regenerating, tables};
 
 const LIST: List =
     List { name: "sealing", keys: &["core", "opt_level", "limit"], figures: &FIGURES, numbers: &[] };
-/// What is bounded: bytes on the wire, instructions, bytes of stack, cycles (these for [`ESTIMATED`] at "s").
+/// Bytes on the wire, instructions, bytes of stack, and cycles (only for [`ESTIMATED`] cores at level "s").
 const FIGURES: [&str; 15] = [
     "handshake_bytes",
     "up",
@@ -29,13 +29,13 @@ const FIGURES: [&str; 15] = [
     "cycles_handshake",
 ];
 
-/// Of the stack, what is there for encryption alone.
+/// Stack figures of encryption alone.
 const STACK: [&str; 4] = ["stack_hello", "stack_keys", "stack_seal", "stack_open"];
 
 const LIMITS: [&str; 2] = ["256", "1024"];
 
-/// Instructions and cycles of the update at (64, 4, 32), by the normal equations; instructions from the check of
-/// the representation to the gradient.
+/// Instructions and cycles of the update at (64, 4, 32) by the normal equations, from the check of the
+/// representation to the gradient.
 fn update(core: &str) -> (u64, Option<u64>) {
     let own = |table: &BTreeMap<String, String>| {
         let is = |name: &str, word: &str| table[name] == word;
@@ -47,7 +47,7 @@ fn update(core: &str) -> (u64, Option<u64>) {
     (all.iter().sum(), number("cycles"))
 }
 
-/// The README's table.
+/// Table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from(
         "| core | update | sealed and opened, limit 256 | limit 1024 | handshake | cycles: update | limit 256 | limit \
@@ -78,16 +78,16 @@ fn table(rows: &Rows) -> String {
     text
 }
 
-const PLACE: Place = Place {
+const README_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- sealing: written by tests/tests/sealing.rs -->\n",
     end: "<!-- end of sealing -->\n",
 };
 
 #[test]
-fn encryption_costs_no_more_than_it_did() {
+fn encryption_keeps_its_budget() {
     let rows = LIST.measured(&lines("target/boards/sealed.jsonl"));
-    // Each core at two levels, one of them at a third.
+    // Each core at two levels, one core at a third.
     assert_eq!(rows.len(), (CORES.len() * 2 + 1) * LIMITS.len(), "every core, level and limit");
     for (key, figures) in &rows {
         let estimated = ESTIMATED.contains(&key[0].as_str()) && key[1] == "s";
@@ -95,26 +95,26 @@ fn encryption_costs_no_more_than_it_did() {
     }
     if regenerating() {
         LIST.write(&rows);
-        PLACE.write(&table(&rows));
+        README_TABLE.write(&table(&rows));
     } else {
         LIST.check(&rows);
     }
 }
 
 #[test]
-fn the_readme_shows_the_budgets() {
-    PLACE.check(|| table(&LIST.budgeted()), "tests/boards");
+fn readme_shows_the_budgets() {
+    README_TABLE.check(|| table(&LIST.budgets()), "tests/boards");
 }
 
-/// What was promised for a Cortex-M4F: 160 bytes of handshake, 1.5 KB of RAM (248 bytes of it static, of which
-/// `flash.rs` watches the growth).
+/// Promise for a Cortex-M4F: 160 bytes of handshake, 1.5 KB of RAM (248 bytes of it static, which `flash.rs`
+/// watches).
 #[test]
-fn the_m4_keeps_to_its_budget() {
-    // Another test is about to change it.
+fn cortex_m4_keeps_its_promise() {
+    // Another test is changing the budgets.
     if regenerating() {
         return;
     }
-    for (key, figures) in LIST.budgeted() {
+    for (key, figures) in LIST.budgets() {
         let [core, level, limit] = &key[..] else { panic!("{key:?}") };
         assert!(figures["handshake_bytes"] <= 160, "{core} {level} {limit}: {figures:?}");
         let stack = STACK.map(|name| figures[name]);

@@ -1,6 +1,6 @@
-//! The server's tokio shell on a network that is simulated (turmoil) in virtual time: sockets, places,
-//! inbox, timers and tasks are the real ones, and so is the database; the server is stopped where it stands, and whoever talks to
-//! whom is cut off, held up, let go again. The same seed is the same run.
+//! The server's tokio shell on a simulated network (turmoil) in virtual time. Sockets, connection slots,
+//! inbox, timers, tasks and the database are real; the server crashes at any point, and links are
+//! partitioned, held and released. The same seed gives the same run.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ use fedspan_sim_core::device::{Identity, client_session, converse_over};
 use fedspan_sim_core::run::{Unwatched, run};
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::fleet_of;
-use fedspan_tests::told::{Kept, Tap, Told, examine};
+use fedspan_tests::observed_acks::{AckRecorder, Audit, ObservedAcks, audit};
 use getrandom::SysRng;
 use tokio::time::Instant;
 use turmoil::Sim;
@@ -69,8 +69,8 @@ fn scenario() -> Scenario {
     Scenario::parse("shell", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario")
 }
 
-/// A device: comes back when its session says so, until its head is fitted.
-async fn device(scenario: Scenario, index: usize, told: Told) -> turmoil::Result {
+/// A device that reconnects as its session requests, until its head is fitted.
+async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil::Result {
     let dataset = scenario.dataset(scenario.seed)?;
     let mut session = client_session(&scenario, &dataset, index, Identity::plaintext(index as u64), true)
         .ok_or("no client")?;
@@ -78,8 +78,8 @@ async fn device(scenario: Scenario, index: usize, told: Told) -> turmoil::Result
     while !session.is_fitted() {
         let again = match TcpStream::connect(("server", PORT)).await {
             Ok(stream) => {
-                let tap = Tap::new(stream, index as u64, told.clone());
-                began + Duration::from_millis(converse_over(&mut session, tap, began).await.retry_at)
+                let recorder = AckRecorder::new(stream, index as u64, acks.clone());
+                began + Duration::from_millis(converse_over(&mut session, recorder, began).await.retry_at)
             }
             Err(_) => Instant::now() + Duration::from_millis(500),
         };
@@ -88,12 +88,12 @@ async fn device(scenario: Scenario, index: usize, told: Told) -> turmoil::Result
     Ok(())
 }
 
-/// What befalls the network and the server, one thing after the other.
-fn befall(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turmoil::Result<bool> {
+/// Injects one fault, waits, and ends it. Returns true if the campaign finished meanwhile.
+fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turmoil::Result<bool> {
     let one = format!("device-{}", random.bits() % DEVICES as u64);
     let mut lasts = |most| Duration::from_millis(1 + random.bits() % most);
     let (until, kind) = (sim.elapsed() + lasts(3_000), lasts(3).as_millis());
-    // Sooner than its patience ends: what is held comes in the end.
+    // A held link must be released before the idle timeout.
     let until_released = sim.elapsed() + lasts(1_500);
     match kind {
         1 => sim.crash("server"),
@@ -116,8 +116,9 @@ fn befall(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turm
     Ok(finished)
 }
 
-/// Runs a campaign while things happen; the journal as it is written, what was kept, and what befell.
-fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn std::error::Error>> {
+/// Runs a campaign with faults: the journal, the audited totals, and the number of crashes, partitions and
+/// holds.
+fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dyn std::error::Error>> {
     let scenario = scenario();
     let dataset = Arc::new(scenario.dataset(scenario.seed)?);
     let text = fleet_of(&scenario, &dataset, state, CAMPAIGN).replace("tcp = ", "plaintext = true\ntcp = ")
@@ -141,9 +142,9 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn
             Ok(())
         }
     });
-    let told = Told::default();
+    let acks = ObservedAcks::default();
     for index in 0..DEVICES {
-        sim.client(format!("device-{index}"), device(scenario.clone(), index, told.clone()));
+        sim.client(format!("device-{index}"), device(scenario.clone(), index, acks.clone()));
     }
     let mut random = stream(seed, Purpose::Network, 0);
     let mut counts = [0; 3];
@@ -153,69 +154,71 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Kept, [u32; 3]), Box<dyn
         while !finished && sim.elapsed() < calm {
             finished = sim.step()?;
         }
-        if finished || befall(&mut sim, &mut random, &mut counts)? {
+        if finished || inject_fault(&mut sim, &mut random, &mut counts)? {
             break;
         }
     }
-    // All is well from here on.
+    // No more faults.
     while !finished {
         finished = sim.step()?;
     }
     drop(sim);
-    let kept = examine(&scenario, state, DEVICES, &told)?;
-    Ok((std::fs::read_to_string(state.join(journal::FILE))?, kept, counts))
+    let totals = audit(&scenario, state, DEVICES, &acks)?;
+    Ok((std::fs::read_to_string(state.join(journal::FILE))?, totals, counts))
 }
 
-/// One seed, in a process of its own: tokio numbers tasks by the process, and ends them in an order that follows from their numbers.
+/// Runs one seed in its own process: tokio numbers tasks per process and drops them in an order that depends
+/// on the numbers.
 #[test]
 #[ignore = "run by the tests below; alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test all -- shell:: --ignored --nocapture"]
 fn one() {
     let seed = std::env::var("FEDSPAN_SEED").expect("FEDSPAN_SEED").parse().expect("a number");
     let scenario = scenario();
     let state = tempfile::tempdir().unwrap();
-    let (journal, kept, [crashes, partitions, holds]) =
+    let (journal, totals, [crashes, partitions, holds]) =
         campaign(seed, state.path()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    assert_eq!((kept.rounds, kept.counted), (ROUNDS, (ROUNDS + 1) * DEVICES), "seed {seed}");
+    assert_eq!((totals.rounds, totals.counted), (ROUNDS, (ROUNDS + 1) * DEVICES), "seed {seed}");
     let stored = store::read(state.path()).expect("readable").expect("a campaign");
     let served = Matrix::from_column_slice(20, 2, &stored.checkpoint.expect("a checkpoint").state[..40]);
     let served = orthonormal(&served).expect("full rank");
     let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&served), bits(simulated.representation.as_ref().unwrap()), "seed {seed}");
-    println!("\nseen {crashes} {partitions} {holds} {} {}", kept.amid, crc32c(journal.as_bytes()));
+    println!("\nseen {crashes} {partitions} {holds} {} {}", totals.mid_round, crc32c(journal.as_bytes()));
 }
 
-/// Crashes, partitions, holds, crashes in the middle of a round, and what the journal said.
-fn seen(seed: u64) -> [u64; 5] {
+/// Results of a seed: crashes, partitions, holds, crashes in the middle of a round, and the CRC of the
+/// journal.
+fn run_in_process(seed: u64) -> [u64; 5] {
     let ran = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "shell::one", "--ignored", "--nocapture"])
         .env("FEDSPAN_SEED", seed.to_string())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    let numbers = said.lines().find_map(|line| line.strip_prefix("seen ")).filter(|_| ran.status.success());
+    let output = String::from_utf8_lossy(&ran.stdout);
+    let numbers = output.lines().find_map(|line| line.strip_prefix("seen ")).filter(|_| ran.status.success());
     let numbers =
-        numbers.unwrap_or_else(|| panic!("seed {seed}: {said}{}", String::from_utf8_lossy(&ran.stderr)));
+        numbers.unwrap_or_else(|| panic!("seed {seed}: {output}{}", String::from_utf8_lossy(&ran.stderr)));
     let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
     numbers.try_into().unwrap()
 }
 
 #[test]
-fn a_campaign_on_a_bad_network_is_that_of_a_calm_one() {
+fn campaign_on_a_bad_network_learns_what_the_simulator_learns() {
     let mut all = [0; 4];
     for seed in 1..=SEEDS {
-        all.iter_mut().zip(seen(seed)).for_each(|(all, count)| *all += count);
+        all.iter_mut().zip(run_in_process(seed)).for_each(|(all, count)| *all += count);
     }
-    let [crashes, partitions, holds, amid] = all;
+    let [crashes, partitions, holds, mid_round] = all;
     println!(
-        "{SEEDS} seeds: {crashes} crashes, {amid} of them in the middle of a round, {partitions} partitions, {holds} holds"
+        "{SEEDS} seeds: {crashes} crashes, {mid_round} of them in the middle of a round, {partitions} partitions, {holds} holds"
     );
-    assert!(amid > SEEDS && partitions > SEEDS && holds > SEEDS, "too little has happened: {all:?}");
+    assert!(mid_round > SEEDS && partitions > SEEDS && holds > SEEDS, "too few faults: {all:?}");
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
-    let once = seen(3);
-    assert_eq!(once, seen(3));
-    assert_ne!(once, seen(4));
+fn same_seed_gives_the_same_run() {
+    let once = run_in_process(3);
+    assert_eq!(once, run_in_process(3));
+    assert_ne!(once, run_in_process(4));
 }

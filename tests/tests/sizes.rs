@@ -1,4 +1,5 @@
-//! What a client takes: the workspace beside the least that the arithmetic needs, and the bytes of an update.
+//! Memory and traffic of a client: the workspace compared with its arithmetic minimum, and the bytes of an
+//! update.
 
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
@@ -14,17 +15,17 @@ fn check<const D: usize, const K: usize, const C: usize>() {
         "({D}, {K}, {C}): workspace {size}, arithmetic minimum {least}, streaming {streaming}, in i16 {fixed}"
     );
     assert_eq!(size, 4 * (2 * K * C + D * K + D * C + K * K + K + C));
-    // What seeing a sample only once takes: sums over products, and a block of eight rows.
+    // Streaming adds sums over products and a block of eight rows.
     assert_eq!(streaming, size + 4 * D * K + 32 * (K + C));
-    // The other half of the square of the triangle.
+    // The workspace stores a triangular matrix as a full k x k one; the minimum counts only the triangle.
     assert_eq!(size - least, 2 * K * (K - 1));
-    // What fixed point takes: integers beside the floats, and the scale of those of the representation.
+    // Fixed point adds integers, and a scale for those of the representation.
     let integers = 2 * (D * K + D + K + C + K * C) + 2;
     assert_eq!(fixed, (size + integers).next_multiple_of(4));
 }
 
 #[test]
-fn the_workspace_is_what_its_formula_says() {
+fn workspace_has_the_size_of_its_formula() {
     check::<20, 2, 1>();
     check::<57, 8, 7>();
     check::<58, 24, 7>();
@@ -33,7 +34,7 @@ fn the_workspace_is_what_its_formula_says() {
 }
 
 #[test]
-fn an_update_at_20_2_takes_at_most_400_bytes() {
+fn update_at_20_2_takes_at_most_400_bytes() {
     let changes = ["data.d=20", "data.clients=50", "participation.r=1.0", "algorithm.rounds=200"];
     let changes: Vec<String> = changes.map(str::to_owned).to_vec();
     let text = Scenario::built_in("linear").expect("built in").replace("\"moments\"", "\"random\"");

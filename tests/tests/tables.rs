@@ -1,4 +1,4 @@
-//! The tables of the documents: an edited cell is found, and written anew.
+//! `tables`: finds and repairs edited cells in the tables of the documents.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use fedspan_tests::tables::page::{Class, slots};
 use fedspan_tests::tables::unmarked;
 
 fn tables(arguments: &[&str], page: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tables")).args(arguments).arg(page).output().expect("runs")
+    Command::new(env!("CARGO_BIN_EXE_tables")).args(arguments).arg(page).output().expect("tables starts")
 }
 
 fn text(output: &[u8]) -> String {
@@ -18,10 +18,10 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Of a page in a copy, so that no other test sees it: every cell that is edited fails the check, which names page, line, command and
-/// both lines, and changes nothing; writing anew puts the cell right.
+/// Works on a copy of a page. `--check` must fail for every edited cell, name page, line, command and both lines, and
+/// change nothing; a run without it must restore the cell.
 #[test]
-fn the_check_fails_when_a_cell_is_edited() {
+fn check_fails_for_every_edited_cell() {
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("PRIVACY.md");
     let whole = std::fs::read_to_string(root().join("aggregator/PRIVACY.md")).unwrap();
@@ -39,13 +39,13 @@ fn the_check_fails_when_a_cell_is_edited() {
             let wrong = format!("{}{other}{}", &whole[..place], &whole[place + 1..]);
             std::fs::write(&page, &wrong).unwrap();
             let found = tables(&["--check"], &page);
-            let said = text(&found.stdout);
-            assert_eq!(found.status.code(), Some(1), "{said}");
-            assert!(said.contains(&format!("PRIVACY.md:{}: differs", slot.line)), "{said}");
-            assert!(said.contains(&slot.commands()), "{said}");
-            let lines = |sign: char| said.lines().filter(|line| line.starts_with(sign)).count();
-            assert_eq!([lines('-'), lines('+')], [1, 1], "{said}");
-            assert_eq!(std::fs::read_to_string(&page).unwrap(), wrong, "a check writes nothing");
+            let output = text(&found.stdout);
+            assert_eq!(found.status.code(), Some(1), "{output}");
+            assert!(output.contains(&format!("PRIVACY.md:{}: differs", slot.line)), "{output}");
+            assert!(output.contains(&slot.commands()), "{output}");
+            let lines = |sign: char| output.lines().filter(|line| line.starts_with(sign)).count();
+            assert_eq!([lines('-'), lines('+')], [1, 1], "{output}");
+            assert_eq!(std::fs::read_to_string(&page).unwrap(), wrong, "--check changed the page");
             assert!(tables(&[], &page).status.success());
             assert_eq!(std::fs::read_to_string(&page).unwrap(), whole);
             edited += 1;
@@ -55,7 +55,7 @@ fn the_check_fails_when_a_cell_is_edited() {
 }
 
 #[test]
-fn a_figure_that_is_measured_is_never_compared() {
+fn measured_table_is_never_compared() {
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("PAGE.md");
     let table = "| a | b |\n| --- | --- |\n| x | 0.5 |\n";
@@ -68,17 +68,16 @@ fn a_figure_that_is_measured_is_never_compared() {
         assert_eq!(std::fs::read_to_string(&page).unwrap(), whole);
     }
     assert!(
-        text(&tables(&["--measured"], &page).stdout)
-            .contains("PAGE.md:1: is put down by hand: by hand: a clock")
+        text(&tables(&["--measured"], &page).stdout).contains("PAGE.md:1: entered by hand: by hand: a clock")
     );
 }
 
 #[test]
-fn what_is_wrong_with_a_page_or_a_command_is_told_in_a_line() {
+fn broken_page_or_command_is_reported_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("PAGE.md");
     let mark = "<!-- table: tests/tables --print sizes | rows nothing -->\n<!-- end of table -->\n";
-    for (whole, told) in [
+    for (whole, message) in [
         (mark.to_owned(), "found no row \"nothing\", there are [\"(20, 2, 1)\""),
         (mark.replace(" | rows nothing", " | sorted"), "line 1: found \"sorted\", allowed"),
         (mark.replace("sizes | rows nothing", "colours"), "found no table \"colours\", there are"),
@@ -91,7 +90,7 @@ fn what_is_wrong_with_a_page_or_a_command_is_told_in_a_line() {
         std::fs::write(&page, &whole).unwrap();
         let output = tables(&["--check"], &page);
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
     for arguments in [&["--everything"][..], &["--measured", "--check"]] {
         assert_eq!(tables(arguments, &page).status.code(), Some(2));
@@ -99,7 +98,7 @@ fn what_is_wrong_with_a_page_or_a_command_is_told_in_a_line() {
     assert_eq!(tables(&["--check"], Path::new("/nowhere/PAGE.md")).status.code(), Some(1));
 }
 
-/// Without a run: every mark of every page can be read, and no table of figures is without one.
+/// Runs no command: parses every mark of every page, and finds tables of figures without a mark.
 #[test]
 fn every_table_of_figures_has_a_mark() {
     for page in [
@@ -112,7 +111,7 @@ fn every_table_of_figures_has_a_mark() {
         let whole = std::fs::read_to_string(root().join(page)).unwrap();
         assert!(!slots(&whole).unwrap_or_else(|error| panic!("{page}: {error}")).is_empty());
     }
-    let listed = Command::new(env!("CARGO_BIN_EXE_tables")).arg("--list").output().expect("runs");
+    let listed = Command::new(env!("CARGO_BIN_EXE_tables")).arg("--list").output().expect("tables starts");
     assert!(listed.status.success(), "{}", text(&listed.stderr));
     let without = unmarked("| a | b |\n| --- | --- |\n| x | 0.5 |\n");
     assert_eq!(without, [1]);

@@ -4,7 +4,7 @@ use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{
     DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, OPEN_HEAD_MAX, SEAL_MAX,
 };
-use fedspan_protocol::message::{Descriptors, Hello, Model, Need, Numeric, Privacy, Refusal, Task};
+use fedspan_protocol::message::{Descriptors, Hello, Model, Numeric, Privacy, Refusal, Requirement, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use crate::types::{DeviceId, Request};
@@ -113,34 +113,34 @@ impl Requirements {
         if !limits.contains(&usize::from(device.frame_limit)) {
             let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
             let (least, most) = (small(self.frame_limit), small(FRAME_LIMIT_MAX));
-            return Err(Refusal::FrameLimit { least, most });
+            return Err(Refusal::FrameLimit { min: least, max: most });
         }
         if device.numeric != self.numeric {
-            return Err(Refusal::Capability(Need::Numeric(self.numeric)));
+            return Err(Refusal::Capability(Requirement::Numeric(self.numeric)));
         }
         let missing = |needed: u16, there: u16| needed & !there;
         if let Some(most) = self.privacy
             && !matches!(device.privacy, Privacy::Gaussian { budget, .. } if budget <= most)
         {
-            return Err(Refusal::Capability(Need::Privacy(most)));
+            return Err(Refusal::Capability(Requirement::Privacy(most)));
         }
         if missing(self.tasks, device.tasks) != 0 {
-            return Err(Refusal::Capability(Need::Tasks(missing(self.tasks, device.tasks))));
+            return Err(Refusal::Capability(Requirement::Tasks(missing(self.tasks, device.tasks))));
         }
         if missing(self.roles, device.roles) != 0 {
-            return Err(Refusal::Capability(Need::Roles(missing(self.roles, device.roles))));
+            return Err(Refusal::Capability(Requirement::Roles(missing(self.roles, device.roles))));
         }
         if self.encodings & !device.encodings != 0 {
-            return Err(Refusal::Capability(Need::Encodings(self.encodings & !device.encodings)));
+            return Err(Refusal::Capability(Requirement::Encodings(self.encodings & !device.encodings)));
         }
         if device.tensor_elements < self.tensor_elements {
-            return Err(Refusal::Capability(Need::TensorElements(self.tensor_elements)));
+            return Err(Refusal::Capability(Requirement::TensorElements(self.tensor_elements)));
         }
         if device.tensors < self.tensors {
-            return Err(Refusal::Capability(Need::Tensors(self.tensors)));
+            return Err(Refusal::Capability(Requirement::Tensors(self.tensors)));
         }
         if device.total_elements < self.total_elements {
-            return Err(Refusal::Capability(Need::TotalElements(self.total_elements)));
+            return Err(Refusal::Capability(Requirement::TotalElements(self.total_elements)));
         }
         Ok(())
     }

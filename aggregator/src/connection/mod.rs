@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fedspan_protocol::assembly::plan;
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX, wire_capacity};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
@@ -276,10 +276,10 @@ impl Connection {
             // The decoder lends its buffer, so the frame is converted to an owned value before `self` is used
             // again.
             let decrypted = match self.decoder.feed(input) {
-                Fed::NeedMore => return None,
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => self.secure.process_unsealed(message),
-                Fed::Sealed(frame) => self.secure.process_sealed(frame, known),
+                FeedResult::NeedMore => return None,
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => self.secure.process_unsealed(message),
+                FeedResult::Sealed(frame) => self.secure.process_sealed(frame, known),
             };
             let parsed = match decrypted {
                 Decrypted::Message(message, body) => {
@@ -444,7 +444,7 @@ impl Connection {
         discard_partial(&mut self.incoming, &mut self.last_update);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         let task = opening.request.task;
-        let plain = task.without_choice().filter(|_| !self.chooses_ridge);
+        let plain = task.without_ridge_choice().filter(|_| !self.chooses_ridge);
         self.traffic.unchosen = self.traffic.unchosen.saturating_add(plain.is_some().into());
         let opening = Arc::clone(opening);
         self.open = Some(SentRound { opening, task: plain.unwrap_or(task), tensors });

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fedspan_protocol::Error;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::{SCHEMA_HASH, WIRE_VERSION, wire_capacity};
-use fedspan_protocol::message::{Fault, Hello, Introduction, Refusal, ToDevice, ToServer, decode};
-use fedspan_protocol::secure::{Channel, Greeting, NONCE, TAG, Unopened, transcript};
+use fedspan_protocol::message::{Fault, Hello, HelloPrefix, Refusal, ToDevice, ToServer, decode};
+use fedspan_protocol::secure::{Channel, HandshakeInit, NONCE, OpenError, TAG, transcript};
 
 use super::Acceptor;
 use crate::keys::AcceptedKey;
@@ -134,7 +134,7 @@ impl SecureLayer {
     }
 
     fn hello(&mut self, hello: Hello, body: &[u8], bytes: &[u8]) -> Decrypted<'static> {
-        let greeting = match Greeting::read(body) {
+        let greeting = match HandshakeInit::read(body) {
             None if !body.is_empty() => return Decrypted::Fault(Fault::Malformed),
             greeting => greeting,
         };
@@ -221,13 +221,13 @@ impl SecureLayer {
             Some(open) => open.channel.open(frame),
             None => {
                 frame.fill(0);
-                Err(Unopened::Forged)
+                Err(OpenError::Forged)
             }
         };
         let message = match opened {
             Ok(message) => message,
             Err(reason) => {
-                let replayed = reason == Unopened::Replayed;
+                let replayed = reason == OpenError::Replayed;
                 count(if replayed { &mut self.seals.replayed } else { &mut self.seals.forged });
                 return Decrypted::Dropped;
             }
@@ -271,7 +271,7 @@ fn is_public(message: &ToDevice) -> bool {
 fn version_refusal(message: &[u8]) -> Option<Refusal> {
     // A hello has tag 0.
     message.first().filter(|&&tag| tag == 0)?;
-    let hello = Introduction::read(message).ok()?;
+    let hello = HelloPrefix::read(message).ok()?;
     if hello.wire_version != WIRE_VERSION {
         return Some(Refusal::WireVersion { served: WIRE_VERSION });
     }

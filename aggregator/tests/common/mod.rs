@@ -17,7 +17,7 @@ use fedspan_engine::Tensor;
 use fedspan_engine::Update;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
     Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToDevice, ToServer, decode,
 };
@@ -124,10 +124,10 @@ pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
     let mut all = Vec::new();
     loop {
         match decoder.feed(&mut bytes) {
-            Fed::NeedMore => return all,
-            Fed::Dropped(why) => panic!("a bad frame from the server: {why:?}"),
-            Fed::Sealed(_) => panic!("a sealed frame from a server without keys"),
-            Fed::Message(message) => {
+            FeedResult::NeedMore => return all,
+            FeedResult::Dropped(why) => panic!("a bad frame from the server: {why:?}"),
+            FeedResult::Sealed(_) => panic!("a sealed frame from a server without keys"),
+            FeedResult::Message(message) => {
                 let (message, body) = decode::<ToDevice>(message).unwrap();
                 all.push((message, body.to_vec()));
             }

@@ -1,4 +1,4 @@
-//! The linker script with the chip's memory map comes with esp-hal.
+//! Links with esp-hal's linker script, which has the chip's memory map.
 
 fn main() {
     println!("cargo::rustc-link-arg-bins=-Tlinkall.x");

@@ -1,4 +1,4 @@
-//! Gives the linker the board's memory map.
+//! Passes the board's memory map to the linker.
 
 use std::path::PathBuf;
 use std::{env, fs};

@@ -1,4 +1,4 @@
-//! Gives the linker the memory map of the chosen machine, and checks that the target is that machine's.
+//! Passes the memory map of the selected machine to the linker, and checks that the target fits the machine.
 
 use std::path::PathBuf;
 use std::{env, fs};

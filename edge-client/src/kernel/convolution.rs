@@ -1,85 +1,85 @@
 //! Convolutions and pooling, in one and two dimensions, on the kernels of [`dense`].
 //!
-//! An image is height x width x channels values, row-major, the channels of a pixel side by side; a signal is an image
-//! of height one. What a filter sees of an image, a *patch*, becomes a row of a batch, and the filters are the outputs of
-//! a dense layer. So a layer of filters is (patch + 1) x filters values with the bias in the last row, its outputs are
-//! an image with the filters as channels, and its step is [`dense::descend`] on the patches.
+//! An image is height x width x channels values, row-major, with the channels of a pixel adjacent; a signal is an
+//! image of height one. The input window of a filter, a *patch*, becomes a row of a batch, and the filters are the
+//! outputs of a dense layer. So a convolutional layer is (patch + 1) x filters values with the bias in the last
+//! row, its output is an image with the filters as channels, and its SGD step is [`dense::descend`] on the patches.
 //!
-//! A network takes images one at a time, and of each a few rows ([`Convolution::strip`]), so that their patches are all the
-//! memory it needs; the bits are those of a whole batch. Batches are images one after another. Where lengths do not fit,
-//! whole images that all slices have are worked on; nothing panics.
+//! A network processes one image at a time, and a few of its rows at a time ([`Convolution::strip`]), so that it
+//! needs memory for their patches only; the bits are those of a whole batch. Batches are consecutive images. If
+//! lengths do not match, the functions process the whole images that all slices contain; nothing panics.
 
 use super::dense;
 
-/// Filters that move over an image without padding.
+/// Convolution without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Convolution {
-    /// Rows of the image: one for a signal.
+    /// Number of rows of the image: one for a signal.
     pub height: usize,
-    /// Pixels of a row.
+    /// Number of pixels in a row.
     pub width: usize,
-    /// Values of a pixel.
+    /// Number of values of a pixel.
     pub channels: usize,
-    /// Rows that a filter sees.
+    /// Height of a filter, in rows.
     pub rows: usize,
-    /// Pixels of each that it sees.
+    /// Width of a filter, in pixels.
     pub columns: usize,
-    /// How many pixels it moves on, both ways; zero counts as one.
+    /// Stride in both directions, in pixels; zero counts as one.
     pub stride: usize,
-    /// How many there are.
+    /// Number of filters.
     pub filters: usize,
 }
 
 impl Convolution {
-    /// Rows of the output; none if a filter is higher than the image.
+    /// Returns the number of rows of the output; 0 if a filter is higher than the image.
     #[must_use]
     pub const fn out_height(&self) -> usize {
         places(self.height, self.rows, self.stride)
     }
 
-    /// Pixels of an output's row; none if a filter is wider than the image.
+    /// Returns the number of pixels in a row of the output; 0 if a filter is wider than the image.
     #[must_use]
     pub const fn out_width(&self) -> usize {
         places(self.width, self.columns, self.stride)
     }
 
-    /// Patches of an image, and pixels of the output.
+    /// Returns the number of patches of an image, which are the pixels of the output.
     #[must_use]
     pub const fn positions(&self) -> usize {
         self.out_height() * self.out_width()
     }
 
-    /// Values of a patch.
+    /// Returns the number of values of a patch.
     #[must_use]
     pub const fn patch(&self) -> usize {
         self.rows * self.columns * self.channels
     }
 
-    /// Values of an image.
+    /// Returns the number of values of an image.
     #[must_use]
     pub const fn inputs(&self) -> usize {
         self.height * self.width * self.channels
     }
 
-    /// Values of an output.
+    /// Returns the number of values of an output.
     #[must_use]
     pub const fn outputs(&self) -> usize {
         self.positions() * self.filters
     }
 
-    /// Values of the layer, (patch + 1) x filters.
+    /// Returns the number of values of the layer, (patch + 1) x filters.
     #[must_use]
     pub const fn layer(&self) -> usize {
         (self.patch() + 1) * self.filters
     }
 
-    /// What makes `count` rows of the output, from one row of it on: they are an image of their own, of fewer rows.
+    /// Returns the convolution that computes `count` rows of the output from the part of the image they depend on.
     #[must_use]
     pub const fn strip(&self, count: usize) -> Self {
         Self { height: count.saturating_sub(1) * step(self.stride) + self.rows, ..*self }
     }
 
-    /// Where in an image the rows of its patches start, patch by patch, and how long they are.
+    /// Returns the start of each row of each patch in an image, patch by patch, and the length of such a row.
     fn runs(self) -> (impl Iterator<Item = usize>, usize) {
         let line = self.width * self.channels;
         let step = step(self.stride);
@@ -90,7 +90,7 @@ impl Convolution {
         (starts, self.columns * self.channels)
     }
 
-    /// The patches of `images` (n x inputs), n x positions x patch.
+    /// Copies the patches of `images` (n x inputs) into `patches`, n x positions x patch.
     pub fn patches(&self, images: &[f32], patches: &mut [f32]) {
         let (image, patch) = (self.inputs().max(1), (self.positions() * self.patch()).max(1));
         for (image, patches) in images.chunks_exact(image).zip(patches.chunks_exact_mut(patch)) {
@@ -104,7 +104,7 @@ impl Convolution {
         }
     }
 
-    /// Adds patches (n x positions x patch) to where they lie in `images` (n x inputs): the transpose of
+    /// Adds patches (n x positions x patch) to their positions in `images` (n x inputs): the transpose of
     /// [`Convolution::patches`]. Sums run by position, ascending.
     pub fn add_patches(&self, patches: &[f32], images: &mut [f32]) {
         let (image, patch) = (self.inputs().max(1), (self.positions() * self.patch()).max(1));
@@ -119,66 +119,66 @@ impl Convolution {
         }
     }
 
-    /// What the filters make of `images` (n x inputs): `out` receives n x outputs, `patches` what
-    /// [`Convolution::patches`] does.
+    /// Applies the filters to `images` (n x inputs): `out` receives n x outputs, `patches` the result of
+    /// [`Convolution::patches`].
     pub fn forward(&self, images: &[f32], layer: &[f32], patches: &mut [f32], out: &mut [f32]) {
         self.patches(images, patches);
         dense::forward(patches, layer, self.filters, out);
     }
 
-    /// Adds the errors of the inputs, from those of the outputs (`delta`, n x outputs), to `images` (n x inputs): those
-    /// of a ReLU before them are not masked yet ([`dense::relu_errors`]). `errors`, of n x positions x patch values, is a
-    /// buffer.
+    /// Adds the errors of the inputs to `images` (n x inputs), from those of the outputs (`delta`, n x outputs). A
+    /// ReLU before the layer is not masked ([`dense::relu_errors`]). `errors` is scratch memory of n x positions x
+    /// patch values.
     pub fn add_errors(&self, delta: &[f32], layer: &[f32], errors: &mut [f32], images: &mut [f32]) {
         dense::backward_linear(delta, layer, self.filters, errors);
         self.add_patches(errors, images);
     }
 }
 
-/// The largest value of each channel in windows side by side, of at most 256 pixels. What is left at the edges is not
-/// looked at.
+/// Max pooling: the largest value of each channel in adjacent windows of at most 256 pixels. Pixels at the edges
+/// that do not fill a window are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxPooling {
-    /// Rows of the image: one for a signal.
+    /// Number of rows of the image: one for a signal.
     pub height: usize,
-    /// Pixels of a row.
+    /// Number of pixels in a row.
     pub width: usize,
-    /// Values of a pixel.
+    /// Number of values of a pixel.
     pub channels: usize,
-    /// Rows of a window.
+    /// Height of a window, in rows.
     pub rows: usize,
-    /// Pixels of a window's row.
+    /// Width of a window, in pixels.
     pub columns: usize,
 }
 
 impl MaxPooling {
-    /// Rows of the output.
+    /// Returns the number of rows of the output.
     #[must_use]
     pub const fn out_height(&self) -> usize {
         places(self.height, self.rows, self.rows)
     }
 
-    /// Pixels of an output's row.
+    /// Returns the number of pixels in a row of the output.
     #[must_use]
     pub const fn out_width(&self) -> usize {
         places(self.width, self.columns, self.columns)
     }
 
-    /// Values of an image.
+    /// Returns the number of values of an image.
     #[must_use]
     pub const fn inputs(&self) -> usize {
         self.height * self.width * self.channels
     }
 
-    /// Values of an output.
+    /// Returns the number of values of an output.
     #[must_use]
     pub const fn outputs(&self) -> usize {
         self.out_height() * self.out_width() * self.channels
     }
 
-    /// The largest values of `images` (n x inputs): `out` receives n x outputs, `kept` which of its window's values each
-    /// was, counted row by row from zero. Of equal values it is the first; a NaN is larger than anything, so that it is
-    /// not lost.
+    /// Pools `images` (n x inputs): `out` receives the maxima, n x outputs, and `kept` their indices in the
+    /// windows, row by row from zero. Of equal values the first is taken; a NaN counts as the largest value, so
+    /// that it is not lost.
     pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [u8]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
         let channels = self.channels.max(1);
@@ -190,7 +190,7 @@ impl MaxPooling {
                     let values = image.get(start..start + channels).unwrap_or_default();
                     let first = number == 0;
                     for ((out, kept), &value) in out.iter_mut().zip(kept.iter_mut()).zip(values) {
-                        // No branches: this is as many comparisons as there are values.
+                        // No branches: the work is the same for all values.
                         let larger = first | (value > *out) | (value.is_nan() & !out.is_nan());
                         *out = select(larger, value, *out);
                         let mask = u8::from(larger).wrapping_neg();
@@ -201,7 +201,7 @@ impl MaxPooling {
         }
     }
 
-    /// Errors of the inputs, from those of the outputs (`delta`, n x outputs): what was kept gets them, the rest
+    /// Propagates errors back: the maxima get the errors of the outputs (`delta`, n x outputs), other inputs get
     /// zero. `out` receives n x inputs.
     pub fn backward(&self, delta: &[f32], kept: &[u8], out: &mut [f32]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
@@ -224,7 +224,7 @@ impl MaxPooling {
         }
     }
 
-    /// Where in an image the pixels of the window begin of which output pixel `pixel` is the largest, row by row.
+    /// Returns the start of each pixel in the window of output pixel `pixel`, row by row.
     fn window(&self, pixel: usize) -> impl Iterator<Item = usize> {
         let Self { width, channels, rows, columns, .. } = *self;
         let across = self.out_width().max(1);
@@ -234,18 +234,18 @@ impl MaxPooling {
     }
 }
 
-/// One of two values, by their bits: what a compiler makes vectors of.
+/// Selects one of two values by masks, which compilers vectorise.
 fn select(first: bool, one: f32, other: f32) -> f32 {
     let mask = u32::from(first).wrapping_neg();
     f32::from_bits((one.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
-/// How far a window moves on.
+/// Returns the stride, at least one.
 const fn step(stride: usize) -> usize {
     if stride == 0 { 1 } else { stride }
 }
 
-/// How often a window of `size` fits in `length` when it moves on by `stride`.
+/// Returns the number of positions of a window of `size` in `length` with this `stride`.
 const fn places(length: usize, size: usize, stride: usize) -> usize {
     match length.checked_sub(size) {
         Some(rest) if size > 0 => rest / step(stride) + 1,

@@ -1,30 +1,30 @@
-//! A dense layer that stays as it is, read where it lies: in flash.
+//! Frozen dense layer, read directly from flash.
 
 use fedspan_protocol::frame::{Crc32c, crc32c_f32};
 
 use super::dense;
 
-/// A layer from d inputs to o outputs whose weights nobody trains.
+/// Layer from d inputs to o outputs with fixed weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Frozen<'a> {
-    /// None: its outputs are zero.
+    /// No layer: its outputs are zero.
     #[default]
     Nothing,
-    /// (d + 1) x o values as in [`dense`], the last row the bias.
+    /// Weights as (d + 1) x o values as in [`dense`], the last row the bias.
     F32(&'a [f32]),
-    /// A quarter of the flash: a weight is its byte times the scale of its output.
+    /// Weights in a quarter of the flash: a weight is its byte times the scale of its output.
     I8 {
-        /// d x o, row-major.
+        /// Weights, d x o, row-major.
         weights: &'a [i8],
-        /// Of each output.
+        /// Scale of each output.
         scales: &'a [f32],
-        /// Of each output.
+        /// Bias of each output.
         biases: &'a [f32],
     },
 }
 
 impl Frozen<'_> {
-    /// Whether it is a layer of so many inputs and outputs, all of them finite, or none at all.
+    /// Returns true if the layer has these numbers of inputs and outputs and is finite, or if there is none.
     #[must_use]
     pub fn fits(&self, inputs: usize, outputs: usize) -> bool {
         let finite = |values: &[f32]| super::all_within(values, f32::MAX);
@@ -41,7 +41,7 @@ impl Frozen<'_> {
         }
     }
 
-    /// CRC-32C of its numbers, little endian, in the order of the fields; 0 of none.
+    /// Returns the CRC-32C of the numbers, little endian, in the order of the fields; 0 without a layer.
     #[must_use]
     pub fn checksum(&self) -> u32 {
         match self {
@@ -60,10 +60,10 @@ impl Frozen<'_> {
         }
     }
 
-    /// `out = x W + bias` of n samples: `x` is n x d, `out` receives n x o, where o is `outputs`.
+    /// Computes `out = x W + bias` for n samples: `x` is n x d, `out` receives n x o, where o is `outputs`.
     ///
-    /// In `f32` as [`dense::forward`]. Of bytes a sum starts with zero, products with the bytes follow by input, ascending;
-    /// then it is multiplied by the scale, and the bias added.
+    /// In `f32` as [`dense::forward`]. With bytes a sum starts with zero; products with the bytes follow by input,
+    /// ascending; then the sum is multiplied by the scale, and the bias added.
     pub fn forward(&self, x: &[f32], outputs: usize, out: &mut [f32]) {
         match *self {
             Self::Nothing => out.fill(0.0),

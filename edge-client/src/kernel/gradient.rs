@@ -1,11 +1,11 @@
-//! The gradient of `1/(2m) |X B W - Y|^2` with respect to `B`, kept as its factors.
+//! Gradient of `1/(2m) |X B W - Y|^2` with respect to `B`, stored as its factors.
 //!
-//! `G = (1/m) S W^T` with `S = X^T R`, `R = X B W - Y`: for few outputs that is a matrix of low rank, so
-//! only `S` (d x c) is accumulated and `G` (d x k) is formed element by element when it is sent.
+//! `G = (1/m) S W^T` with `S = X^T R`, `R = X B W - Y`. With few outputs this matrix has low rank, so only `S` (d x
+//! c) is accumulated, and `G` (d x k) is computed element by element when it is sent.
 
 use super::{Four, add_product, add_products};
 
-/// `S += x r^T` for one sample. `s` is d x c, `x` has d values, `r` has c.
+/// Adds `x r^T` to `S` for one sample. `s` is d x c, `x` has d values, `r` has c.
 #[inline(never)]
 pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
     if let [r] = *r {
@@ -21,7 +21,7 @@ pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
     }
 }
 
-/// `S += x r^T` for four samples of d values each; `r` has c fours.
+/// Adds `x r^T` to `S` for four samples of d values each; `r` has c fours.
 #[inline(never)]
 pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
     let [x0, x1, x2, x3] = x;
@@ -37,8 +37,8 @@ pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
     }
 }
 
-/// Elements `first..first + out.len()` of `G = scale * S W^T`, row-major d x k. `s` is d x c, `w` is k x c.
-/// For one output `scale` goes into the factor that a row has in common, otherwise into each element.
+/// Computes elements `first..first + out.len()` of `G = scale * S W^T`, row-major d x k. `s` is d x c, `w` is k x
+/// c. With one output `scale` multiplies the common factor of a row, otherwise each element.
 #[inline(never)]
 pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usize, out: &mut [f32]) {
     if k == 0 || c == 0 {
@@ -63,7 +63,7 @@ pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usi
     }
 }
 
-/// Rows of `G` for one output: four columns of all rows, then the next four.
+/// Computes whole rows of `G` for one output: four columns of all rows, then the next four.
 fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
     let (fours, rest) = w.as_chunks::<4>();
     let mut first = 0;
@@ -85,7 +85,7 @@ fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
     }
 }
 
-/// As many columns of one row of `G` as `out` holds, from the first column on that `w` has.
+/// Computes a part of one row of `G`, as long as `out`, from the first column of `w` on.
 fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
     let Some(s) = s.get(..c) else { return };
     for (place, w) in out.iter_mut().zip(w.chunks_exact(c)) {
@@ -97,8 +97,8 @@ fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
     }
 }
 
-/// One-pass form: turns `X^T Y` (d x c, in `s`) into `S = (X^T Z) W - X^T Y`, exactly the sum that two
-/// passes accumulate, because `X^T (X B W - Y) = (X^T Z) W - X^T Y`. `xz` is d x k, `w` is k x c.
+/// Finishes the one-pass form: turns `X^T Y` (d x c, in `s`) into `S = (X^T Z) W - X^T Y`, the sum that two passes
+/// accumulate, because `X^T (X B W - Y) = (X^T Z) W - X^T Y`. `xz` is d x k, `w` is k x c.
 #[inline(never)]
 pub fn finish_one_pass(s: &mut [f32], xz: &[f32], w: &[f32], k: usize, c: usize) {
     if k == 0 || c == 0 {

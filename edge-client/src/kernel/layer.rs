@@ -1,8 +1,10 @@
-//! A layer of a network, of any kind: forward, and backward with a gradient or a step of SGD with momentum.
+//! Layers of a network, of all kinds: forward pass, and backward pass with a gradient or a step of SGD with
+//! momentum.
 //!
-//! Its parameters are a matrix of (i + 1) x o values, the last row the bias: i inputs and o outputs of a dense layer, the
-//! values of a patch and the filters of a [convolution](super::convolution), what goes into the gates of a
-//! [memory cell](super::recurrent) and the gates. What a batch is and the order of sums is said in [`dense`].
+//! The parameters of a layer are a matrix of (i + 1) x o values, the last row the bias. Here i and o are the inputs
+//! and outputs of a dense layer, the values of a patch and the filters of a [convolution](super::convolution), or
+//! the inputs of the gates and the gates of an [LSTM](super::recurrent). [`dense`] defines batches and the order of
+//! sums.
 
 #[cfg(feature = "convolution")]
 mod filters;
@@ -17,92 +19,92 @@ use super::recurrent::Lstm;
 #[cfg(feature = "convolution")]
 use filters::Filters;
 
-/// The sizes of a layer.
+/// Kind and sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// Every output sees every input.
+    /// Dense layer: every output depends on every input.
     Dense {
-        /// `i`.
+        /// Number of inputs, i.
         inputs: usize,
-        /// `o`.
+        /// Number of outputs, o.
         outputs: usize,
     },
-    /// An adapter's down-projection A: no bias, no ReLU.
+    /// Down-projection A of an adapter: no bias, no ReLU.
     #[cfg(feature = "adapter")]
     Down {
-        /// `i`.
+        /// Number of inputs, i.
         inputs: usize,
-        /// `r`.
+        /// Rank, r.
         rank: usize,
     },
-    /// An adapter's up-projection B: no bias. What it makes is added to what is in its place, of the layer that stays.
+    /// Up-projection B of an adapter: no bias. Its output is added to that of the frozen layer.
     #[cfg(feature = "adapter")]
     Up {
-        /// `r`.
+        /// Rank, r.
         rank: usize,
-        /// `o`.
+        /// Number of outputs, o.
         outputs: usize,
     },
-    /// Filters that move over an image, and the largest values of what they make.
+    /// Convolution with max pooling.
     #[cfg(feature = "convolution")]
     Filters {
-        /// The filters.
+        /// Convolution of the layer.
         convolution: Convolution,
-        /// Of what they make.
+        /// Pooling of its output.
         pooling: MaxPooling,
     },
-    /// Cells that go along a sequence.
+    /// LSTM over a sequence.
     #[cfg(feature = "recurrent")]
-    Cells(Lstm),
+    Lstm(Lstm),
 }
 
-/// Memory of a layer, for a batch of n samples.
+/// Buffers of a layer, for a batch of n samples.
 #[derive(Debug, Default)]
-pub struct Room<'a> {
-    /// n x [`Layer::notes`]: from the way forward to the way back, of which there is one.
-    pub notes: &'a mut [f32],
-    /// n x [`Layer::places`]: from the way forward to the way back.
-    pub places: &'a mut [u8],
-    /// [`Layer::working`] values; what is in them is of no use to anyone else.
-    pub working: &'a mut [f32],
+pub struct LayerBuffers<'a> {
+    /// Saved values, n x [`Layer::saved`], from the forward pass for one backward pass.
+    pub saved: &'a mut [f32],
+    /// Pooling indices, n x [`Layer::pool_indices`], from the forward pass for the backward pass.
+    pub pool_indices: &'a mut [u8],
+    /// Scratch memory, [`Layer::scratch`] values.
+    pub scratch: &'a mut [f32],
 }
 
-/// What a layer saw of a batch of n samples on the way forward, and its memory.
+/// Inputs and buffers of a layer after the forward pass of a batch of n samples.
 #[derive(Debug)]
-pub struct Seen<'a> {
-    /// n x [`Layer::inputs`].
+pub struct ForwardPass<'a> {
+    /// Inputs, n x [`Layer::inputs`].
     pub x: &'a [f32],
-    /// Whether they came out of a ReLU, so that no errors go back to those that are not positive.
+    /// True if the inputs are the output of a ReLU, whose zeros receive no errors.
     #[cfg(feature = "recurrent")]
-    pub rectified: bool,
-    /// As the way forward has left it.
-    pub room: Room<'a>,
+    pub after_relu: bool,
+    /// Buffers as the forward pass left them.
+    pub room: LayerBuffers<'a>,
 }
 
-/// What becomes of a layer's gradient.
+/// Use of a layer's gradient in the backward pass.
 #[derive(Debug)]
 pub enum Gradient<'a> {
-    /// Nothing: errors are on their way to a layer below.
+    /// Not needed: errors are only passed to a layer below.
     Unused,
-    /// It is added to these sums, as long as the layer.
+    /// Added to these sums, as long as the layer.
     Added(&'a mut [f32]),
-    /// A step down it, as [`dense::descend`] has it.
+    /// Step along it, as [`dense::descend`].
     Step(Step<'a>),
 }
 
-/// A step down a gradient.
+/// Step of gradient descent.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// How much of the velocity stays, 0 to 1.
+    /// Momentum factor: the fraction of the velocity that is kept, 0 to 1.
     pub momentum: f32,
-    /// As long as the layer; without momentum none is needed.
+    /// Velocity, as long as the layer; not needed without momentum.
     pub velocity: Option<&'a mut [f32]>,
-    /// How far.
+    /// Step size.
     pub size: f32,
 }
 
 impl Layer {
-    /// Values of a sample that go into it.
+    /// Returns the number of input values of a sample.
     #[must_use]
     pub const fn inputs(&self) -> usize {
         match self {
@@ -112,11 +114,11 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => convolution.inputs(),
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.inputs(),
+            Self::Lstm(lstm) => lstm.inputs(),
         }
     }
 
-    /// Values of a sample that come out of it.
+    /// Returns the number of output values of a sample.
     #[must_use]
     pub const fn outputs(&self) -> usize {
         match self {
@@ -126,11 +128,11 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.outputs(),
+            Self::Lstm(lstm) => lstm.outputs(),
         }
     }
 
-    /// Rows of its matrix without the bias, and columns.
+    /// Returns the rows of the matrix, without the bias, and its columns.
     #[must_use]
     pub const fn matrix(&self) -> (usize, usize) {
         match self {
@@ -140,11 +142,11 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, .. } => (convolution.patch(), convolution.filters),
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => (lstm.row(), lstm.gates()),
+            Self::Lstm(lstm) => (lstm.row(), lstm.gates()),
         }
     }
 
-    /// Rows of its matrix, the bias among them where there is one.
+    /// Returns the rows of the matrix, with the bias if there is one.
     #[must_use]
     pub const fn rows(&self) -> usize {
         let (rows, _) = self.matrix();
@@ -155,26 +157,27 @@ impl Layer {
         }
     }
 
-    /// Weights and biases.
+    /// Returns the number of weights and biases.
     #[must_use]
     pub const fn parameters(&self) -> usize {
         self.rows() * self.matrix().1
     }
 
-    /// One over the root of this is how far weights go that are drawn: its inputs, or its cells.
-    pub(crate) const fn spread(&self) -> usize {
+    /// Returns the fan-in of initialisation, the number of inputs or LSTM cells: initial weights are uniform within
+    /// one over its square root.
+    pub(crate) const fn init_fan_in(&self) -> usize {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.cells,
+            Self::Lstm(lstm) => lstm.cells,
             _ => self.matrix().0,
         }
     }
 
-    /// Which of its values are biases of forget gates, which begin open (Gers et al. 2000).
-    pub(crate) const fn open_biases(&self) -> Range<usize> {
+    /// Returns the range of the forget gates' biases, which are initially one (Gers et al. 2000).
+    pub(crate) const fn forget_biases(&self) -> Range<usize> {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => {
+            Self::Lstm(lstm) => {
                 let biases = lstm.row() * lstm.gates();
                 biases + lstm.cells..biases + 2 * lstm.cells
             }
@@ -182,19 +185,19 @@ impl Layer {
         }
     }
 
-    /// Values that it notes of a sample on the way forward, to find the way back.
+    /// Returns the number of values per sample that the forward pass saves for the backward pass.
     #[must_use]
-    pub const fn notes(&self) -> usize {
+    pub const fn saved(&self) -> usize {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.memory(1),
+            Self::Lstm(lstm) => lstm.memory(1),
             _ => 0,
         }
     }
 
-    /// Bytes that it notes of a sample: which of its window's values each output of filters was.
+    /// Returns the number of bytes per sample for the pooling indices of a convolutional layer.
     #[must_use]
-    pub const fn places(&self) -> usize {
+    pub const fn pool_indices(&self) -> usize {
         match self {
             #[cfg(feature = "convolution")]
             Self::Filters { pooling, .. } => pooling.outputs(),
@@ -202,34 +205,34 @@ impl Layer {
         }
     }
 
-    /// Values of memory that it needs while it works, however many samples there are: of filters, the patches of what
-    /// becomes one row of outputs, what the filters make of them, and their gradient.
+    /// Returns the number of values of scratch memory, independent of the batch: for a convolutional layer the
+    /// patches of one row of outputs, the filters' outputs before pooling, and their gradient.
     #[must_use]
-    pub const fn working(&self) -> usize {
+    pub const fn scratch(&self) -> usize {
         match self {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
-                Filters { convolution: *convolution, pooling: *pooling }.working()
+                Filters { convolution: *convolution, pooling: *pooling }.scratch()
             }
             _ => 0,
         }
     }
 
-    /// Whether ReLU follows where it is not the last: a cell's state has been through a function of its own.
+    /// Returns true if a ReLU follows the layer unless it is the last; the state of LSTM cells needs none.
     #[must_use]
-    pub const fn is_rectified(&self) -> bool {
+    pub const fn has_relu(&self) -> bool {
         match self {
             #[cfg(feature = "recurrent")]
-            Self::Cells(_) => false,
+            Self::Lstm(_) => false,
             #[cfg(feature = "adapter")]
             Self::Down { .. } => false,
             _ => true,
         }
     }
 
-    /// What it makes of `x`, n x inputs, before the ReLU: `out` receives n x outputs.
-    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: Room<'_>) {
-        // Only some kinds need it.
+    /// Computes the layer's output for `x`, n x inputs, before the ReLU: `out` receives n x outputs.
+    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
+        // Not all kinds of layers use the buffers.
         let _ = &room;
         match self {
             Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out),
@@ -245,15 +248,15 @@ impl Layer {
                 Filters { convolution: *convolution, pooling: *pooling }.forward(x, weights, out, room);
             }
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => lstm.forward(x, weights, room.notes, out),
+            Self::Lstm(lstm) => lstm.forward(x, weights, room.saved, out),
         }
     }
 
-    /// The way back from the errors of the outputs (`delta`, n x outputs), before those of its ReLU. `below` receives the
-    /// errors of the inputs, n x inputs, where they are wanted: through the weights as they are, before a step.
-    pub fn back(
+    /// Propagates the errors of the outputs back (`delta`, n x outputs, before the ReLU). `below` receives the
+    /// errors of the inputs, n x inputs, if wanted, computed with the weights before a step.
+    pub fn backward(
         &self,
-        seen: Seen<'_>,
+        seen: ForwardPass<'_>,
         delta: &[f32],
         weights: &mut [f32],
         below: Option<&mut [f32]>,
@@ -264,7 +267,7 @@ impl Layer {
             Self::Dense { outputs, .. } => {
                 match below {
                     #[cfg(feature = "recurrent")]
-                    Some(out) if !seen.rectified => dense::backward_linear(delta, weights, *outputs, out),
+                    Some(out) if !seen.after_relu => dense::backward_linear(delta, weights, *outputs, out),
                     Some(out) => dense::backward(delta, weights, *outputs, x, out),
                     None => {}
                 }
@@ -280,12 +283,12 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
                 let filters = Filters { convolution: *convolution, pooling: *pooling };
-                filters.back(seen, delta, weights, below, gradient);
+                filters.backward(seen, delta, weights, below, gradient);
             }
             #[cfg(feature = "recurrent")]
-            Self::Cells(lstm) => {
+            Self::Lstm(lstm) => {
                 let (rows, errors) =
-                    lstm.backward(delta, weights, seen.room.notes, below.unwrap_or_default());
+                    lstm.backward(delta, weights, seen.room.saved, below.unwrap_or_default());
                 gradient.take(rows, errors, lstm.gates(), weights);
             }
         }
@@ -293,7 +296,7 @@ impl Layer {
 }
 
 impl Gradient<'_> {
-    /// Of a dense layer, `x` its inputs and `delta` the errors of its outputs.
+    /// Uses the gradient of a dense layer with inputs `x` and output errors `delta`.
     fn take(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
         match self {
             Self::Unused => {}
@@ -309,7 +312,7 @@ impl Gradient<'_> {
 
 #[cfg(feature = "adapter")]
 impl Gradient<'_> {
-    /// Of weights without a bias.
+    /// Uses the gradient of weights without a bias.
     fn take_product(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
         match self {
             Self::Unused => {}

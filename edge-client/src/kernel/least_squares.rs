@@ -1,26 +1,26 @@
-//! The head: `min_W |Z W - Y|^2` from samples seen one by one, without storing them.
+//! Least-squares head: `min_W |Z W - Y|^2` from samples that are read one by one and not stored.
 //!
-//! Two ways. The *normal equations* (`Z^T Z`, `Z^T Y`, Cholesky) are the cheaper and square the condition
-//! number; they are trusted only while no pivot falls below [`PIVOT_RATIO`] of its diagonal, as it would be with columns
-//! of length one: units decide nothing. Otherwise the *triangular* way is taken: the rows of `[Z | Y]` are folded into `R` and `Q^T Y` ([`super::fold`]),
-//! which works at the condition of `Z` itself, and [`super::rank`] solves, at whatever rank there is.
+//! There are two methods. The *normal equations* (`Z^T Z`, `Z^T Y`, Cholesky) are cheaper but square the condition
+//! number. Their result is used only if no pivot is below [`PIVOT_RATIO`] of its diagonal, a ratio that does not
+//! depend on units. Otherwise the *triangular* method adds the rows of `[Z | Y]` to a factor `R` and `Q^T Y`
+//! ([`super::qr_update`]), at the condition of `Z` itself, and [`super::rank`] solves at any rank.
 
 use libm::sqrtf;
 
 use super::vector::{at, dot, from, from_mut, solve_row, subtract};
 use super::{Four, add_products, add_products_to_two};
 
-/// Smallest ratio of a squared pivot of a Cholesky factor to the diagonal of the matrix at which the normal equations are
-/// trusted: the share of the column that the earlier ones do not explain.
-/// The pivots flatter: behind a ratio of 1e-2 the condition of `Z` can be 60, and the head off by 3e-4; at
-/// 1e-1 it stays within 5e-5 of the triangular way, and for most within a hundred roundings of f32 (`tests/streaming.rs`).
+/// Smallest ratio of a squared Cholesky pivot to the diagonal of the matrix for which the normal equations are
+/// used: the part of the column that the earlier ones do not explain. Pivots underestimate the condition: at a
+/// ratio of 1e-2 the condition of `Z` can be 60, and the head's error 3e-4; at 1e-1 the error stays within 5e-5 of
+/// the triangular method, and mostly within a hundred roundings of f32 (`tests/streaming.rs`).
 pub const PIVOT_RATIO: f32 = 1e-1;
 
-/// Smallest squared pivot that is trusted: smaller ones lose digits to underflow. The triangular way
-/// takes features of that size for zero ([`super::rank`]), so both ways agree.
+/// Smallest squared pivot that is used: smaller ones lose digits to underflow. The triangular method treats
+/// features of that size as zero ([`super::rank`]), so both methods agree.
 const SMALLEST_SQUARE: f32 = 1e-36;
 
-/// Adds one sample to the normal equations: lower triangle of `gram` (k x k) and `rhs` (k x c).
+/// Adds one sample to the normal equations: the lower triangle of `gram` (k x k), and `rhs` (k x c).
 #[inline(never)]
 pub fn add_normal(gram: &mut [f32], rhs: &mut [f32], z: &[f32], y: &[f32]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
@@ -30,8 +30,8 @@ pub fn add_normal(gram: &mut [f32], rhs: &mut [f32], z: &[f32], y: &[f32]) {
     }
 }
 
-/// Adds four samples: `z` holds k fours, `y` holds c. Two rows of `gram` at a time, up to the diagonal of the
-/// second: one element above the diagonal is written as well.
+/// Adds four samples: `z` holds k fours, `y` holds c. Processes two rows of `gram` at a time, up to the diagonal of
+/// the second: one element above the diagonal is written too.
 #[inline(never)]
 pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]) {
     let k = z.len().max(1);
@@ -53,8 +53,8 @@ pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]
     }
 }
 
-/// Solves the normal equations in place: `rhs` (k x c) becomes `W`, `gram` its Cholesky factor. Returns
-/// false, with both overwritten, where the pivots say that they cannot be trusted.
+/// Solves the normal equations in place: `rhs` (k x c) becomes `W`, `gram` its Cholesky factor. Returns false, with
+/// both overwritten, if a pivot is too small.
 #[must_use]
 #[inline(never)]
 pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
@@ -66,7 +66,7 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
         }
         let Some((done, [pivot, ..])) = row.split_at_mut_checked(j) else { return false };
         let square = *pivot - dot(done, done, 1);
-        // Written so that a NaN fails too.
+        // Negated so that a NaN fails too.
         if !(square >= SMALLEST_SQUARE && square >= PIVOT_RATIO * *pivot && pivot.is_finite()) {
             return false;
         }
@@ -81,7 +81,7 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
     true
 }
 
-/// Row `j` of `rhs <- L^-1 rhs`, from the rows above and row `j` of `L`.
+/// Computes row `j` of `rhs <- L^-1 rhs`, from the rows above and row `j` of `L`.
 fn forward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
     else {
@@ -90,7 +90,7 @@ fn forward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     solve_row(l, above, own.get_mut(..c).unwrap_or_default(), pivot);
 }
 
-/// Row `j` of `rhs <- L^-T rhs`, and what it takes from the rows above.
+/// Computes row `j` of `rhs <- L^-T rhs`, and subtracts its part from the rows above.
 fn backward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
     else {
@@ -102,19 +102,19 @@ fn backward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     }
 }
 
-/// Largest entry of a head that gradient steps may lead to. With samples of at most 1e12 every prediction
-/// then stays inside f32; what is beyond has diverged.
+/// Largest entry of a head after gradient steps. With samples of at most 1e12 every prediction then stays in the
+/// range of f32; larger entries mean divergence.
 pub const HEAD_MAX: f32 = 1e24;
 
-/// Gradient steps have diverged: an entry is beyond [`HEAD_MAX`], or not a number.
+/// Returns true if gradient steps have diverged: an entry is beyond [`HEAD_MAX`], or NaN.
 #[must_use]
 pub fn has_diverged(head: &[f32]) -> bool {
-    // Written so that a NaN counts.
+    // Negated so that a NaN counts.
     !head.iter().all(|w| w.abs() <= HEAD_MAX)
 }
 
-/// `W <- W - step ((Z^T Z) W - Z^T Y) / m`, `steps` times: the head by gradient descent, from sums alone.
-/// `gram` needs its lower triangle only; `scratch` holds k values.
+/// Takes `steps` gradient steps `W <- W - step ((Z^T Z) W - Z^T Y) / m` on the head, from the sums alone. `gram`
+/// needs its lower triangle only; `scratch` holds k values.
 #[inline(never)]
 pub fn gradient_steps(
     gram: &[f32],

@@ -1,23 +1,23 @@
-//! The ridge of least leave-one-out error, exactly and without fitting a head for each sample left out.
+//! Leave-one-out: the ridge of least leave-one-out error, exact and without a fit for each sample.
 //!
 //! With `Z = U S V^T`, the ridge `a` and `m` samples, a prediction is `sum over j of u_ij p_j q_j` with the shares
 //! `p_j = s_j^2 / (s_j^2 + m a)` and `q = U^T Y`; the leverage of sample i is `h_i = sum of u_ij^2 p_j`; and the
-//! residual that the sample would have if the head had been fitted on all others is `r_i / (1 - h_i)` (Golub, Heath and
-//! Wahba 1979, section 2; Hastie, Tibshirani and Friedman, section 7.10). One pass over the samples after the factor is
-//! there; of each sample only its `u_i` (k values) is needed.
+//! residual of the sample under a head fitted on all others is `r_i / (1 - h_i)` (Golub, Heath and Wahba 1979,
+//! section 2; Hastie, Tibshirani and Friedman, section 7.10). It takes one pass over the samples after the factor
+//! is complete, and only `u_i` (k values) of each sample.
 //!
-//! Ridges are counted in mean squares of `Z`, `|Z|^2 / (m k)`, so the unit in which all features are measured changes
-//! nothing; features whose units differ by more than a factor of 32 are lifted as [`super::rank`] says. A constant
-//! column is centred out: its weight is free, and it does not count in the mean square.
+//! Ridges are multiples of the mean square of `Z`, `|Z|^2 / (m k)`, so a common unit of all features has no effect;
+//! features whose units differ by more than a factor of 32 are lifted as in [`super::rank`]. A constant column is
+//! centred out: its weight has no ridge, and it does not count in the mean square.
 //!
-//! Classes are compared by the squared error of their one-hot targets as well. On handwritten digits and windows of a
-//! smartwatch, k of 8 to 24 and 2 to 30 samples a class, heads so chosen are at most 0.015 behind the best fixed ridge; by
-//! counts of wrong classes they would be up to 0.048 behind.
+//! Classes too are compared by the squared error of their one-hot targets. On handwritten digits and windows of a
+//! smartwatch, k of 8 to 24 and 2 to 30 samples per class, the accuracy of such heads is at most 0.015 below the
+//! best fixed ridge; by counts of wrong classes it would be up to 0.048 below.
 
 use super::rank::Directions;
 use super::vector::{dot, from};
 
-/// Ridges that are compared, in mean squares of `Z`: none, and half decades from 1e-4 to 10.
+/// Candidate ridges, in mean squares of `Z`: none, and half decades from 1e-4 to 10.
 pub const RIDGES: [f32; 12] = [
     0.0,
     1e-4,
@@ -33,21 +33,21 @@ pub const RIDGES: [f32; 12] = [
     10.0,
 ];
 
-/// Least `1 - h` that can be divided by: a thousand roundings are left of it. Under a ridge where a leverage is closer to
-/// one, a sample is explained by itself alone, and the ridge is not chosen.
+/// Smallest `1 - h` to divide by: a thousand roundings remain. A ridge under which a leverage is closer to one
+/// explains a sample by that sample alone, and is rejected.
 pub const LEAST_REMAINDER: f32 = 1.0 / 1024.0;
 
-/// Leave-one-out errors of the ridges.
+/// Leave-one-out errors of the candidate ridges.
 #[derive(Clone, Copy, Debug)]
-pub struct LeftOut {
-    /// A ridge of one mean square, in units of squared lengths of directions.
+pub struct LeaveOneOut {
+    /// Ridge of one mean square, in squared lengths of directions.
     unit: f32,
     /// Sums of squared leave-one-out residuals.
     errors: [f32; RIDGES.len()],
 }
 
-impl LeftOut {
-    /// Nothing is left out yet. `squares` are those of [`super::rank::decompose`].
+impl LeaveOneOut {
+    /// Creates errors of zero. `squares` are those of [`super::rank::decompose`].
     #[must_use]
     pub fn new(directions: &Directions, squares: &[f32]) -> Self {
         let free = usize::from(directions.first_is_free);
@@ -57,7 +57,7 @@ impl LeftOut {
         Self { unit: squares.iter().sum::<f32>() / count, errors: [0.0; RIDGES.len()] }
     }
 
-    /// Counts a sample `z` (k values) with its target `y`. `r` and `q` are those of [`super::rank::decompose`];
+    /// Adds a sample `z` (k values) with its target `y`. `r` and `q` are those of [`super::rank::decompose`];
     /// `scratch` holds 2 k values.
     #[inline(never)]
     pub fn add(
@@ -93,8 +93,8 @@ impl LeftOut {
         }
     }
 
-    /// The ridge of least error, in units of squared lengths of directions; the smallest of several. `None` if no ridge has
-    /// a finite error.
+    /// Returns the ridge of least error, the smallest of several, in squared lengths of directions. `None` if no
+    /// ridge has a finite error.
     #[must_use]
     pub fn best(&self) -> Option<f32> {
         let mut best = (f32::INFINITY, None);

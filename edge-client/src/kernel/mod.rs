@@ -1,21 +1,20 @@
-//! Arithmetic on slices: no generics on sizes, no state, no allocation.
+//! Kernels: arithmetic on slices without generic sizes, state or allocation.
 //!
-//! They are written for a firmware built with `opt-level = "s"`: what the compiler would unroll at 3 is written out,
-//! because at "s" it leaves a loop a loop, and the loops are such that it finds loads that step on by themselves. So
-//! small is fast (`tests/budgets.toml`).
+//! The kernels are written for firmware built with `opt-level = "s"`. At that level the compiler does not unroll
+//! loops, so loops that need it are unrolled by hand, and shaped so that it uses post-increment loads. Small code
+//! is then also fast (`tests/budgets.toml`).
 //!
-//! Letters: `d` features, `k` width of the representation, `c` outputs, `m` samples. All matrices are
-//! row-major. Every sum runs in a fixed order, so the bits are the same on every core and for every way
-//! in which a source hands out its samples. What is there for one sample and for four adds the same
-//! products in the same order; four need fewer loads and stores.
+//! Letters: `d` features, `k` width of the representation, `c` outputs, `m` samples. All matrices are row-major.
+//! Every sum runs in a fixed order, so the bits are the same on every core and for any number of samples per call
+//! of a source. Functions for one sample and for four add the same products in the same order; four need fewer
+//! loads and stores.
 
-pub mod constant;
+pub mod constant_column;
 #[cfg(feature = "convolution")]
 pub mod convolution;
 pub mod dense;
 #[cfg(feature = "i16")]
 pub mod fixed;
-pub mod fold;
 #[cfg(feature = "adapter")]
 pub mod frozen;
 pub mod gradient;
@@ -25,6 +24,7 @@ pub mod least_squares;
 #[cfg(feature = "ridge-choice")]
 pub mod leave_one_out;
 pub mod project;
+pub mod qr_update;
 pub mod rank;
 #[cfg(feature = "recurrent")]
 pub mod recurrent;
@@ -36,16 +36,16 @@ pub use layer::Layer;
 /// One value of each of four consecutive samples.
 pub type Four = [f32; 4];
 
-/// The largest magnitude, or a NaN if there is one: the bits of floats without sign are in the order of
-/// their values, and comparing those is quick on cores without floating point too.
+/// Returns the largest magnitude, or a NaN if there is one. The bits of floats without sign have the order of their
+/// values, and comparing them is fast on cores without floating point too.
 #[must_use]
 #[inline(never)]
 pub fn largest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }
 
-/// True if no magnitude is larger than `most`, and none of the values is a NaN. By their bits, as [`largest`]:
-/// the sign of a difference remembers that one was too large.
+/// Returns true if no magnitude is larger than `most` and no value is a NaN. Compares bits as [`largest`]: the sign
+/// of a difference records a value that is too large.
 #[must_use]
 #[inline(never)]
 pub fn all_within(values: &[f32], most: f32) -> bool {
@@ -59,7 +59,7 @@ pub fn all_within(values: &[f32], most: f32) -> bool {
     rest.iter().fold(sign, |sign, value| sign | beyond(value)) >= 0
 }
 
-/// `row[j] += sum of a[s] b[j][s]` over four samples, in their order.
+/// Computes `row[j] += sum of a[s] b[j][s]` over four samples, in their order.
 #[inline(never)]
 fn add_products(row: &mut [f32], a: Four, b: &[Four]) {
     for (sum, b) in row.iter_mut().zip(b) {
@@ -67,7 +67,7 @@ fn add_products(row: &mut [f32], a: Four, b: &[Four]) {
     }
 }
 
-/// The same for two rows, which loads `b` once.
+/// Computes the same for two rows, and loads `b` once.
 #[inline(never)]
 fn add_products_to_two(rows: (&mut [f32], &mut [f32]), a: [Four; 2], b: &[Four]) {
     for ((first, second), b) in rows.0.iter_mut().zip(rows.1).zip(b) {
@@ -76,13 +76,13 @@ fn add_products_to_two(rows: (&mut [f32], &mut [f32]), a: [Four; 2], b: &[Four])
     }
 }
 
-/// `sum + sum of a[s] b[s]` over four samples, in their order.
+/// Computes `sum + sum of a[s] b[s]` over four samples, in their order.
 #[inline(always)]
 fn add_product(sum: f32, [a0, a1, a2, a3]: Four, [b0, b1, b2, b3]: &Four) -> f32 {
     sum + a0 * b0 + a1 * b1 + a2 * b2 + a3 * b3
 }
 
-/// `sums[s] += x[s] factor` for four samples.
+/// Computes `sums[s] += x[s] factor` for four samples.
 #[inline(always)]
 pub(crate) fn add_scaled([s0, s1, s2, s3]: &mut Four, [x0, x1, x2, x3]: Four, factor: f32) {
     *s0 += x0 * factor;

@@ -1,7 +1,7 @@
-//! `z = B^T x`: a sample seen through the representation.
+//! Projection `z = B^T x` of samples onto the representation.
 //!
-//! Sums run over features, ascending, and stay in registers: of a few columns at a time, the first for all
-//! features, then the next. An element of `B` is loaded once for four samples where there are four.
+//! Sums run over features, ascending, and stay in registers: those of a few columns for all features, then the next
+//! columns. With four samples an element of `B` is loaded once for all.
 
 use super::{Four, add_scaled};
 
@@ -21,7 +21,7 @@ pub fn project(b: &[f32], x: &[f32], z: &mut [f32]) {
     }
 }
 
-/// Columns `first..first + W` of `B^T x`.
+/// Computes columns `first..first + W` of `B^T x`.
 #[inline(never)]
 fn columns<const W: usize>(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; W] {
     let mut sums = [0.0; W];
@@ -54,7 +54,7 @@ pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
     }
 }
 
-/// Columns `first..first + 4` of `B^T x` for four samples.
+/// Computes columns `first..first + 4` of `B^T x` for four samples.
 #[inline(never)]
 fn four_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 4]) {
     let k = k.max(1);
@@ -71,7 +71,7 @@ fn four_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4]
     *z = [z0, z1, z2, z3];
 }
 
-/// Columns `first` and `first + 1` of `B^T x` for four samples.
+/// Computes columns `first` and `first + 1` of `B^T x` for four samples.
 #[inline(never)]
 fn two_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 2]) {
     let k = k.max(1);
@@ -86,7 +86,7 @@ fn two_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4],
     *z = [z0, z1];
 }
 
-/// `y = W^T z`: the head's outputs. `w` is k x c, `z` has k values, `y` receives c.
+/// Computes the head's outputs `y = W^T z`. `w` is k x c, `z` has k values, `y` receives c.
 #[inline(never)]
 pub fn apply_head(w: &[f32], z: &[f32], y: &mut [f32]) {
     y.fill(0.0);

@@ -1,69 +1,71 @@
-//! Least squares from a triangular factor, at whatever rank there is.
+//! Least squares from a triangular factor, with rank detection.
 //!
-//! A factor that is far from singular is solved by substitution. Otherwise its rows are rotated until they are
-//! orthogonal (one-sided Jacobi; Demmel and Veselić 1992, Golub and Van Loan, section 8.6.3): `J R = S V^T`
-//! holds the right singular vectors, each as long as its singular value, and `J Q` what belongs to them. Those
-//! that are too short are left out. No second matrix is needed.
+//! A factor far from singular is solved by substitution. Otherwise its rows are rotated until they are orthogonal
+//! (one-sided Jacobi; Demmel and Veselić 1992, Golub and Van Loan, section 8.6.3): the rows of `J R = S V^T` are
+//! then the right singular vectors times their singular values, and `J Q` the corresponding right-hand sides. Rows
+//! that are too short are cut. No second matrix is needed.
 //!
-//! **Units.** Folding rows into `R` errs column by column: each column by a fraction of its own size. Therefore the rank
-//! is full where `R`, its columns scaled to length one, is far from singular ([`least_squares`]), whatever the units of the
-//! columns are. A power of two as a factor of a column changes no decision there and no bit but the exponents of
-//! that column's weights.
+//! **Units.** The error of adding rows to `R` is a fraction of each column's own size. The rank is therefore full
+//! if `R`, with columns scaled to length one, is far from singular ([`least_squares`]), for any units of the
+//! columns. A power of two as a factor of a column changes no decision, and only the exponents of that column's
+//! weights.
 //!
-//! **Bound.** At full rank predictions `Z W` are off by at most `4 n |Y| / s`. `s` is the least singular value of the columns with
-//! length one, less what a constant column explains of them. `n^2` sums, over columns, the squares of `(u |z_i| + e d_i) / l_i`: the
-//! column's size and rounding `u = 2^-24` (what features have lost before they come here), its distance `d_i` to its first value
-//! where a column is constant (else its size) times `e = (sqrt(m + k) + 1) u` (what folding m samples adds), over its
-//! length `l_i` without the constant's part. An offset of R deviations so costs `R u / s`. `tests/common/linear.rs` derives it, and
-//! `tests/units.rs` and `tests/extremes.rs` hold fits against it; where a prediction could miss it by more, the rank is below k.
+//! **Bound.** At full rank the error of predictions `Z W` is at most `4 n |Y| / s`. Here `s` is the least singular
+//! value of the columns scaled to length one, without the part a constant column explains. `n^2` is the sum over
+//! columns of the squares of `(u |z_i| + e d_i) / l_i`: the column's size times the rounding `u = 2^-24` of the
+//! features, plus its distance `d_i` to its first value (its size, if no column is constant) times the error
+//! `e = (sqrt(m + k) + 1) u` of adding m samples, divided by its length `l_i` without the constant's part. An
+//! offset of R deviations therefore costs `R u / s`. `tests/common/linear.rs` derives the bound, and
+//! `tests/units.rs` and `tests/extremes.rs` check fits against it; if a prediction could exceed it, the rank is
+//! below k.
 //!
-//! **Minimum norm.** Below full rank the head is the one of least `sum of (s_i w_i)^2` among those that fit best. `s_i`
-//! is 1 for columns that are of comparable size: there it is the plain norm, equal columns share their weight, and no
-//! rotation of the columns changes a prediction. A column that is shorter than the longest by a factor of 32 or more is lifted
-//! by the power of two `s_i` to a sixteenth up to a thirty-second of it: its directions are not cut for its unit. Where a column is
-//! constant, the norm is that of the weights of centred columns ([`Constant::centre`]), and no offset changes a
-//! prediction by more than roundings.
+//! **Minimum norm.** Below full rank the head has the least `sum of (s_i w_i)^2` among those that fit best. `s_i`
+//! is 1 for columns of comparable size: there it is the plain norm, equal columns share their weight, and a
+//! rotation of the columns changes no prediction. A column shorter than the longest by a factor of 32 or more is
+//! lifted by a power of two `s_i` to between a thirty-second and a sixteenth of it, so that its unit does not cut
+//! its directions. With a constant column the norm is that of the weights of centred columns
+//! ([`ConstantColumn::centre`]), and an offset changes predictions by roundings only.
 
 use libm::sqrtf;
 
-use super::constant::Constant;
+use super::constant_column::ConstantColumn;
 use super::largest;
 use super::vector::{at, dot, from, from_mut, multiply, rotate, solve_row, squares, subtract, take};
 
-/// Singular values under this fraction of the largest are cut: about a hundred roundings of f32.
+/// Fraction of the largest singular value below which singular values are cut: about a hundred roundings of f32.
 pub const RANK_CUT: f32 = 1e-5;
 
-/// A largest entry below this is zero.
+/// Smallest magnitude of a nonzero matrix's largest entry.
 const SMALLEST: f32 = 1e-18;
 
-/// A column that is shorter than the longest by a factor below 2^5 is not lifted: the exponent 4 as it stands in a float.
+/// Biased exponent of 2^4: a column shorter than the longest by a factor below 2^5 is not lifted.
 const LIFTED: u32 = 127 + 4;
 
-/// The largest lift is below this power of two: squares of shorter columns have no digits to spare.
+/// Upper bound of a lift's exponent: the squares of shorter columns underflow.
 const LIFT_MAX: u32 = 56;
 
-/// Times that every pair of rows is rotated, at most: the loop ends whatever comes in. It ends by itself, after
-/// a pass without a rotation; the last passes converge quadratically.
+/// Maximum number of sweeps over all pairs of rows, so that the loop ends for any input. Normally it ends after a
+/// sweep without a rotation; the last sweeps converge quadratically.
 const SWEEPS: usize = 24;
 
-/// Solves `min |R W - Q|`. `r` is k x k (overwritten), zero below the diagonal but for what `constant` keeps there; `q`
-/// is k x c and becomes `W`; `scratch` holds k values and `room` twice as many (k where no column is constant). Returns
-/// the numerical rank. Never fails: what cannot be represented (a head beyond f32) becomes zero.
+/// Solves `min |R W - Q|`. `r` is k x k (overwritten), zero below the diagonal except for the values of `constant`;
+/// `q` is k x c and becomes `W`; `scratch` holds k values and `room` twice as many (k if no column is constant).
+/// Returns the numerical rank. Never fails: a head beyond the range of f32 becomes zero.
 ///
-/// The rank is k where `|R_i| |row i of R^-1|`, over all i, have squares that sum up to at most `0.25 / RANK_CUT^2`: by
-/// that much at most the fractions by which folding errs in each column are amplified. It bounds the condition of `R` with
-/// columns of length one, and scales of columns do not change it.
+/// The rank is k if the sum over i of the squares of `|R_i| |row i of R^-1|` is at most `0.25 / RANK_CUT^2`. This
+/// sum bounds the amplification of the relative errors of each column, and the condition of `R` with columns of
+/// length one; scales of columns do not change it.
 #[inline(never)]
 pub fn least_squares(
     r: &mut [f32],
     q: &mut [f32],
     scratch: &mut [f32],
     room: &mut [f32],
-    constant: Constant,
+    constant: ConstantColumn,
 ) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
-    if constant.all_deviate(r, k) && is_well_conditioned(r, scratch, None, RANK_CUT) {
+    if constant.zero_rounding_columns(r, k) && is_well_conditioned(r, scratch, None, RANK_CUT) {
         substitute(r, q, k, c);
         constant.restore_weights(r, q, k, c);
         return k;
@@ -79,8 +81,9 @@ pub fn least_squares(
     finish(q, rank)
 }
 
-/// Solves `min |R W - Q|` for the `W` of least norm, without regard to units: `R` errs by a fraction of its largest column
-/// everywhere. Singular values under `cut` times the largest are left out. Otherwise as [`least_squares`].
+/// Solves `min |R W - Q|` for the `W` of least norm without regard to units: the error of all entries of `R` is a
+/// fraction of its largest column. Singular values below `cut` times the largest are cut. Otherwise as
+/// [`least_squares`].
 #[cfg(feature = "i16")]
 #[inline(never)]
 pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cut: f32) -> usize {
@@ -99,7 +102,7 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cut: f32)
     finish(q, directions.rank)
 }
 
-/// The rank, if the head is finite; otherwise the head becomes zero.
+/// Returns the rank if the head is finite; otherwise sets the head to zero.
 fn finish(w: &mut [f32], rank: usize) -> usize {
     let finite = w.iter().all(|w| w.is_finite());
     if rank == 0 || !finite {
@@ -109,17 +112,17 @@ fn finish(w: &mut [f32], rank: usize) -> usize {
     rank
 }
 
-/// True if nothing can be cut. Compares the inverse with the length of each column, or with `size`.
+/// Returns true if nothing must be cut. Compares the inverse with the length of each column, or with `size`.
 fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f32) -> bool {
     let k = scratch.len();
     let mut sum = 0.0f32;
     for i in 0..k {
         let size = size.unwrap_or_else(|| length(r, k, i));
-        // Written so that a NaN is not.
+        // Negated so that a NaN fails.
         if !(size >= SMALLEST && size.is_finite()) {
             return false;
         }
-        // Solves x R = size e_i, a row of the inverse.
+        // Solves x R = size e_i: a row of the inverse.
         let mut right = size;
         for j in i..k {
             let (done, place) = scratch.split_at_mut_checked(j).unwrap_or_default();
@@ -136,38 +139,38 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f
     sum <= 0.25 / (cut * cut)
 }
 
-/// Length of column `i`, down to the diagonal.
+/// Returns the length of column `i`, down to the diagonal.
 fn length(r: &[f32], k: usize, i: usize) -> f32 {
     sqrtf(squares(r.get(..i * k + k).unwrap_or_default(), i, k))
 }
 
-/// Rows that are orthogonal directions, and how long they are.
+/// Orthogonal directions and their lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct Directions {
-    /// Directions that are kept.
+    /// Number of directions that are not cut.
     pub rank: usize,
-    /// Factor of the rows.
+    /// Scale factor of the rows.
     pub scale: f32,
-    /// The first row is a constant's: no ridge makes its weight smaller.
+    /// True if the first row is a constant's direction, whose weight has no ridge.
     pub first_is_free: bool,
 }
 
-/// Turns the rows of the finished `[R | Q]` into orthogonal directions, columns as they came: `r` becomes the factor of
-/// `z` in coordinates of directions. `squares` (k values) receives the squared length of each; 0 where it is cut. `None`
-/// if all is zero. `room` as in [`least_squares`].
+/// Turns the rows of the finished `[R | Q]` into orthogonal directions of the original columns: `r` then maps `z`
+/// to coordinates of directions. `squares` (k values) receives their squared lengths, 0 if cut. `None` if the
+/// matrix is zero. `room` as in [`least_squares`].
 #[inline(never)]
 pub fn decompose(
     r: &mut [f32],
     q: &mut [f32],
     squares: &mut [f32],
     room: &mut [f32],
-    mut constant: Constant,
+    mut constant: ConstantColumn,
 ) -> Option<Directions> {
     let k = squares.len();
     let c = q.len().checked_div(k)?;
     let (factors, first) = room.split_at_mut_checked(k)?;
     let first = first.get_mut(..k).unwrap_or_default();
-    constant.give_up_beside(largest(r), r, k);
+    constant.undo_if_negligible(largest(r), r, k);
     if constant.is_some() {
         constant.centre(r, first, k);
     }
@@ -184,10 +187,10 @@ pub fn decompose(
     Some(directions)
 }
 
-/// Makes the largest entry one, so that no square overflows. Returns the factor; `None` if all is zero.
+/// Scales the largest entry to one, so that no square overflows. Returns the factor; `None` if the matrix is zero.
 fn shrink(r: &mut [f32]) -> Option<f32> {
     let size = largest(r);
-    // Written so that a NaN is zero too.
+    // Negated so that a NaN counts as zero.
     if !(size >= SMALLEST && size.is_finite()) {
         return None;
     }
@@ -196,8 +199,9 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
     Some(scale)
 }
 
-/// Lifts columns shorter than the longest by a factor of 32 or more: by the power of two that makes the factor less than
-/// 32. Columns below `smallest` stay as they are. `factors` receives the power of each.
+/// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the factor less
+/// than
+/// 32. Columns below `smallest` are not changed. `factors` receives the power of each.
 fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;
@@ -208,7 +212,7 @@ fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
         }
     }
     for (i, factor) in factors.iter_mut().enumerate() {
-        // Biased as in a float: the quotient with all of its digits cut off.
+        // Biased exponent of the quotient.
         let exponent = (longest / *factor).to_bits() >> 23;
         let counts = *factor >= smallest && (LIFTED + 1..LIFTED + LIFT_MAX).contains(&exponent);
         *factor = 1.0;
@@ -238,7 +242,7 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
             let (mut above, below) = r.split_at_mut_checked(second * k).unwrap_or_default();
             let (mut q_above, q_below) = q.split_at_mut_checked(second * c).unwrap_or_default();
             let (Some(b), Some(q_b)) = (below.get_mut(..k), q_below.get_mut(..c)) else { return };
-            // Not by chunks side by side: what counts those divides, and could divide by zero for all the compiler knows.
+            // Not zipped chunks: the compiler would count them by a division it cannot prove to be nonzero.
             while let (Some(a), Some(q_a)) = (above.split_off_mut(..k), q_above.split_off_mut(..c)) {
                 if let Some((sine, half)) = angle(a, b, tolerance) {
                     rotate(sine, half, a, b);
@@ -253,10 +257,11 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
     }
 }
 
-/// Sine, and tangent of half the angle, of the rotation that makes two rows orthogonal. `None` if they are.
+/// Returns the sine, and the tangent of half the angle, of the rotation that makes two rows orthogonal. `None` if
+/// they are.
 fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     let (aa, bb, ab) = (dot(a, a, 1), dot(b, b, 1), dot(a, b, 1));
-    // A NaN is orthogonal to everything.
+    // A NaN counts as orthogonal.
     (ab.abs() > tolerance * sqrtf(aa) * sqrtf(bb)).then(|| {
         let cotangent = (bb - aa) / (2.0 * ab);
         let tangent = 1.0 / (cotangent.abs() + sqrtf(cotangent * cotangent + 1.0));
@@ -267,7 +272,7 @@ fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     })
 }
 
-/// Squared lengths of orthogonal rows, 0 for those under `cut` times the longest.
+/// Computes the squared lengths of orthogonal rows, 0 for those under `cut` times the longest.
 fn measure(r: &[f32], squares: &mut [f32], scale: f32, cut: f32) -> Directions {
     let k = squares.len().max(1);
     let mut longest = 0.0f32;
@@ -289,7 +294,7 @@ fn measure(r: &[f32], squares: &mut [f32], scale: f32, cut: f32) -> Directions {
 }
 
 impl Directions {
-    /// By how much a direction is shortened, under a ridge of `extra` in units of `squares`.
+    /// Returns the shrinkage factor of a direction under a ridge of `extra`, in units of `squares`.
     #[must_use]
     pub fn share(&self, number: usize, square: f32, extra: f32) -> f32 {
         if square == 0.0 {
@@ -301,7 +306,8 @@ impl Directions {
         }
     }
 
-    /// Divides what belongs to each direction by its length, shortened by a ridge: `q` becomes the weights of rows.
+    /// Divides the right-hand side of each direction by its squared length plus ridge: `q` becomes the weights of
+    /// rows.
     pub fn weigh(&self, q: &mut [f32], squares: &[f32], extra: f32) {
         let c = q.len().checked_div(squares.len()).unwrap_or(0);
         for (number, (q, &square)) in q.chunks_exact_mut(c.max(1)).zip(squares).enumerate() {
@@ -313,7 +319,7 @@ impl Directions {
     }
 }
 
-/// `W`, the sum of rows by their weights: in place of the weights.
+/// Computes `W`, the weighted sum of rows, in place of the weights.
 pub fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32]) {
     let k = scratch.len().max(1);
     let c = q.len() / k;

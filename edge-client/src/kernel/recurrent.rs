@@ -1,91 +1,92 @@
-//! A recurrent layer on the kernels of [`dense`]: long short-term memory (Hochreiter and Schmidhuber 1997, with the
-//! forget gates of Gers and others 2000), as PyTorch has it, but with one bias: its second makes the biases' steps twice as
-//! long and does nothing else.
+//! Recurrent layer on the kernels of [`dense`]: long short-term memory (LSTM; Hochreiter and Schmidhuber 1997, with
+//! the forget gates of Gers et al. 2000) as in PyTorch, but with one bias: PyTorch's second bias only doubles the
+//! step of the biases.
 //!
-//! A sample is a sequence: steps x channels values, row-major. The four gates of a step are the outputs of one dense
-//! layer whose inputs are the step's channels and the hidden state before it, a *row*. With `z` these outputs, `c` the
-//! state of the cells and `h` the hidden state, both zero before the first step:
+//! A sample is a sequence: steps x channels values, row-major. The four gates of a step are the outputs of one
+//! dense layer whose inputs are the step's channels and the previous hidden state, a *row*. With `z` these outputs,
+//! `c` the state of the cells and `h` the hidden state, both zero before the first step:
 //!
 //! ```text
 //! z = [x h] W + bias     i, f, g, o = sigmoid(z1), sigmoid(z2), tanh(z3), sigmoid(z4)
 //! c = f c + i g          h = o tanh(c)
 //! ```
 //!
-//! So the layer is (channels + cells + 1) x 4 cells values with the bias in the last row, its columns the gates in the
-//! order input, forget, candidate, output. What the next layer sees is the hidden state after the last step. It is
-//! **not rectified**: errors come down to it by [`dense::backward_linear`], where [`dense::backward`] would lose those of
-//! its negative values.
+//! So the layer is (channels + cells + 1) x 4 cells values with the bias in the last row, its columns the gates in
+//! the order input, forget, candidate, output. The next layer's input is the hidden state after the last step. It
+//! passes **no ReLU**: errors reach it by [`dense::backward_linear`]; [`dense::backward`] would lose those of its
+//! negative values.
 //!
-//! **Bits.** As in [`dense`]: a sequence's are the same in every batch, and those of a gradient the same for every way in
-//! which a batch comes in pieces. Exponentials and hyperbolic tangents are those of libm on every machine, with the feature
-//! `micromath` too.
+//! **Bits.** As in [`dense`]: the bits of a sequence are the same in every batch, and those of a gradient for every
+//! split of a batch. Exponentials and hyperbolic tangents are those of libm on every machine, even with the feature
+//! `micromath`.
 //!
-//! **Lengths.** Batches are sequences one after another. Where lengths do not fit, whole sequences that all slices have
-//! are worked on (of the errors of inputs whole steps), and none if the layer is too short; nothing panics.
+//! **Lengths.** Batches are consecutive sequences. If lengths do not match, the functions process the whole
+//! sequences that all slices contain (whole steps of the inputs' errors), and none if the layer is too short;
+//! nothing panics.
 
 use super::dense;
 
-/// Gates of a cell.
+/// Number of gates of a cell.
 const GATES: usize = 4;
 
-/// Cells that look at a sequence step by step.
+/// Sizes of an LSTM layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lstm {
-    /// Steps of a sequence.
+    /// Number of steps of a sequence.
     pub steps: usize,
-    /// Values of a step.
+    /// Number of values of a step.
     pub channels: usize,
-    /// How many there are: values of the hidden state.
+    /// Number of cells, which is the length of the hidden state.
     pub cells: usize,
 }
 
 impl Lstm {
-    /// Values of a sequence.
+    /// Returns the number of values of a sequence.
     #[must_use]
     pub const fn inputs(&self) -> usize {
         self.steps * self.channels
     }
 
-    /// Values of an output: the hidden state after the last step.
+    /// Returns the number of values of an output: the hidden state after the last step.
     #[must_use]
     pub const fn outputs(&self) -> usize {
         self.cells
     }
 
-    /// Values of a row: what goes into the gates of a step.
+    /// Returns the number of values of a row: the inputs of a step's gates.
     #[must_use]
     pub const fn row(&self) -> usize {
         self.channels + self.cells
     }
 
-    /// Gates of all cells: outputs of the dense layer.
+    /// Returns the number of gates of all cells: the outputs of the dense layer.
     #[must_use]
     pub const fn gates(&self) -> usize {
         GATES * self.cells
     }
 
-    /// Values of the layer, (channels + cells + 1) x 4 cells.
+    /// Returns the number of values of the layer, (channels + cells + 1) x 4 cells.
     #[must_use]
     pub const fn layer(&self) -> usize {
         (self.row() + 1) * self.gates()
     }
 
-    /// Values of memory for a batch of `n` sequences, n x (steps + 1) x (channels + 6 cells): rows, gates and states of the
-    /// cells for every step, and those at hand.
+    /// Returns the number of values of memory for a batch of `n` sequences, n x (steps + 1) x (channels + 6 cells):
+    /// rows, gates and cell states of every step, and of the current one.
     #[must_use]
     pub const fn memory(&self, n: usize) -> usize {
         n * (self.steps + 1) * (self.row() + self.gates() + self.cells)
     }
 
-    /// The hidden states after the last step of `sequences` (n x inputs): `out` receives n x outputs, `memory` what
-    /// [`Lstm::backward`] needs.
+    /// Computes the hidden states after the last step of `sequences` (n x inputs): `out` receives n x outputs,
+    /// `memory` the data for [`Lstm::backward`].
     ///
-    /// A gate's sum starts with the bias; products follow by channel, then by hidden state, ascending. A cell's state is
-    /// the forget gate's product, rounded, plus the input gate's.
+    /// A gate's sum starts with the bias; products follow by channel, then by hidden state, ascending. A cell's
+    /// state is the forget gate's product, rounded, plus the input gate's.
     pub fn forward(&self, sequences: &[f32], layer: &[f32], memory: &mut [f32], out: &mut [f32]) {
         let Self { steps, channels, cells } = *self;
         let Some(layer) = self.whole(layer) else { return };
-        let Memory { capacity, rows, gates, states, row, gate, state } = Memory::of(self, memory);
+        let Memory { capacity, rows, gates, states, row, gate, state } = Memory::split(self, memory);
         let n = (out.len() / cells).min(capacity);
         let n = sequences.len().checked_div(self.inputs()).map_or(n, |sequences| sequences.min(n));
         row.fill(0.0);
@@ -112,13 +113,13 @@ impl Lstm {
         }
     }
 
-    /// Takes the errors of the outputs (`delta`, n x outputs) back through all steps (Werbos 1990). Returns the rows of a
-    /// batch that has gone [`Lstm::forward`], n x steps x row, and the errors of their gates, n x steps x gates: with both,
-    /// [`dense::add_gradient`] has the gradient of the layer and [`dense::descend`] its step. `out` receives the errors of
-    /// the inputs, n x inputs; where they are not wanted it is empty.
+    /// Propagates the errors of the outputs (`delta`, n x outputs) back through all steps (Werbos 1990). Returns
+    /// the rows of the batch of the last [`Lstm::forward`], n x steps x row, and the errors of their gates, n x
+    /// steps x gates: from both [`dense::add_gradient`] computes the gradient of the layer, and [`dense::descend`]
+    /// its step. `out` receives the errors of the inputs, n x inputs, or is empty.
     ///
-    /// `memory` is as `forward` left it, and of no use for another pass back. Sums of errors run by gate, ascending; a
-    /// gradient's by sequence, then by step, ascending.
+    /// `memory` must be as `forward` left it, and serves one backward pass. Sums of errors run by gate, ascending;
+    /// a gradient's by sequence, then by step, ascending.
     pub fn backward<'a>(
         &self,
         delta: &[f32],
@@ -128,11 +129,11 @@ impl Lstm {
     ) -> (&'a [f32], &'a [f32]) {
         let Self { steps, channels, cells } = *self;
         let Some(layer) = self.whole(layer) else { return Default::default() };
-        let Memory { capacity, rows, gates, states, row: hidden, gate, state } = Memory::of(self, memory);
+        let Memory { capacity, rows, gates, states, row: hidden, gate, state } = Memory::split(self, memory);
         let n = (delta.len() / cells).min(capacity);
         copy(delta.get(..n * cells).unwrap_or_default(), hidden);
         state.fill(0.0);
-        // Rows of weights, of which the last is passed over: that of the bias, or the first of the hidden state.
+        // Rows of weights; the last row of each slice (the bias, the first of the hidden state) is skipped.
         let (_, from_hidden) = layer.split_at_checked(channels * self.gates()).unwrap_or_default();
         let from_inputs = layer.get(..(channels + 1) * self.gates()).unwrap_or_default();
         for step in (0..steps).rev() {
@@ -156,28 +157,28 @@ impl Lstm {
         (rows, errors)
     }
 
-    /// The layer, if there is one, and all of it.
+    /// Returns the layer's values, if the slice is long enough.
     fn whole<'a>(&self, layer: &'a [f32]) -> Option<&'a [f32]> {
         layer.get(..self.layer()).filter(|_| self.cells > 0)
     }
 }
 
-/// A buffer, cut up for as many sequences as it has room for.
+/// Buffer, divided for as many sequences as it has room for.
 struct Memory<'a> {
     capacity: usize,
-    /// Of every step: by sequence, then by step.
+    /// Rows of every step, by sequence, then by step; gates and states likewise.
     rows: &'a mut [f32],
     gates: &'a mut [f32],
     states: &'a mut [f32],
-    /// Of the step at hand, by sequence. On the way back the errors of hidden states stand in place of rows, those of the
-    /// cells' in place of states.
+    /// Row of the current step, by sequence; gate and state likewise. In the backward pass the errors of hidden
+    /// states replace the rows, and those of cells the states.
     row: &'a mut [f32],
     gate: &'a mut [f32],
     state: &'a mut [f32],
 }
 
 impl<'a> Memory<'a> {
-    fn of(lstm: &Lstm, memory: &'a mut [f32]) -> Self {
+    fn split(lstm: &Lstm, memory: &'a mut [f32]) -> Self {
         let capacity = memory.len().checked_div(lstm.memory(1)).unwrap_or(0);
         let mut rest = memory;
         let mut cut = |length: usize| {
@@ -192,7 +193,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// One step of one sequence: sums become gates, `state` and `hidden` those after the step.
+/// Computes one step of one sequence: sums become gates, and `state` and `hidden` are updated.
 fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
     let [inputs, forgets, candidates, outputs] = quarters(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
@@ -203,9 +204,9 @@ fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
     }
 }
 
-/// One step of one sequence back: gates become the errors of their sums. `states` are those of the cells after the step,
-/// `before` those before it, or nothing where they are zero. Of `errors` the first are those of the hidden state; the
-/// others, of the cells, become those before the step.
+/// Propagates errors back through one step of one sequence: gates become the errors of their sums. `states` are
+/// those of the cells after the step, `before` those before it (empty if zero). The first of `errors` are those of
+/// the hidden state; the second, of the cells, are replaced by those before the step.
 fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &mut [f32])) {
     let before = before.iter().copied().chain(core::iter::repeat(0.0));
     let [inputs, forgets, candidates, outputs] = quarters(gates);
@@ -223,28 +224,28 @@ fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &
     }
 }
 
-/// From 0 to 1; an infinite exponential makes the first.
+/// Returns a value from 0 to 1; 0 if the exponential is infinite.
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + libm::expf(-x))
 }
 
-/// The four gates of all cells.
+/// Splits the gates of all cells into the four kinds.
 fn quarters(gates: &mut [f32]) -> [&mut [f32]; GATES] {
     let mut quarters = gates.chunks_exact_mut((gates.len() / GATES).max(1));
     core::array::from_fn(|_| quarters.next().unwrap_or_default())
 }
 
-/// Values `index width` and on, `width` of them.
+/// Returns `width` values from `index width` on.
 fn part(values: &[f32], index: usize, width: usize) -> &[f32] {
     values.get(index * width..(index + 1) * width).unwrap_or_default()
 }
 
-/// The same, to change.
+/// Returns the same values for changes.
 fn part_mut(values: &mut [f32], index: usize, width: usize) -> &mut [f32] {
     values.get_mut(index * width..(index + 1) * width).unwrap_or_default()
 }
 
-/// As many values as both have.
+/// Copies as many values as both slices have.
 fn copy(values: &[f32], places: &mut [f32]) {
     for (place, value) in places.iter_mut().zip(values) {
         *place = *value;

@@ -1,7 +1,7 @@
-//! Vectors whose elements lie `step` apart: columns of row-major matrices, or rows with a step of one. For
-//! the small dense work at the end of a pass; each loop is there once, whoever needs it.
+//! Strided vectors: columns of row-major matrices, or rows with a step of one. For the small dense algebra at the
+//! end of a pass; each loop exists once, to save flash.
 
-/// `sum of v[i] x[i step]`.
+/// Computes `sum of v[i] x[i step]`.
 #[inline(never)]
 pub fn dot(v: &[f32], x: &[f32], step: usize) -> f32 {
     let (mut sum, mut place) = (0.0, 0);
@@ -13,7 +13,7 @@ pub fn dot(v: &[f32], x: &[f32], step: usize) -> f32 {
     sum
 }
 
-/// `x[i step] -= factor v[i]`.
+/// Computes `x[i step] -= factor v[i]`.
 #[inline(never)]
 pub fn subtract(factor: f32, v: &[f32], x: &mut [f32], step: usize) {
     let mut place = 0;
@@ -24,8 +24,8 @@ pub fn subtract(factor: f32, v: &[f32], x: &mut [f32], step: usize) {
     }
 }
 
-/// Rotates two vectors: `(a, b) <- (cos a + sin b, cos b - sin a)`. From the sine and the tangent of half the angle,
-/// so that they move as little as the angle is small (Rutishauser 1966).
+/// Rotates two vectors: `(a, b) <- (cos a + sin b, cos b - sin a)`. Uses the sine and the tangent of half the
+/// angle, so that a small angle changes the vectors little (Rutishauser 1966).
 #[inline(never)]
 pub fn rotate(sine: f32, half: f32, a: &mut [f32], b: &mut [f32]) {
     for (a, b) in a.iter_mut().zip(b) {
@@ -35,7 +35,7 @@ pub fn rotate(sine: f32, half: f32, a: &mut [f32], b: &mut [f32]) {
     }
 }
 
-/// Sum of the squares of elements `first`, `first + step`, ... of `values`.
+/// Returns the sum of the squares of elements `first`, `first + step`, ... of `values`.
 #[inline(never)]
 pub fn squares(values: &[f32], first: usize, step: usize) -> f32 {
     let (mut sum, mut place) = (0.0, first);
@@ -46,7 +46,7 @@ pub fn squares(values: &[f32], first: usize, step: usize) -> f32 {
     sum
 }
 
-/// Multiplies elements `first`, `first + step`, ... of `values`.
+/// Multiplies elements `first`, `first + step`, ... of `values` by a factor.
 #[inline(never)]
 pub fn multiply(values: &mut [f32], first: usize, step: usize, factor: f32) {
     let mut place = first;
@@ -56,7 +56,7 @@ pub fn multiply(values: &mut [f32], first: usize, step: usize, factor: f32) {
     }
 }
 
-/// Exchanges two vectors. Not [`slice::swap`] of arrays, which would bring a large `memmove` along.
+/// Swaps two vectors. Not [`slice::swap`] of arrays, which would link a large `memmove`.
 #[inline(never)]
 pub fn exchange(a: &mut [f32], b: &mut [f32]) {
     for (a, b) in a.iter_mut().zip(b) {
@@ -64,34 +64,34 @@ pub fn exchange(a: &mut [f32], b: &mut [f32]) {
     }
 }
 
-/// What starts at `first`; nothing where that is out of range.
+/// Returns the values from `first` on; empty if out of range.
 pub fn from(values: &[f32], first: usize) -> &[f32] {
     values.get(first..).unwrap_or_default()
 }
 
-/// The same, to change.
+/// Returns the same values for changes.
 pub fn from_mut(values: &mut [f32], first: usize) -> &mut [f32] {
     values.get_mut(first..).unwrap_or_default()
 }
 
-/// One element, zero where it is out of range.
+/// Returns one element, zero if out of range.
 pub fn at(values: &[f32], index: usize) -> f32 {
     values.get(index).copied().unwrap_or(0.0)
 }
 
-/// Writes an element, if there is one.
+/// Writes an element, if it exists.
 pub fn put(values: &mut [f32], index: usize, value: f32) {
     if let Some(place) = values.get_mut(index) {
         *place = value;
     }
 }
 
-/// An element, replaced by zero.
+/// Returns an element and replaces it by zero.
 pub fn take(values: &mut [f32], index: usize) -> f32 {
     values.get_mut(index).map(core::mem::take).unwrap_or(0.0)
 }
 
-/// A row of a triangular system: `own[i] = (own[i] - sum of v[j] others[j c + i]) / pivot`, c values.
+/// Solves a row of a triangular system: `own[i] = (own[i] - sum of v[j] others[j c + i]) / pivot`, c values.
 #[inline(never)]
 pub fn solve_row(v: &[f32], others: &[f32], own: &mut [f32], pivot: f32) {
     let c = own.len();

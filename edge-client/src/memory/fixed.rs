@@ -1,33 +1,32 @@
-//! Memory for 16-bit fixed point: the buffers of floats, and what is there as integers as well.
+//! Memory for 16-bit fixed point: the buffers of floats, and integer copies.
 
 use fedspan_protocol::message::Numeric;
 
 use super::{Memory, Parts, PartsRef, Workspace};
 use crate::kernel::fixed::Scale;
 
-/// What fixed point needs besides. Each block of integers has one scale.
+/// Integer buffers for fixed point. Each buffer has one scale.
 #[derive(Debug)]
 pub struct Fixed<'a> {
-    /// `B` column after column, k x d.
+    /// Representation `B` in column-major order, k x d.
     pub representation: &'a mut [i16],
-    /// The scale of `representation`.
+    /// Scale of `representation`.
     pub scale: &'a mut Scale,
-    /// A sample, d values.
+    /// One sample, d values.
     pub x: &'a mut [i16],
-    /// Its projection, k values.
+    /// Projection of the sample, k values.
     pub z: &'a mut [i16],
-    /// Its targets or residuals, C values.
+    /// Targets or residuals of the sample, C values.
     pub y: &'a mut [i16],
-    /// `W` column after column, C x k.
+    /// Head `W` in column-major order, C x k.
     pub head: &'a mut [i16],
 }
 
-/// A [`Workspace`] in which updates are computed in 16-bit fixed point ([`crate::kernel::fixed`]):
-/// `2 (D K + D + K + C + K C)` bytes more and the two of a scale. For samples that can be read twice; what is
-/// seen once is declined.
+/// [`Workspace`] for updates in 16-bit fixed point ([`crate::kernel::fixed`]): `2 (D K + D + K + C + K C)` bytes
+/// more and the two of a scale. For samples that can be read twice; streamed rounds are declined.
 ///
-/// The device that has it says so in its hello. Only starts (the power method, rows of moments) are computed in
-/// f32 here: they come once, before the first update.
+/// The device announces this arithmetic in its hello. Only starts (the power method, rows of moments) are computed
+/// in f32, once before the first update.
 #[derive(Clone, Debug)]
 pub struct FixedWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,
@@ -40,7 +39,7 @@ pub struct FixedWorkspace<const D: usize, const K: usize, const C: usize = 1> {
 }
 
 impl<const D: usize, const K: usize, const C: usize> FixedWorkspace<D, K, C> {
-    /// All zero; fit for a `static`.
+    /// Creates zeroed memory, in a `const` context too.
     #[must_use]
     pub const fn new() -> Self {
         Self {

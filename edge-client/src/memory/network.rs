@@ -1,4 +1,4 @@
-//! The buffers of a network, owned by the caller.
+//! Memory of a network: its sizes and its buffers, owned by the caller.
 
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -9,33 +9,34 @@ use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX};
 #[cfg(feature = "convolution")]
 use fedspan_protocol::message::{Filters, Image};
 
-use super::Front;
+use super::FrontEnd;
 use crate::kernel::Layer;
 #[cfg(feature = "adapter")]
 use crate::kernel::frozen::Frozen;
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
 
-/// Sizes of a network: what it [begins](Front) with, dense layers, ReLU after each layer but the last, which is the head.
+/// Sizes of a network: a [front end](FrontEnd), dense layers, and ReLU after each layer but the last, which is the
+/// head.
 ///
-/// A layer is a matrix with its bias in the last row, row-major ([`Layer`]).
+/// A layer is a row-major matrix with the bias in its last row ([`Layer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NetworkShape {
-    /// `d`, length of a sample.
+    /// Number of features d: the length of a sample.
     pub features: usize,
-    /// What comes before the dense layers.
-    pub front: Front,
+    /// Layers before the dense layers.
+    pub front_end: FrontEnd,
     /// Widths of the hidden dense layers; zeros after the last.
     pub hidden: [usize; HIDDEN_MAX],
-    /// `C`, classes.
+    /// Number of classes C.
     pub outputs: usize,
-    /// Samples of a batch, at most.
+    /// Maximum number of samples in a batch.
     pub batch: usize,
 }
 
 impl NetworkShape {
-    /// A network of dense layers whose batches have at most `batch` samples.
+    /// Creates a network of dense layers whose batches have at most `batch` samples.
     ///
     /// ```
     /// use fedspan_client::memory::NetworkShape;
@@ -45,16 +46,16 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// When a constant is computed: if there are more hidden layers than [`HIDDEN_MAX`], a size is zero, or a layer has more than
-    /// 65534 inputs or 65535 outputs, of which no device could tell.
+    /// At compile time, if the shape is a constant: if there are more hidden layers than [`HIDDEN_MAX`], a size is
+    /// zero, or a layer has more than 65534 inputs or 65535 outputs, which the protocol cannot describe.
     #[must_use]
     pub const fn new(features: usize, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         let shape = Self::unchecked(features, hidden, outputs, batch);
-        shape.travels();
+        shape.assert_describable();
         shape
     }
 
-    /// As [`Self::new`], of which the first layers are not known yet.
+    /// Creates a shape as [`Self::new`], whose front end is set and checked afterwards.
     const fn unchecked(features: usize, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         assert!(hidden.len() <= HIDDEN_MAX && features >= 1 && outputs >= 1 && batch >= 1);
         let mut widths = [0; HIDDEN_MAX];
@@ -64,10 +65,10 @@ impl NetworkShape {
             widths[layer] = hidden[layer];
             layer += 1;
         }
-        Self { features, front: Front::Nothing, hidden: widths, outputs, batch }
+        Self { features, front_end: FrontEnd::Nothing, hidden: widths, outputs, batch }
     }
 
-    /// A network that begins with layers of filters.
+    /// Creates a network that begins with convolutional layers.
     ///
     /// ```
     /// use fedspan_client::memory::NetworkShape;
@@ -79,7 +80,7 @@ impl NetworkShape {
     /// const LENET: NetworkShape = NetworkShape::convolutional(IMAGE, &FILTERS, &[120, 64], 10, 10);
     /// assert_eq!((LENET.layers(), LENET.layer(2).inputs()), (5, 5 * 5 * 64));
     ///
-    /// // 25 steps of six channels, 8 filters that see 5 of them: 21 places, of which 10 are left. A batch of 10 takes 21 kB.
+    /// 25 steps of six channels, 8 filters over 5 steps: 21 positions, pooled to 10. A batch of 10 takes 21 kB.
     /// const MOTION: Image = Image { height: 1, width: 25, channels: 6 };
     /// const SMALL: NetworkShape =
     ///     NetworkShape::convolutional(MOTION, &[Filters { count: 8, side: 5, pool: 2 }], &[], 7, 10);
@@ -89,9 +90,9 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// When a constant is computed: as [`Self::new`], if there are no filters or more layers of them than [`FILTERS_MAX`],
-    /// more than [`HIDDEN_AFTER_FILTERS_MAX`] hidden layers after them, filters that leave nothing of an image, or a layer of
-    /// more than 65534 inputs.
+    /// At compile time, if the shape is a constant: as [`Self::new`], if there are no filters or more layers of
+    /// them than [`FILTERS_MAX`], more than [`HIDDEN_AFTER_FILTERS_MAX`] hidden layers after them, if the filters
+    /// leave no output, or if a layer has more than 65534 inputs.
     #[cfg(feature = "convolution")]
     #[must_use]
     pub const fn convolutional(
@@ -113,14 +114,13 @@ impl NetworkShape {
             layer += 1;
         }
         let mut shape = Self::unchecked(features, hidden, outputs, batch);
-        shape.front = Front::Filters { image, filters: all };
+        shape.front_end = FrontEnd::Filters { image, filters: all };
         assert!(shape.layer(layer - 1).outputs() >= 1);
-        shape.travels();
+        shape.assert_describable();
         shape
     }
 
-    /// A network that begins with long short-term memory, of which the first dense layer sees what is left after the last
-    /// step.
+    /// Creates a network that begins with an LSTM. The first dense layer takes its last hidden state.
     ///
     /// ```
     /// use fedspan_client::kernel::recurrent::Lstm;
@@ -132,32 +132,33 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// When a constant is computed: as [`Self::new`], if there are no cells, more than 65535 steps, or a layer of more than 65534
-    /// inputs.
+    /// At compile time, if the shape is a constant: as [`Self::new`], if there are no cells, more than 65535 steps,
+    /// or a layer of more than 65534 inputs.
     #[cfg(feature = "recurrent")]
     #[must_use]
     pub const fn recurrent(cells: Lstm, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         assert!(cells.cells >= 1 && cells.steps <= u16::MAX as usize);
         let mut shape = Self::unchecked(cells.inputs(), hidden, outputs, batch);
-        shape.front = Front::Cells(cells);
-        shape.travels();
+        shape.front_end = FrontEnd::Lstm(cells);
+        shape.assert_describable();
         shape
     }
 
-    /// A network whose first layer, of `width` outputs, stays as it is, with an adapter of `rank` r beside it that learns (LoRA, Hu
-    /// et al. 2022): `x W0 + (x A) B`, A d x r, B r x width. Then ReLU, and the other layers.
+    /// Creates a network whose first layer, of `width` outputs, is frozen and has a trainable adapter of `rank` r
+    /// (LoRA, Hu et al. 2022): `x W0 + (x A) B`, A d x r, B r x width. ReLU and the other layers follow.
     ///
     /// ```
     /// use fedspan_client::memory::NetworkShape;
     ///
-    /// // 64 features, a layer of 64, rank 4, 7 classes: what learns takes 2 kB, and the layer is in flash.
+    /// 64 features, a layer of 64, rank 4, 7 classes: the trainable factors take 2 kB, and the layer is in flash.
     /// const SHAPE: NetworkShape = NetworkShape::adapted(64, 4, 64, &[], 7, 10);
     /// assert_eq!((SHAPE.layers(), SHAPE.start(2)), (3, 64 * 4 + 4 * 64));
     /// assert_eq!(SHAPE.scratch(), 10 * (64 + 4 + 64 + 7 + 2 * 64));
     /// ```
     ///
     /// # Panics
-    /// When a constant is computed: as [`Self::new`], if the rank or the width is zero, or a factor has more than 65535 inputs.
+    /// At compile time, if the shape is a constant: as [`Self::new`], if the rank or the width is zero, or a factor
+    /// has more than 65535 inputs.
     #[cfg(feature = "adapter")]
     #[must_use]
     pub const fn adapted(
@@ -170,23 +171,23 @@ impl NetworkShape {
     ) -> Self {
         assert!(rank >= 1 && width >= 1 && hidden.len() < HIDDEN_MAX);
         let mut shape = Self::unchecked(features, hidden, outputs, batch);
-        shape.front = Front::Adapter { features, rank, width };
-        shape.travels();
+        shape.front_end = FrontEnd::Adapter { features, rank, width };
+        shape.assert_describable();
         shape
     }
 
-    /// Whether it begins with an adapter: its first two layers are factors.
+    /// Returns true if the network begins with an adapter: its first two layers are then the factors.
     #[must_use]
     pub const fn is_adapted(&self) -> bool {
         #[cfg(feature = "adapter")]
-        if matches!(self.front, Front::Adapter { .. }) {
+        if matches!(self.front_end, FrontEnd::Adapter { .. }) {
             return true;
         }
         false
     }
 
-    /// Panics if a layer is larger than a tensor can be.
-    const fn travels(&self) {
+    /// Panics if a layer is larger than a tensor descriptor can express.
+    const fn assert_describable(&self) {
         let mut layer = 0;
         while layer < self.layers() {
             let this = self.layer(layer);
@@ -195,29 +196,29 @@ impl NetworkShape {
         }
     }
 
-    /// Layers, the head among them.
+    /// Returns the number of layers, head included.
     #[must_use]
     pub const fn layers(&self) -> usize {
         let mut count = 0;
         while count < HIDDEN_MAX && self.hidden[count] > 0 {
             count += 1;
         }
-        self.front.layers() + count + 1
+        self.front_end.layers() + count + 1
     }
 
-    /// A layer; one without inputs or outputs beyond the last.
+    /// Returns a layer; one without inputs and outputs beyond the last.
     #[must_use]
     pub const fn layer(&self, layer: usize) -> Layer {
-        let (front, last) = (self.front.layers(), self.layers() - 1);
+        let (front, last) = (self.front_end.layers(), self.layers() - 1);
         if layer > last {
             return Layer::Dense { inputs: 0, outputs: 0 };
         }
         if layer < front {
-            return self.front.layer(layer);
+            return self.front_end.layer(layer);
         }
         let inputs = match layer - front {
             0 if front == 0 => self.features,
-            0 => self.front.layer(front - 1).outputs(),
+            0 => self.front_end.layer(front - 1).outputs(),
             before => self.width_of(before - 1),
         };
         Layer::Dense {
@@ -226,12 +227,12 @@ impl NetworkShape {
         }
     }
 
-    /// Width of hidden dense layer `layer`; 0 where there is none.
+    /// Returns the width of hidden dense layer `layer`; 0 if it does not exist.
     const fn width_of(&self, layer: usize) -> usize {
         if layer < HIDDEN_MAX { self.hidden[layer] } else { 0 }
     }
 
-    /// Where a layer begins among the parameters.
+    /// Returns the position of a layer's first value among the parameters.
     #[must_use]
     pub const fn start(&self, layer: usize) -> usize {
         let mut start = 0;
@@ -243,54 +244,54 @@ impl NetworkShape {
         start
     }
 
-    /// The parameters of these layers among all.
+    /// Returns the range of these layers among the parameters.
     #[must_use]
     pub const fn range(&self, layers: Range<usize>) -> Range<usize> {
         self.start(layers.start)..self.start(layers.end)
     }
 
-    /// Weights and biases of all layers.
+    /// Returns the number of weights and biases of all layers.
     #[must_use]
     pub const fn parameters(&self) -> usize {
         self.start(self.layers())
     }
 }
 
-/// All buffers of one network; what is in them is the business of [`crate::task`].
+/// All buffers of one network. [`crate::task`] defines their content.
 #[derive(Debug)]
 pub struct NetworkParts<'a> {
-    /// Sizes of all that follows.
+    /// Sizes of the buffers.
     pub shape: NetworkShape,
-    /// All layers, one after the other.
+    /// Parameters of all layers, one after the other.
     pub parameters: &'a mut [f32],
-    /// As long as the parameters, or nothing: then there is no momentum.
+    /// Velocity of SGD with momentum, as long as the parameters; empty without momentum.
     pub velocity: &'a mut [f32],
-    /// [`NetworkShape::scratch`] values.
+    /// Working memory, [`NetworkShape::scratch`] values.
     pub scratch: &'a mut [f32],
     /// Classes of a batch.
     pub classes: &'a mut [u8],
-    /// Which values poolings have kept: with the classes [`NetworkShape::bytes`].
-    pub places: &'a mut [u8],
-    /// What the body makes of every sample of the device, where there is room for so many ([`NetworkShape::kept`]): epochs
-    /// of the head then neither read the samples nor compute it again. Has no influence on any bit.
-    pub kept: &'a mut [f32],
-    /// The layer that stays as it is beside an adapter.
+    /// Indices of the maxima in pooling windows; with the classes [`NetworkShape::bytes`] bytes.
+    pub pool_indices: &'a mut [u8],
+    /// Outputs of the body for every sample of the device, if there is room ([`NetworkShape::body_cache_len`]):
+    /// epochs of the head then read no samples and do not recompute the body. The result is the same to the bit.
+    pub body_cache: &'a mut [f32],
+    /// Frozen layer that the adapter belongs to.
     #[cfg(feature = "adapter")]
     pub frozen: Frozen<'a>,
 }
 
-/// Memory for one network.
+/// Memory of one network.
 pub trait NetworkMemory {
-    /// All buffers. Their lengths must be those of the shape.
+    /// Returns all buffers, with the lengths of the shape.
     fn parts(&mut self) -> NetworkParts<'_>;
 
-    /// The sizes.
+    /// Returns the sizes.
     fn shape(&self) -> NetworkShape;
 
-    /// All layers, to read.
+    /// Returns the parameters of all layers.
     fn parameters(&self) -> &[f32];
 
-    /// The layer that stays as it is beside an adapter.
+    /// Returns the frozen layer that the adapter belongs to.
     #[cfg(feature = "adapter")]
     fn frozen(&self) -> Frozen<'_> {
         Frozen::Nothing
@@ -316,31 +317,32 @@ impl<M: NetworkMemory + ?Sized> NetworkMemory for &mut M {
     }
 }
 
-/// The sizes of a network, as a type: memory that holds nothing but zeros takes no flash.
+/// Sizes of a network as a type: zeroed memory then takes no flash.
 pub trait NetworkSizes {
-    /// The sizes.
+    /// Sizes of the network.
     const SHAPE: NetworkShape;
 
-    /// The layer that stays as it is beside an adapter, where there is one: a constant lies in flash.
+    /// Frozen layer that the adapter belongs to, if there is one. As a constant it is placed in flash.
     #[cfg(feature = "adapter")]
     const FROZEN: Frozen<'static> = Frozen::Nothing;
 }
 
-/// Memory for a network with `P` parameters, `S` values of working memory, `N` bytes for batches of so many samples (with
-/// filters more: [`NetworkShape::bytes`]), and `V` values of velocity (`P` with momentum, 0 without). With `F` values
-/// besides, the body's outputs for so many samples ([`NetworkShape::kept`]) are kept during the epochs of the head. Its size
-/// is the whole RAM of the model: `4 (P + V + S + F) + N` bytes, for hidden widths h, of which the largest or C is w:
-/// `S = N (d + sum of h + C + 2 w)`.
+/// Memory for a network with `P` parameters, `S` values of working memory, `N` bytes for a batch (as many as
+/// samples; with filters more, see [`NetworkShape::bytes`]), and `V` values of velocity (`P` with momentum, 0
+/// without). With `F` additional values the outputs of the body for so many samples
+/// ([`NetworkShape::body_cache_len`]) are cached during the epochs of the head. Its size is the RAM of the whole
+/// model: `4 (P + V + S + F) + N` bytes, where `S = N (d + sum of h + C + 2 w)` for hidden widths h, w the largest
+/// of them and C.
 ///
-/// A layer of f filters that see p values and leave o values of an image counts as width o, with `o` bytes more for each
-/// sample of a batch. `S` has `q (p + f) + (p + 1) f` values more, where q places become one row of its outputs, for that
-/// one layer of which this is the most. Cells count as their number, and `S` has
+/// A convolutional layer with f filters on patches of p values and o outputs counts as width o, and `o` bytes more
+/// for each sample of a batch. For the convolutional layer that needs most, `S` has `q (p + f) + (p + 1) f` values
+/// more, where q positions become one row of its outputs. An LSTM counts as its number of cells, and `S` has
 #[cfg_attr(feature = "recurrent", doc = "[`Lstm::memory`]")]
 #[cfg_attr(not(feature = "recurrent"), doc = "`Lstm::memory`")]
 /// more for the sequences of a batch.
 ///
-/// An adapter of rank r beside a layer of d x o counts as two widths, r and o, and its factors as `r (d + o)` parameters; the layer
-/// itself is in flash ([`NetworkSizes`]), `4 (d + 1) o` bytes as f32 and `d o + 8 o` as i8.
+/// An adapter of rank r on a layer of d x o counts as two widths, r and o, and its factors as `r (d + o)`
+/// parameters; the layer itself is in flash ([`NetworkSizes`]), `4 (d + 1) o` bytes as f32 and `d o + 8 o` as i8.
 ///
 /// ```
 /// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
@@ -369,14 +371,14 @@ pub struct NetworkWorkspace<
     parameters: [f32; P],
     velocity: [f32; V],
     scratch: [f32; S],
-    kept: [f32; F],
+    body_cache: [f32; F],
     bytes: [u8; N],
 }
 
 impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: usize, const F: usize>
     NetworkWorkspace<Z, P, S, N, V, F>
 {
-    /// All zero; fit for a `static`. Does not compile if the numbers are not those of the sizes.
+    /// Creates zeroed memory, in a `const` context too. Does not compile if the numbers do not match the sizes.
     #[must_use]
     pub const fn new() -> Self {
         const {
@@ -390,7 +392,7 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
             parameters: [0.0; P],
             velocity: [0.0; V],
             scratch: [0.0; S],
-            kept: [0.0; F],
+            body_cache: [0.0; F],
             bytes: [0; N],
         }
     }
@@ -408,16 +410,16 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
     NetworkMemory for NetworkWorkspace<Z, P, S, N, V, F>
 {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { sizes: _, parameters, velocity, scratch, kept, bytes } = self;
-        let (classes, places) = bytes.split_at_mut_checked(Z::SHAPE.batch).unwrap_or_default();
+        let Self { sizes: _, parameters, velocity, scratch, body_cache, bytes } = self;
+        let (classes, pool_indices) = bytes.split_at_mut_checked(Z::SHAPE.batch).unwrap_or_default();
         NetworkParts {
             shape: Z::SHAPE,
             parameters,
             velocity,
             scratch,
             classes,
-            places,
-            kept,
+            pool_indices,
+            body_cache,
             #[cfg(feature = "adapter")]
             frozen: Z::FROZEN,
         }

@@ -1,9 +1,9 @@
-//! Memory for power iterations: what a product needs beside the basis that it is computed from.
+//! Memory for power iterations: room for the product in addition to the basis.
 
 use super::{Memory, Parts, PartsRef, Workspace};
 
-/// A [`Workspace`] in which power iterations (FedPower) are computed as well: `4 D K` bytes more. It is for samples
-/// that can be read twice; a [`StreamingWorkspace`](super::StreamingWorkspace) has the same room.
+/// [`Workspace`] with room for power iterations (FedPower): `4 D K` bytes more. For samples that can be read twice;
+/// a [`StreamingWorkspace`](super::StreamingWorkspace) has the same room.
 #[derive(Clone, Debug)]
 pub struct PowerWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,
@@ -11,7 +11,7 @@ pub struct PowerWorkspace<const D: usize, const K: usize, const C: usize = 1> {
 }
 
 impl<const D: usize, const K: usize, const C: usize> PowerWorkspace<D, K, C> {
-    /// All zero; fit for a `static`.
+    /// Creates zeroed memory, in a `const` context too.
     #[must_use]
     pub const fn new() -> Self {
         Self { workspace: Workspace::new(), product: [[0.0; K]; D] }
@@ -30,6 +30,6 @@ impl<const D: usize, const K: usize, const C: usize> Memory for PowerWorkspace<D
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
-        PartsRef { second: Some(self.product.as_flattened()), ..self.workspace.parts_ref() }
+        PartsRef { extra_matrix: Some(self.product.as_flattened()), ..self.workspace.parts_ref() }
     }
 }

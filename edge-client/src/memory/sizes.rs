@@ -1,62 +1,62 @@
-//! How much memory a network takes.
+//! Memory requirements of a network.
 
 use super::NetworkShape;
 
-/// What layers make and note of one sample.
-pub(crate) struct Made {
-    /// Values.
+/// Sizes of the outputs of some layers for one sample, and of the data kept for the backward pass.
+pub(crate) struct LayerOutputs {
+    /// Number of output values.
     pub outputs: usize,
-    /// Values of [`Layer::notes`](crate::kernel::Layer::notes).
-    pub notes: usize,
-    /// Bytes of [`Layer::places`](crate::kernel::Layer::places).
-    pub places: usize,
+    /// Number of values of [`Layer::saved`](crate::kernel::Layer::saved).
+    pub saved: usize,
+    /// Number of bytes of [`Layer::pool_indices`](crate::kernel::Layer::pool_indices).
+    pub pool_indices: usize,
 }
 
 impl NetworkShape {
-    /// Values that keep what the body makes of so many samples, and their classes.
+    /// Returns the number of values that cache the body's outputs for so many samples, with their classes.
     #[must_use]
-    pub const fn kept(&self, samples: usize) -> usize {
+    pub const fn body_cache_len(&self, samples: usize) -> usize {
         samples * (self.layer(self.layers() - 1).inputs() + 1)
     }
 
-    /// Values of working memory: a batch, what all layers make and note of it, two layers' errors, and what a layer needs
-    /// while it works.
+    /// Returns the number of values of working memory: a batch, the outputs and saved values of all layers, the
+    /// errors of two layers, and the scratch memory of one layer.
     #[must_use]
     pub const fn scratch(&self) -> usize {
-        let made = self.made_before(self.layers());
-        let mut working = 0;
+        let made = self.outputs_before(self.layers());
+        let mut scratch = 0;
         let mut layer = 0;
         while layer < self.layers() {
-            let this = self.layer(layer).working();
-            if this > working {
-                working = this;
+            let this = self.layer(layer).scratch();
+            if this > scratch {
+                scratch = this;
             }
             layer += 1;
         }
-        self.batch * (self.features + made.outputs + made.notes + 2 * self.widest()) + working
+        self.batch * (self.features + made.outputs + made.saved + 2 * self.widest()) + scratch
     }
 
-    /// Bytes beside these values: the classes of a batch, and which values poolings have kept of it.
+    /// Returns the number of bytes in addition: the classes of a batch, and the pooling indices.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.batch * (1 + self.made_before(self.layers()).places)
+        self.batch * (1 + self.outputs_before(self.layers()).pool_indices)
     }
 
-    /// What all layers before `layer` make and note of one sample.
-    pub(crate) const fn made_before(&self, layer: usize) -> Made {
-        let mut made = Made { outputs: 0, notes: 0, places: 0 };
+    /// Returns the sizes of all layers before `layer`, for one sample.
+    pub(crate) const fn outputs_before(&self, layer: usize) -> LayerOutputs {
+        let mut made = LayerOutputs { outputs: 0, saved: 0, pool_indices: 0 };
         let mut before = 0;
         while before < layer {
             let this = self.layer(before);
             made.outputs += this.outputs();
-            made.notes += this.notes();
-            made.places += this.places();
+            made.saved += this.saved();
+            made.pool_indices += this.pool_indices();
             before += 1;
         }
         made
     }
 
-    /// Values of the widest layer's output.
+    /// Returns the number of outputs of the widest layer.
     pub(crate) const fn widest(&self) -> usize {
         let mut width = 0;
         let mut layer = 0;

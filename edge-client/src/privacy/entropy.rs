@@ -1,11 +1,11 @@
-//! From a board's entropy source to a seed, or to an error.
+//! Seeds from a board's entropy source.
 //!
-//! Every seed begins with the start-up test of NIST SP 800-90B, section 4.3: 1024 samples, each through the
-//! [health tests](super::HealthTests). If all of them pass, the same samples are what the seed is made of (the section
-//! allows it): 1024 bits of min-entropy or more, if what is claimed for the source is true, where a seed has 256. They
-//! are conditioned by SHA-256, one of the functions that the recommendation has vetted for it (3.1.5.1.1).
+//! Every seed starts with the start-up test of NIST SP 800-90B, section 4.3: 1024 samples, each through the [health
+//! tests](super::HealthTests). If all pass, the seed is made of the same samples (the section allows it): at least
+//! 1024 bits of min-entropy if the claim for the source is true, while a seed has 256. SHA-256, one of the vetted
+//! conditioning functions of the recommendation (3.1.5.1.1), conditions them.
 //!
-//! Nothing is kept from one seed to the next. A source that has failed can try again; it is tested from the start.
+//! No state is kept between seeds. A source that has failed can be used again, and is tested from the start.
 
 use core::fmt;
 
@@ -15,48 +15,48 @@ use zeroize::Zeroize;
 use super::health::{HealthFailure, HealthTests, MinEntropy};
 use super::noise::Seed;
 
-/// Samples that a seed takes.
+/// Number of samples for a seed.
 pub const SAMPLES: usize = 1024;
 
-/// Samples that are read at once.
+/// Number of samples read at once.
 const READ: usize = 64;
 const READS: usize = SAMPLES / READ;
 
-/// Names what the hash is for, and the version of all this.
+/// Context string: the purpose of the hash and its version.
 const CONTEXT: &[u8] = b"fedspan entropy 1";
 
-/// A source of entropy: hardware. Its samples should be as raw as it gives them, since tests see little behind a
-/// conditioner; never a generator that is seeded from an identity, a clock, or a constant.
+/// Hardware entropy source. Its samples should be as raw as possible, since tests detect little after conditioning.
+/// A generator seeded from an identity, a clock or a constant is not an entropy source.
 pub trait EntropySource {
-    /// What can go wrong.
+    /// Error of the source.
     type Error;
 
-    /// Fills `samples` with fresh samples, all of them.
+    /// Fills all of `samples` with fresh samples.
     ///
     /// # Errors
-    /// Whatever keeps the source from that: an error that it reports itself (a clock or seed error), or samples that
-    /// are not there in time. Samples that are in doubt are not to be handed out.
+    /// The source's own error if it reports a failure (a clock or seed error), or if samples are not available in
+    /// time. Doubtful samples must not be returned.
     fn read(&mut self, samples: &mut [u8]) -> Result<(), Self::Error>;
 }
 
-/// No seed.
+/// Reason why no seed was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EntropyError<E> {
     /// The source could not be read.
     Source {
-        /// What it said.
+        /// Error of the source.
         error: E,
-        /// Samples that it gave before.
+        /// Number of samples read before.
         samples: u32,
     },
     /// The source failed a health test.
     Health {
-        /// Which one.
+        /// Test that failed.
         failure: HealthFailure,
-        /// Samples until then.
+        /// Number of samples until then.
         samples: u32,
-        /// What the source was tested for.
+        /// Claimed min-entropy that was tested.
         claim: MinEntropy,
     },
 }
@@ -64,10 +64,12 @@ pub enum EntropyError<E> {
 impl<E: fmt::Display> fmt::Display for EntropyError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Source { error, samples } => write!(f, "entropy source, after {samples} samples: {error}"),
+            Self::Source { error, samples } => {
+                write!(f, "entropy source failed after {samples} samples: {error}")
+            }
             Self::Health { failure, samples, claim } => write!(
                 f,
-                "entropy source, after {samples} samples: {failure}, with {} bits a byte claimed \
+                "entropy source failed after {samples} samples: {failure}; claimed are {} bits a byte \
                  (cutoffs {} in a row, {} in a window)",
                 claim.bits(),
                 claim.repetition_cutoff(),
@@ -79,10 +81,11 @@ impl<E: fmt::Display> fmt::Display for EntropyError<E> {
 
 impl<E: fmt::Debug + fmt::Display> core::error::Error for EntropyError<E> {}
 
-/// Draws a seed from [`SAMPLES`] samples of a source for which `claim` is claimed.
+/// Draws a seed from [`SAMPLES`] samples of a source with the claimed min-entropy `claim`.
 ///
 /// # Errors
-/// [`EntropyError`]. There is no seed then, and there must be no release.
+/// [`EntropyError`] if the source cannot be read or fails a health test. There is no seed then, and the device must
+/// not release anything.
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn draw_seed<S: EntropySource>(
     source: &mut S,
@@ -92,7 +95,7 @@ pub fn draw_seed<S: EntropySource>(
     let mut hash = Sha256::new_with_prefix(CONTEXT);
     let mut samples = [0; READ];
     let drawn = (0..READS).try_for_each(|_| {
-        // What a driver does not write is a run of zeros, and seen.
+        // If the driver does not write all samples, the zeros fail the repetition test.
         samples.fill(0);
         let before = tests.samples();
         source.read(&mut samples).map_err(|error| EntropyError::Source { error, samples: before })?;

@@ -1,31 +1,31 @@
-//! Health tests of an entropy source: those of NIST SP 800-90B, section 4.4, and one for what they do not see.
+//! Health tests of an entropy source: those of NIST SP 800-90B, section 4.4, and one more for repetitions.
 //!
-//! A sample is a byte. Each test is for a source that gives what is claimed for it, H bits of min-entropy a sample,
-//! independent of each other. Such a source fails
+//! A sample is a byte. The tests assume a source with the claimed min-entropy of H bits per sample, independent of
+//! each other. Such a source fails
 //!
-//! * at a sample, with a probability of at most 2^-20, by the **repetition count** (4.4.1): a run of
+//! * at a sample, with a probability of at most 2^-20, the **repetition count** (4.4.1): a run of
 //!   `1 + ceil(20 / H)` equal samples;
-//! * in a window of 512 samples, with a probability of at most 3 2^-20, by the **adaptive proportion** (4.4.2): the
-//!   first sample of the window is in it as often as the cutoff says (the section's cutoff for 2^-20 counts 512 trials
-//!   where the first is given and 511 are left; hence the 3);
-//! * in 1024 samples, with a probability of at most 2^-22, by the **recurrence** of the first 32: a source that repeats
-//!   itself (a buffer that is handed out again, a generator with a short cycle) passes both tests above if its period
-//!   is long, or if what is claimed is little.
+//! * in a window of 512 samples, with a probability of at most 3 2^-20, the **adaptive proportion** (4.4.2): the
+//!   first sample of the window occurs as often as the cutoff (the section's cutoff for 2^-20 counts 512 trials,
+//!   while the first sample is given and 511 are left; hence the 3);
+//! * in 1024 samples, with a probability of at most 2^-22, the **recurrence** of the first 32: a source that
+//!   repeats itself (a buffer returned twice, a generator with a short cycle) passes both tests above if its period
+//!   is long, or if the claim is low.
 //!
-//! They find what is grossly wrong. Of sources that have a quarter of the entropy that is claimed for them, since one
-//! value is so frequent, 1024 samples give away 97 in 100 or more; of those that have half of it, from 12 (8 bits
-//! claimed) to 94 (1 bit). A repetition that does not begin with the first samples goes unnoticed.
+//! The tests detect gross failures. Of sources with a quarter of the claimed entropy, because one value is too
+//! frequent, 1024 samples detect at least 97 %; of those with half of it, 12 % (8 bits claimed) to 94 % (1 bit). A
+//! repetition that does not begin with the first samples is not detected.
 
 use core::fmt;
 
-/// Samples in a window of the adaptive proportion test.
+/// Number of samples in a window of the adaptive proportion test.
 pub const WINDOW: u16 = 512;
 
-/// Samples whose recurrence is looked for: of 1 bit each, they recur at a given place once in 2^32.
+/// Number of first samples whose recurrence is tested: with 1 bit each, they recur at a given place once in 2^32.
 const PATTERN: usize = 32;
 
-/// What is claimed for a source: bits of min-entropy in each of its samples. A claim that is too low costs nothing but
-/// sharpness of the tests; one that is too high costs the noise its secrecy.
+/// Claimed min-entropy of a source, in bits per sample. A claim that is too low only makes the tests less sharp;
+/// one that is too high makes the noise predictable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinEntropy {
     bits: u8,
@@ -34,12 +34,12 @@ pub struct MinEntropy {
 }
 
 impl MinEntropy {
-    /// From 1 to 8 bits a sample, which is a byte.
+    /// Creates a claim of 1 to 8 bits per sample, which is a byte.
     ///
     /// # Errors
     /// [`MinEntropyError`] for another number.
     pub const fn new(bits: u8) -> Result<Self, MinEntropyError> {
-        // 1 + ceil(20 / bits); and 1 and the least count that `WINDOW` trials of probability 2^-bits exceed with a
+        // 1 + ceil(20 / bits); and 1 plus the least count that `WINDOW` trials of probability 2^-bits exceed with a
         // probability of at most 2^-20.
         let (repetition, proportion) = match bits {
             1 => (21, 311),
@@ -55,59 +55,59 @@ impl MinEntropy {
         Ok(Self { bits, repetition, proportion })
     }
 
-    /// Bits a sample.
+    /// Returns the number of bits per sample.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.bits
     }
 
-    /// The run of equal samples that is a failure.
+    /// Returns the length of a run of equal samples that fails the test.
     #[must_use]
     pub const fn repetition_cutoff(self) -> u16 {
         self.repetition
     }
 
-    /// How often the first sample of a window has to be in it to be a failure.
+    /// Returns the count of a window's first sample that fails the test.
     #[must_use]
     pub const fn proportion_cutoff(self) -> u16 {
         self.proportion
     }
 }
 
-/// No byte has so much min-entropy, or it is too little to make a seed of.
+/// Min-entropy out of range: more than a byte can have, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinEntropyError {
-    /// What was claimed.
+    /// Number of bits that was claimed.
     pub bits: u8,
 }
 
 impl fmt::Display for MinEntropyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bits of min-entropy a byte: it has to be 1 to 8", self.bits)
+        write!(f, "claimed min-entropy is {} bits a byte; allowed: 1 to 8", self.bits)
     }
 }
 
 impl core::error::Error for MinEntropyError {}
 
-/// What a source did that it should not.
+/// Failure of a health test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HealthFailure {
-    /// So many equal samples, one after the other.
+    /// Too many equal samples in a row.
     Repetition {
         /// Length of the run.
         run: u16,
     },
-    /// One sample too often.
+    /// One sample is too frequent.
     Proportion {
-        /// How often it was there.
+        /// Number of occurrences.
         count: u16,
-        /// Among so many.
+        /// Number of samples in the window so far.
         of: u16,
     },
-    /// The first samples again.
+    /// The first samples recur.
     Recurrence {
-        /// So many samples later.
+        /// Period of the recurrence, in samples.
         period: u32,
     },
 }
@@ -117,32 +117,32 @@ impl fmt::Display for HealthFailure {
         match *self {
             Self::Repetition { run } => write!(f, "{run} equal samples in a row"),
             Self::Proportion { count, of } => write!(f, "one sample {count} times among {of}"),
-            Self::Recurrence { period } => write!(f, "the first samples again, {period} samples later"),
+            Self::Recurrence { period } => write!(f, "the first samples recur after {period} samples"),
         }
     }
 }
 
 impl core::error::Error for HealthFailure {}
 
-/// The tests, sample after sample.
+/// Running health tests.
 #[derive(Clone, Debug)]
 pub struct HealthTests {
     claim: MinEntropy,
-    /// Samples so far.
+    /// Number of samples so far.
     samples: u32,
     previous: u8,
     run: u16,
-    /// The first sample of the window, how often it was there, and samples in the window.
+    /// First sample of the window, its number of occurrences, and the number of samples in the window.
     reference: u8,
     count: u16,
     seen: u16,
     pattern: [u8; PATTERN],
-    /// Bit i: the latest samples are the first i + 1 of the pattern.
+    /// Bitmap: bit i is set if the latest samples are the first i + 1 of the pattern.
     matches: u32,
 }
 
 impl HealthTests {
-    /// Before the first sample.
+    /// Creates the tests for a claim.
     #[must_use]
     pub const fn new(claim: MinEntropy) -> Self {
         Self {
@@ -158,17 +158,17 @@ impl HealthTests {
         }
     }
 
-    /// Samples so far, those that failed included.
+    /// Returns the number of samples so far, including a failed one.
     #[must_use]
     pub const fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// Takes one sample more.
+    /// Tests one more sample.
     ///
     /// # Errors
-    /// [`HealthFailure`], of the first test that fails. The source is not to be used then; what the tests say after
-    /// that means nothing.
+    /// [`HealthFailure`] of the first test that fails. The source must not be used then, and later results are
+    /// meaningless.
     pub fn test(&mut self, sample: u8) -> Result<(), HealthFailure> {
         let place = self.samples;
         self.samples = place.saturating_add(1);
@@ -214,7 +214,7 @@ impl HealthTests {
         for (bit, &first) in self.pattern.iter().enumerate() {
             equal |= u32::from(first == sample) << bit;
         }
-        // From the second sample on: at the first one the pattern is found where it is.
+        // From the second sample on: at the first one the pattern matches itself.
         self.matches = if place == 0 { 0 } else { (self.matches << 1 | 1) & equal };
         let period = place.saturating_sub(PATTERN as u32 - 1);
         if self.matches >> (PATTERN - 1) != 0 {

@@ -1,4 +1,4 @@
-//! The Gaussian mechanism: settings, and the board's source of seeds.
+//! Gaussian mechanism: its settings, and its seeds from the board's entropy source.
 
 use core::fmt;
 
@@ -9,18 +9,18 @@ use super::multiplier::{NoiseMultiplier, NoiseMultiplierError};
 use super::noise::Seed;
 use super::sensitivity::{GRID_MAX, sensitivity};
 use crate::mechanism::{Mechanism, Release};
-use crate::session::Millis;
+use crate::time::Millis;
 
-/// Sums of rows stay within so many bits.
+/// Number of bits of a sum of rows.
 const SUM_BITS: u32 = 30;
 
-/// The widest basis whose certificate the roundings of it leave intact: they add up to a row sum of about
-/// `2^13.4 width`, and 2^20 is allowed.
+/// Widest basis whose certificate allows for its own rounding: the rounding adds about `2^13.4 width` to a row sum,
+/// and 2^20 is allowed.
 const WIDTH_MAX: u16 = 64;
 
-/// How a device hides what it sends. All of it is public, and fixed before any data is seen.
+/// Privacy settings of a device. They are public, and fixed before any data is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct PrivacySettings {
     multiplier: NoiseMultiplier,
     budget: u64,
     rows_max: u32,
@@ -28,154 +28,161 @@ pub struct Settings {
     slot: Millis,
 }
 
-impl Settings {
-    /// `budget`: what all releases of the device's life may cost together, in units of
-    /// [`NoiseMultiplier::release`]. `rows_max`: samples of a round that count; sums take the finest grid that they fit
-    /// on with so many, and later samples of a pass are ignored. Up to 2^15 the grid is the finest.
+impl PrivacySettings {
+    /// Creates settings. `budget` is the total cost of all releases of the device's life, in units of
+    /// [`NoiseMultiplier::release`]. `rows_max` is the maximum number of samples of a round: sums use the finest
+    /// grid on which so many rows fit, and later samples of a pass are ignored. Up to 2^15 the grid is the finest.
     ///
-    /// `slot`: how long the device is quiet once it begins to compute, in milliseconds; then its answer leaves, whatever
-    /// the computation took. Measure the longest one on the board: a whole pass over all samples for each iteration that
-    /// is allowed, three passes for FedRep and for a head (samples that do not determine it), rows that make the most work
-    /// (none clipped, none unusable), a gradient that is formed ten times to make it short, the noise of every number, and
-    /// both writes to flash with an erased page; and take twice
-    /// that. Where it is too short, [`Counters::slots_missed`](crate::session::Counters::slots_missed) counts, and the
-    /// time of answering tells something of records. The server's limits, for silence and for rounds, have to be longer.
+    /// `slot` is the response time in milliseconds: the device is silent from the start of a computation until
+    /// then, however long the computation takes. Measure the longest computation on the board: a whole pass over
+    /// all samples for each allowed iteration, three passes for FedRep and for a head (samples that do not
+    /// determine it), the most expensive rows (none clipped, none unusable), a gradient that is computed ten times
+    /// to shorten it, the noise of every number, and both writes to flash with an erased page; and take twice that
+    /// time. If a slot is too short, [`Counters::slots_missed`](crate::session::Counters::slots_missed) counts it,
+    /// and the response time reveals something about records. The server's idle limit and round deadlines must be
+    /// longer.
     ///
     /// # Errors
-    /// [`SettingsError::RowsMax`] for none, and for more than 2^30; [`SettingsError::Slot`] for 0.
+    /// [`PrivacySettingsError::RowsMax`] for zero rows and for more than 2^30; [`PrivacySettingsError::Slot`] for
+    /// 0.
     pub const fn new(
         multiplier: NoiseMultiplier,
         budget: u64,
         rows_max: u32,
         slot: Millis,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self, PrivacySettingsError> {
         if rows_max == 0 || rows_max > 1 << SUM_BITS {
-            return Err(SettingsError::RowsMax { rows_max });
+            return Err(PrivacySettingsError::RowsMax { rows_max });
         }
         if slot == 0 {
-            return Err(SettingsError::Slot);
+            return Err(PrivacySettingsError::Slot);
         }
         Ok(Self { multiplier, budget, rows_max, iterations_max: 1, slot })
     }
 
-    /// The same for rounds of more than one iteration: `most` of FedPower, or gradient steps of a head. What asks for more
-    /// is declined, since otherwise a server could make a computation as long as a slot and see which records are slower.
+    /// Allows rounds of up to `most` iterations: of FedPower, or gradient steps of a head. Rounds with more are
+    /// declined; otherwise a server could make a computation as long as the slot and observe which records are
+    /// slower.
     #[must_use]
     pub const fn with_iterations(self, most: u16) -> Self {
         Self { iterations_max: most, ..self }
     }
 
-    /// Iterations, or gradient steps of a head, that a round may ask for.
+    /// Returns the maximum number of iterations, or gradient steps of a head, of a round.
     #[must_use]
     pub const fn iterations_max(&self) -> u16 {
         self.iterations_max
     }
 
-    /// How long a device is quiet once it begins to compute, in milliseconds.
+    /// Returns the response time, in milliseconds after the start of a computation.
     #[must_use]
     pub const fn slot(&self) -> Millis {
         self.slot
     }
 
-    /// How much noise.
+    /// Returns the noise multiplier.
     #[must_use]
     pub const fn multiplier(&self) -> NoiseMultiplier {
         self.multiplier
     }
 
-    /// What one release costs.
+    /// Returns the cost of one release.
     #[must_use]
     pub const fn release(&self) -> u32 {
         self.multiplier.release()
     }
 
-    /// What all releases may cost together.
+    /// Returns the budget for all releases.
     #[must_use]
     pub const fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// Samples of a round that count.
+    /// Returns the maximum number of samples of a round.
     #[must_use]
     pub const fn rows_max(&self) -> u32 {
         self.rows_max
     }
 
-    /// The grid of a sum is `2^-grid`.
+    /// Returns the exponent of a sum's grid `2^-grid`.
     #[must_use]
     pub const fn grid(&self) -> u32 {
-        // The exponent of the least power of two that is not below `rows_max`, at most 30.
+        // Exponent of the smallest power of two that is at least `rows_max`, at most 30.
         let rows = u32::BITS - (self.rows_max - 1).leading_zeros();
         let left = SUM_BITS - rows;
         if left < GRID_MAX { left } else { GRID_MAX }
     }
 
-    /// The variance of each number of a product of d x `r`, in squared units of the grid.
+    /// Returns the variance of the noise on each number of a d x `r` product, in squared units of the grid.
     ///
     /// # Errors
-    /// [`SettingsError::Width`] where no basis could be certified, [`SettingsError::Variance`] where the noise is too
-    /// much for the sampler.
-    pub fn variance(&self, d: u16, r: u16) -> Result<Variance, SettingsError> {
+    /// [`PrivacySettingsError::Width`] if the basis is too wide to be certified, [`PrivacySettingsError::Variance`]
+    /// if the variance is too large for the sampler.
+    pub fn variance(&self, d: u16, r: u16) -> Result<Variance, PrivacySettingsError> {
         if r > WIDTH_MAX {
-            return Err(SettingsError::Width { width: r, most: WIDTH_MAX });
+            return Err(PrivacySettingsError::Width { width: r, most: WIDTH_MAX });
         }
         let sensitivity = sensitivity(d, r, self.grid());
-        self.multiplier.variance(sensitivity).map_err(SettingsError::Variance)
+        self.multiplier.variance(sensitivity).map_err(PrivacySettingsError::Variance)
     }
 }
 
-/// Settings that no release is possible with.
+/// Settings with which no release is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SettingsError {
-    /// No sums of so many rows.
+pub enum PrivacySettingsError {
+    /// The maximum number of rows is out of range.
     RowsMax {
-        /// What was asked for: from 1 to 2^30.
+        /// Number that was given; allowed: 1 to 2^30.
         rows_max: u32,
     },
-    /// No time at which anything may leave.
+    /// The response time is zero.
     Slot,
-    /// A mechanism that clips and adds no noise.
-    Open,
-    /// No such noise multiplier.
+    /// The mechanism clips gradients but adds no noise.
+    ClipWithoutNoise,
+    /// The noise multiplier is out of range.
     Multiplier(NoiseMultiplierError),
-    /// No basis of so many columns.
+    /// The basis is too wide.
     Width {
-        /// Columns.
+        /// Number of columns.
         width: u16,
-        /// At most.
+        /// Largest allowed number of columns.
         most: u16,
     },
-    /// Sensitivity and multiplier give no variance that can be sampled.
+    /// Sensitivity and multiplier give a variance that cannot be sampled.
     Variance(VarianceError),
-    /// A side of the model has no room in the protocol.
+    /// A side of the model is too large for the protocol.
     Shape {
-        /// Features.
+        /// Number of features.
         features: usize,
-        /// Columns of the basis.
+        /// Number of columns of the basis.
         width: usize,
     },
 }
 
-impl fmt::Display for SettingsError {
+impl fmt::Display for PrivacySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::RowsMax { rows_max } => write!(f, "{rows_max} rows a round: it has to be 1 to 2^30"),
-            Self::Slot => f.write_str("a slot of 0 ms: it has to be longer than the longest computation"),
-            Self::Open => f.write_str("a mechanism that clips gradients, and adds no noise to them"),
+            Self::RowsMax { rows_max } => write!(f, "{rows_max} rows a round; allowed: 1 to 2^30"),
+            Self::Slot => f.write_str("a slot of 0 ms; it must be longer than the longest computation"),
+            Self::ClipWithoutNoise => f.write_str(
+                "the mechanism clips gradients but adds no noise; add noise or remove the clipping",
+            ),
             Self::Multiplier(error) => error.fmt(f),
             Self::Width { width, most } => {
-                write!(f, "a basis of {width} columns, at most {most} are possible")
+                write!(f, "a basis of {width} columns; at most {most} are allowed")
             }
             Self::Variance(error) => error.fmt(f),
-            Self::Shape { features, width } => write!(f, "a model of {features} x {width} is too large"),
+            Self::Shape { features, width } => {
+                write!(f, "a model of {features} x {width}; each side is at most 65535")
+            }
         }
     }
 }
 
-impl core::error::Error for SettingsError {}
+impl core::error::Error for PrivacySettingsError {}
 
-/// There is no seed, for whatever reason: the mechanism knows more ([`Gaussian::failure`]).
+/// No seed was drawn; the mechanism knows the reason ([`Gaussian::failure`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoEntropy;
 
@@ -187,29 +194,29 @@ impl fmt::Display for NoEntropy {
 
 impl core::error::Error for NoEntropy {}
 
-/// The Gaussian mechanism of a board, with a fresh seed for each release.
+/// Gaussian mechanism of a board, with a fresh seed for each release.
 pub struct Gaussian<S: EntropySource> {
-    settings: Settings,
+    settings: PrivacySettings,
     source: S,
     claim: MinEntropy,
-    /// Of the release that is prepared.
+    /// Seed of the prepared release.
     seed: Option<Seed>,
     failure: Option<EntropyError<S::Error>>,
     failures: u32,
 }
 
 impl<S: EntropySource> Gaussian<S> {
-    /// `claim`: what is known of the source's samples.
-    pub const fn new(settings: Settings, source: S, claim: MinEntropy) -> Self {
+    /// Creates the mechanism. `claim` is the min-entropy of the source's samples.
+    pub const fn new(settings: PrivacySettings, source: S, claim: MinEntropy) -> Self {
         Self { settings, source, claim, seed: None, failure: None, failures: 0 }
     }
 
-    /// Why the last seed could not be drawn, if it could not.
+    /// Returns the reason why the last seed could not be drawn, if it failed.
     pub const fn failure(&self) -> Option<&EntropyError<S::Error>> {
         self.failure.as_ref()
     }
 
-    /// How many seeds could not be drawn.
+    /// Returns the number of seeds that could not be drawn.
     pub const fn failures(&self) -> u32 {
         self.failures
     }
@@ -226,7 +233,7 @@ impl<S: EntropySource> fmt::Debug for Gaussian<S> {
 }
 
 impl<S: EntropySource> Mechanism for Gaussian<S> {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         Some(self.settings)
     }
 

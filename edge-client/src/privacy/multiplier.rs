@@ -1,35 +1,36 @@
-//! How much noise: its standard deviation over the sensitivity of what it hides.
+//! Noise multiplier: the standard deviation of noise relative to the sensitivity of the data.
 
 use core::fmt;
 
 use super::discrete_gaussian::{Variance, VarianceError};
 
-/// Squares are in units of `2^-UNIT`.
+/// Binary exponent of the unit of squares: `2^-UNIT`.
 const UNIT: u32 = 16;
 
-/// What a release costs is in units of `2^-COST`.
+/// Binary exponent of the unit of costs: `2^-COST`.
 const COST: u32 = 30;
 
-/// From here on the cost of a release has no room in 32 bits: z = 1/2.
+/// Largest square whose release cost does not fit 32 bits: z = 1/2.
 const SQUARE_TOO_SMALL: u64 = 1 << (UNIT - 2);
 
-/// z = 4096.
+/// Largest square: z = 4096.
 const SQUARE_MAX: u64 = 1 << (UNIT + 24);
 
-/// No sensitivity has so many units: with the least noise its variance would be too large for the sampler.
+/// Bound of the sensitivity: beyond it the variance is too large for the sampler even with the least noise.
 const SENSITIVITY_TOO_LARGE: u64 = 1 << 29;
 
-/// What is added to a variance. The discrete Gaussian of variance `s^2 + 16` around an integer is made from the
-/// continuous one of variance `s^2` around the same integer, by a step that does not look at the integer: draw x from
-/// the continuous one, then y from the discrete Gaussian of variance 16 around x. The density of x times the
-/// probability of y, integrated over x, is the discrete Gaussian of `s^2 + 16` but for what the sums
-/// `sum over integers y of exp(-(y - x)^2 / 32)` differ by for different x: a factor between `1 - 10^-130` and
-/// `1 + 10^-130`, as by Poisson's formula they are `4 sqrt(2 pi) (1 + 2 exp(-2 pi^2 16) cos(2 pi x) + ...)` and
-/// `exp(-2 pi^2 16) < 10^-137`. So the account of the continuous mechanism holds for the discrete one.
+/// Variance added for the step from continuous to discrete noise. The discrete Gaussian of variance `s^2 + 16`
+/// around an integer is made from the continuous one of variance `s^2` around the same integer by a step that does
+/// not depend on the integer: draw x from the continuous one, then y from the discrete Gaussian of variance 16
+/// around x. The density of x times the probability of y, integrated over x, is the discrete Gaussian of `s^2 + 16`
+/// up to the variation of the sums `sum over integers y of exp(-(y - x)^2 / 32)` with x: a factor between
+/// `1 - 10^-130` and `1 + 10^-130`, because by Poisson's formula they are
+/// `4 sqrt(2 pi) (1 + 2 exp(-2 pi^2 16) cos(2 pi x) + ...)` and `exp(-2 pi^2 16) < 10^-137`. So the privacy account
+/// of the continuous mechanism holds for the discrete one.
 const SMOOTHING: u128 = 16;
 
-/// The noise multiplier `z`: standard deviation over sensitivity. It is kept as its square in units of 2^-16, above 1/4
-/// and at most 2^24.
+/// Noise multiplier `z`: standard deviation over sensitivity. It is stored as its square in units of 2^-16, above
+/// 1/4 and at most 2^24.
 ///
 /// ```
 /// use fedspan_client::privacy::NoiseMultiplier;
@@ -37,7 +38,7 @@ const SMOOTHING: u128 = 16;
 /// // z = 2: a release costs a quarter of 2^30.
 /// let z = NoiseMultiplier::from_square(4 << 16)?;
 /// assert_eq!(z.release(), 1 << 28);
-/// // The sensitivity of a sum that one record moves by at most 1000 units of its grid.
+/// Sensitivity of a sum that one record changes by at most 1000 units of its grid.
 /// assert_eq!(z.variance(1000)?.ratio(), (4 * 1000 * 1000 + 16, 1));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
@@ -48,10 +49,10 @@ pub struct NoiseMultiplier {
 }
 
 impl NoiseMultiplier {
-    /// From `z^2`, in units of 2^-16.
+    /// Creates a multiplier from `z^2`, in units of 2^-16.
     ///
     /// # Errors
-    /// [`NoiseMultiplierError`] for 2^14 or less (z of 1/2: its release would cost 2^32), and for more than 2^40.
+    /// [`NoiseMultiplierError`] for 2^14 or less (z of 1/2, whose release would cost 2^32), and for more than 2^40.
     pub const fn from_square(square: u64) -> Result<Self, NoiseMultiplierError> {
         if square <= SQUARE_TOO_SMALL || square > SQUARE_MAX {
             return Err(NoiseMultiplierError { square });
@@ -62,23 +63,24 @@ impl NoiseMultiplier {
         Ok(Self { square, release })
     }
 
-    /// `z^2`, in units of 2^-16.
+    /// Returns `z^2`, in units of 2^-16.
     #[must_use]
     pub const fn square(self) -> u64 {
         self.square
     }
 
-    /// What one release with this noise costs: `1 / z^2` in units of 2^-30, rounded up.
+    /// Returns the cost of one release with this noise: `1 / z^2` in units of 2^-30, rounded up.
     #[must_use]
     pub const fn release(self) -> u32 {
         self.release
     }
 
-    /// The variance that hides what one record moves by at most `sensitivity` (L2, in units of the grid):
-    /// `ceil(z^2 sensitivity^2) + 16`. The 16 is what the account of continuous noise holds with for integers.
+    /// Returns the variance of the noise for a sensitivity (L2, in units of the grid):
+    /// `ceil(z^2 sensitivity^2) + 16`. With the additional 16 the privacy account of continuous noise holds for
+    /// integers.
     ///
     /// # Errors
-    /// [`VarianceError`] if it is too large for the sampler.
+    /// [`VarianceError`] if the variance is too large for the sampler.
     pub fn variance(self, sensitivity: u64) -> Result<Variance, VarianceError> {
         let too_large = VarianceError::TooLarge { numerator: u64::MAX, denominator: 1 };
         if sensitivity >= SENSITIVITY_TOO_LARGE {
@@ -91,17 +93,17 @@ impl NoiseMultiplier {
     }
 }
 
-/// No release is possible with so little noise, or so much.
+/// Noise multiplier out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoiseMultiplierError {
-    /// The square, in units of 2^-16.
+    /// Square that was given, in units of 2^-16.
     pub square: u64,
 }
 
 impl fmt::Display for NoiseMultiplierError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { square } = self;
-        write!(f, "a squared noise multiplier of {square}/2^16: it has to be above 1/4, and 2^24 at most")
+        write!(f, "a squared noise multiplier of {square}/2^16; allowed: above 1/4 and at most 2^24")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Noise from a seed: one sample a coordinate, in any order, as often as one likes, and no buffer of it.
+//! Noise expanded from a seed: one sample per coordinate, in any order and as often as needed, without a buffer.
 
 use core::fmt;
 
@@ -11,24 +11,24 @@ use super::discrete_gaussian::{Variance, sample};
 use crate::mechanism::Release;
 use crate::secure::derive;
 
-/// Bytes of a seed.
+/// Length of a seed, in bytes.
 pub const SEED: usize = 32;
 
-/// The block function alone, which the protocol crate's cipher has in it: no other generator in flash, and no end of
-/// the stream to check.
+/// ChaCha20 block function, which the protocol crate's cipher contains already: no second generator in flash, and
+/// no check for the end of the stream.
 type Cipher = ChaChaCore<R20, Ietf>;
 
-/// Words in a block of the key stream.
+/// Number of words in a block of the key stream.
 const WORDS: usize = 16;
 
-/// Begins every nonce: what the key stream is for.
+/// Start of every nonce: the purpose of the key stream.
 const PURPOSE: [u8; 4] = *b"nois";
 
-/// Names what seeds are derived for, and the version of all this.
+/// Context string of seed derivation: its purpose and version.
 const CONTEXT: &[u8] = b"fedspan noise 2";
 
-/// The secret that noise is made of. A seed is for one release: with the same seed for two, their difference has no
-/// noise in it. It cannot be copied, is never printed, and is overwritten when it is dropped.
+/// Secret seed of the noise of one release. If two releases used the same seed, their difference would contain no
+/// noise. A seed cannot be copied, is never printed, and is overwritten when it is dropped.
 ///
 /// ```compile_fail
 /// fn twice<T: Clone>() {}
@@ -37,15 +37,16 @@ const CONTEXT: &[u8] = b"fedspan noise 2";
 pub struct Seed([u8; SEED]);
 
 impl Seed {
-    /// Takes over 256 random bits.
+    /// Creates a seed from 256 random bits.
     #[must_use]
     pub const fn new(bytes: [u8; SEED]) -> Self {
         Self(bytes)
     }
 
-    /// The seed of one release: HKDF-SHA256 (RFC 5869, no salt) of this one, with "fedspan noise 2", the device, the campaign,
-    /// round and stage, and what was spent before as `info`, in little endian (8, 8, 4, 2 and 8 bytes). A source of entropy
-    /// that gives the same bits twice, or to two devices, then does not give the same noise to two releases.
+    /// Derives the seed of one release: HKDF-SHA256 (RFC 5869, no salt) of this one, with "fedspan noise 2", the
+    /// device, the campaign, round and stage, and the previously spent budget as `info`, in little endian (8, 8, 4,
+    /// 2 and 8 bytes). If an entropy source returns the same bits twice, or on two devices, the noise of the
+    /// releases still differs.
     #[must_use]
     pub fn of_release(&self, release: &Release) -> Self {
         let Release { device, campaign, round, spent } = release;
@@ -75,11 +76,11 @@ impl Drop for Seed {
     }
 }
 
-/// The noise of one coordinate: a sample of the discrete Gaussian, in units of the grid.
+/// Returns the noise of one coordinate: a sample of the discrete Gaussian, in units of the grid.
 ///
-/// Each coordinate has a key stream of its own, ChaCha20 (RFC 8439) with the seed as key and "nois", then the
-/// coordinate in little endian, as nonce. Its blocks are counted from 0, its words are little endian, and bits are
-/// taken from the lowest up.
+/// Each coordinate has its own key stream: ChaCha20 (RFC 8439) with the seed as key, and as nonce "nois", then the
+/// coordinate in little endian. Blocks are counted from 0, words are little endian, and bits are taken from the
+/// lowest up.
 #[must_use]
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn noise(seed: &Seed, coordinate: u64, variance: &Variance) -> i64 {
@@ -87,12 +88,12 @@ pub fn noise(seed: &Seed, coordinate: u64, variance: &Variance) -> i64 {
     sample(variance, || stream.word())
 }
 
-/// The words of one coordinate's key stream. (Blocks are counted in 32 bits; that no sample takes so many follows
-/// from what it takes on average.)
+/// Words of one coordinate's key stream. (Blocks are counted in 32 bits, which the average use of a sample never
+/// exhausts.)
 struct Stream {
     cipher: Cipher,
     block: Block<Cipher>,
-    /// The next word of the block.
+    /// Index of the next word of the block.
     next: usize,
 }
 
@@ -110,7 +111,7 @@ impl Stream {
             self.cipher.write_keystream_block(&mut self.block);
             self.next = 0;
         }
-        // There is a word at every number below `WORDS`.
+        // Cannot fail: the block has a word at every index below `WORDS`.
         let word = self.block.as_chunks().0.get(self.next).copied().unwrap_or_default();
         self.next += 1;
         u32::from_le_bytes(word)

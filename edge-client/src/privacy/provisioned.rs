@@ -1,18 +1,18 @@
-//! Settings from a provisioning record.
+//! Privacy settings from a provisioning record.
 
 use fedspan_protocol::secure::ProvisionedNoise;
 
-use super::mechanism::{Settings, SettingsError};
+use super::mechanism::{PrivacySettings, PrivacySettingsError};
 use super::multiplier::NoiseMultiplier;
 
-impl Settings {
-    /// As the record says. The norm that gradients are clipped to is not part of them.
+impl PrivacySettings {
+    /// Creates the settings of the record. The clipping norm of gradients is not part of them.
     ///
     /// # Errors
-    /// [`SettingsError`] where no noise can be made of the numbers. The device must not join.
-    pub fn provisioned(noise: &ProvisionedNoise) -> Result<Self, SettingsError> {
-        let multiplier =
-            NoiseMultiplier::from_square(noise.multiplier_square).map_err(SettingsError::Multiplier)?;
+    /// [`PrivacySettingsError`] if a number is out of range. The device must not join a campaign then.
+    pub fn provisioned(noise: &ProvisionedNoise) -> Result<Self, PrivacySettingsError> {
+        let multiplier = NoiseMultiplier::from_square(noise.multiplier_square)
+            .map_err(PrivacySettingsError::Multiplier)?;
         let settings = Self::new(multiplier, noise.budget, noise.rows_max, noise.slot.into())?;
         Ok(settings.with_iterations(noise.iterations_max))
     }

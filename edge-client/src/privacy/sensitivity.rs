@@ -1,23 +1,23 @@
-//! By how much one record moves a sum of integers.
+//! Sensitivity of FedPower's integer sums to one record.
 
-/// Fractional bits of rows and bases.
+/// Number of fraction bits of rows and bases.
 pub(crate) const FRACTION: u32 = 15;
 
-/// The finest grid of a product: 2^-15.
+/// Exponent of the finest grid of a product: 2^-15.
 pub(crate) const GRID_MAX: u32 = FRACTION;
 
-/// The absolute row sums of `Zq^T Zq - 2^30 I` are at most `2^30 / 2^CERTIFIED`.
+/// Exponent of the certificate: the absolute row sums of `Zq^T Zq - 2^30 I` are at most `2^30 / 2^CERTIFIED`.
 pub(crate) const CERTIFIED: u32 = 10;
 
-/// The L2 sensitivity of `s A Z` (d x `r`), in units of its grid `2^-g`, rounded up: by how much the integers that
-/// FedPower sums move at most when one record is replaced by any other. At most 15 bits of `g` count.
+/// Returns the L2 sensitivity of `s A Z` (d x `r`), in units of its grid `2^-g`, rounded up: the largest change of
+/// FedPower's integer sums when one record is replaced by any other. Values of `g` above 15 count as 15.
 ///
 /// # Derivation
 ///
-/// A record is a row of integers `q` with `|q|^2 <= 2^30`, which is checked of those integers. With the integers `Zq` of
-/// the basis it adds `c_ij = round(q_i p_j / 2^(30 - g))`, `p_j = round(t_j / 2^15)`, `t = Zq^T q`. Let `u = q / 2^15`
-/// and `V = Zq / 2^15`: `|u| <= 1`, and `|V|_2^2 <= 1 + 2^-10` by Gershgorin's theorem, since the absolute row sums of
-/// `V^T V - I` are at most `2^-10`, which is checked as well.
+/// A record is a row of integers `q` with `|q|^2 <= 2^30`, which is checked in integers. With the integers `Zq` of
+/// the basis it adds `c_ij = round(q_i p_j / 2^(30 - g))`, `p_j = round(t_j / 2^15)`, `t = Zq^T q`. Let
+/// `u = q / 2^15` and `V = Zq / 2^15`: `|u| <= 1`, and `|V|_2^2 <= 1 + 2^-10` by Gershgorin's theorem, since the
+/// absolute row sums of `V^T V - I` are at most `2^-10`, which is checked too.
 ///
 /// Without the two roundings a record would add `2^g u u^T V`. For two records `D = u u^T - v v^T` has rank 2, one
 /// eigenvalue in 0..=1 and one in -1..=0, so `|D|_2 <= 1` and `|D|_F <= sqrt 2`, and
@@ -26,9 +26,9 @@ pub(crate) const CERTIFIED: u32 = 10;
 /// |D V|_F <= |D|_F |V|_2 <= sqrt(2 (1 + 2^-10)),  and for one column  |D V|_F <= |D|_2 |V|_2 <= sqrt(1 + 2^-10).
 /// ```
 ///
-/// The roundings: `p_j = t_j / 2^15 + e_j` and `c_ij = q_i p_j / 2^(30 - g) + f_ij` with `|e_j|, |f_ij| <= 1/2`. They
-/// add `q e^T / 2^(30 - g) + f` to what a record adds, of norm at most `2^15 sqrt(r)/2 / 2^(30 - g) + sqrt(d r)/2`. For
-/// two records together that is twice as much. In all
+/// The roundings are `p_j = t_j / 2^15 + e_j` and `c_ij = q_i p_j / 2^(30 - g) + f_ij` with `|e_j|, |f_ij| <= 1/2`.
+/// They add `q e^T / 2^(30 - g) + f` to the contribution of a record, of norm at most
+/// `2^15 sqrt(r)/2 / 2^(30 - g) + sqrt(d r)/2`, and twice as much for two records. In total
 ///
 /// ```text
 /// 2^g sqrt(n (1 + 2^-10)) + 2^(g - 15) sqrt r + sqrt(d r),   n = 1 for r = 1, else 2.
@@ -47,7 +47,7 @@ pub const fn sensitivity(d: u16, r: u16, g: u32) -> u64 {
     (root_up(exact) + root_up(of_projection) + root_up(of_product)).div_ceil(1 << 16)
 }
 
-/// The square root, rounded up. Of less than 2^64 here.
+/// Returns the square root, rounded up, of a number below 2^64.
 const fn root_up(square: u128) -> u64 {
     let root = square.isqrt();
     let up = if root * root < square { root + 1 } else { root };

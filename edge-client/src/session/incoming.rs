@@ -1,4 +1,4 @@
-//! The session's receiving half: from `RoundOpen` and its tensors to a computed update.
+//! Receiving half of a session: from `RoundOpen` and its tensors to a computed update.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{
@@ -6,107 +6,111 @@ use fedspan_protocol::message::{
 };
 use rand_core::Rng;
 
-use super::clock::SLOTS;
-use super::conversation::State;
-use super::vocabulary::count;
-use super::{Millis, Sampling, Session};
+use super::counters::count;
+use super::state::Phase;
+use super::timing::SLOTS_ENABLED;
+use super::{Sampling, Session};
 use crate::mechanism::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
 use crate::task::{Task, Usage};
+use crate::time::Millis;
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
-    pub(super) fn message(&mut self, now: Millis, bytes: &[u8]) {
+    pub(super) fn dispatch_message(&mut self, now: Millis, bytes: &[u8]) {
         let Ok((message, body)) = decode::<ToDevice>(bytes) else {
-            count(&mut self.talk.counters.malformed);
+            count(&mut self.state.counters.malformed);
             return;
         };
-        match (&message, self.talk.state) {
-            (ToDevice::RoundOpen(open), _) if self.talk.is_welcome() => self.round_open(now, open, body),
-            (ToDevice::Chunk(chunk), State::Receiving { .. }) => self.chunk(now, chunk, body),
-            _ => self.talk.hear(now, &message),
+        match (&message, self.state.phase) {
+            (ToDevice::RoundOpen(open), _) if self.state.is_established() => {
+                self.handle_round_open(now, open, body)
+            }
+            (ToDevice::Chunk(chunk), Phase::Receiving { .. }) => self.handle_chunk(now, chunk, body),
+            _ => self.state.handle_control_message(now, &message),
         }
     }
 
-    /// A sealed frame, where frames are.
-    pub(super) fn sealed(&mut self, now: Millis, frame: &mut [u8]) {
-        let greeting = match self.talk.state {
-            State::Offline => {
+    /// Handles a sealed frame.
+    pub(super) fn handle_sealed(&mut self, now: Millis, frame: &mut [u8]) {
+        let awaiting_welcome = match self.state.phase {
+            Phase::Offline => {
                 frame.fill(0);
-                return count(&mut self.talk.counters.unopened);
+                return count(&mut self.state.counters.unopened);
             }
-            State::Greeting { said } => said,
+            Phase::Greeting { hello_sent } => hello_sent,
             _ => false,
         };
-        match self.guard.open(frame, greeting) {
-            Some(message) => self.message(now, message),
-            None => count(&mut self.talk.counters.unopened),
+        match self.secure.decrypt(frame, awaiting_welcome) {
+            Some(message) => self.dispatch_message(now, message),
+            None => count(&mut self.state.counters.unopened),
         }
-        if greeting && self.talk.is_welcome() {
-            self.talk.confirm = true;
+        if awaiting_welcome && self.state.is_established() {
+            self.state.send_key_proof = true;
         }
     }
 
-    /// A message that is not sealed where it should be. Anybody may have sent it: the most it can do is to have the
-    /// device come back later, or say hello again.
-    pub(super) fn unsealed(&mut self, now: Millis, bytes: &[u8]) {
-        count(&mut self.talk.counters.unsealed);
+    /// Handles an unsealed message on a link that has a key. Its sender is unknown: at most it makes the
+    /// device reconnect later or repeat its hello.
+    pub(super) fn handle_unsealed(&mut self, now: Millis, bytes: &[u8]) {
+        count(&mut self.state.counters.unsealed);
         if let Ok((message, _)) = decode::<ToDevice>(bytes) {
-            self.talk.hear_unsealed(now, &message);
+            self.state.handle_unauthenticated(now, &message);
         }
     }
 
-    fn round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        // The server has not heard of this round for a while; it is under way.
+    fn handle_round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
+        // The round is under way; the server only repeats its opening.
         let under_way =
-            matches!(self.talk.state, State::Receiving { .. } | State::Collecting | State::AwaitingSlot);
-        if open.id == self.talk.round && under_way {
-            return self.talk.unexpected();
+            matches!(self.state.phase, Phase::Receiving { .. } | Phase::Collecting | Phase::AwaitingSlot);
+        if open.id == self.state.round && under_way {
+            return self.state.unexpected();
         }
-        if open.id == self.talk.round && self.talk.update_ready {
-            return self.talk.send_update();
+        if open.id == self.state.round && self.state.update_ready {
+            return self.state.send_update();
         }
         // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
         // to be fetched again.
         let fit = matches!(open.task, message::Task::FitHead { .. });
-        // What has left counts like what is finished: a server that opens another round in between must not get
-        // a second update for the same one.
-        let last = self.talk.last_round.max(self.talk.released);
+        // A round of which anything was sent counts as finished: a server that opens another round in between
+        // must not get a second update for it.
+        let last = self.state.last_round.max(self.state.last_sent_round);
         if open.id.round < last || (open.id.round == last && !fit) {
-            self.talk.decline_round(open.id, DeclineReason::RoundRepeated { last });
+            self.state.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;
         }
         let cost = self.task.cost(&open.task);
-        // A round is computed once for what it costs; the answer to the same question is the same.
-        let paid = self.talk.paid.filter(|paid| SLOTS && cost > 0 && paid.id == open.id);
-        if let Some(paid) = paid {
-            return self.talk.decline_round(paid.id, paid.reason);
+        // A charged round is computed once; a repeated opening gets the same answer.
+        let charged =
+            self.state.charged_round.filter(|charged| SLOTS_ENABLED && cost > 0 && charged.id == open.id);
+        if let Some(charged) = charged {
+            return self.state.decline_round(charged.id, charged.reason);
         }
-        // The task last: once it has said yes, it has let go of the round before.
+        // The task comes last: accepting this round discards its previous one.
         let accepted = Assembly::new(&open.tensors)
             .map_err(|_| DeclineReason::Tensors)
-            .and_then(|assembly| self.afford(cost).map(|()| assembly))
-            .and_then(|assembly| self.can_keep(cost, last).map(|()| assembly))
+            .and_then(|assembly| self.check_budget(cost).map(|()| assembly))
+            .and_then(|assembly| self.ensure_saved(cost, last).map(|()| assembly))
             .and_then(|assembly| self.task.open(open).map(|()| assembly));
         let assembly = match accepted {
             Ok(assembly) => assembly,
-            Err(reason) => return self.talk.decline_round(open.id, reason),
+            Err(reason) => return self.state.decline_round(open.id, reason),
         };
-        self.talk.drop_update();
-        self.talk.round = open.id;
-        self.talk.cost = cost;
-        self.talk.fitting = matches!(open.task, message::Task::FitHead { .. });
-        self.talk.assembly = assembly;
-        self.talk.receive(now, false);
-        if self.talk.assembly.is_complete() {
-            match self.take_body(&open.tensors, body) {
-                Ok(()) => self.tensors_complete(now),
-                Err(reason) => self.talk.decline_round(open.id, reason),
+        self.state.drop_update();
+        self.state.round = open.id;
+        self.state.cost = cost;
+        self.state.fitting = matches!(open.task, message::Task::FitHead { .. });
+        self.state.assembly = assembly;
+        self.state.await_chunks(now, false);
+        if self.state.assembly.is_complete() {
+            match self.decode_tensors(&open.tensors, body) {
+                Ok(()) => self.start_computation(now),
+                Err(reason) => self.state.decline_round(open.id, reason),
             }
         }
     }
 
-    fn take_body(&mut self, tensors: &Descriptors, body: &[u8]) -> Result<(), DeclineReason> {
+    fn decode_tensors(&mut self, tensors: &Descriptors, body: &[u8]) -> Result<(), DeclineReason> {
         let parts = split_body(tensors, body).map_err(|_| DeclineReason::Tensors)?;
         for (index, descriptor, bytes) in parts {
             let place = self.task.tensor_mut(index).ok_or(DeclineReason::Tensors)?;
@@ -115,132 +119,135 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         Ok(())
     }
 
-    fn chunk(&mut self, now: Millis, chunk: &Chunk, body: &[u8]) {
-        if chunk.id != self.talk.round {
-            return self.talk.unexpected();
+    fn handle_chunk(&mut self, now: Millis, chunk: &Chunk, body: &[u8]) {
+        if chunk.id != self.state.round {
+            return self.state.unexpected();
         }
-        match self.talk.assembly.accept(chunk, body.len()) {
+        match self.state.assembly.accept(chunk, body.len()) {
             Ok(Some(place)) => {
-                let encoding = self.talk.assembly.tensors().get(place.tensor).map(|t| t.encoding);
+                let encoding = self.state.assembly.tensors().get(place.tensor).map(|t| t.encoding);
                 let buffer = self.task.tensor_mut(place.tensor);
                 if let (Some(encoding), Some(buffer)) =
                     (encoding, buffer.and_then(|b| b.get_mut(place.elements)))
                     && encoding.decode(body, buffer).is_err()
                 {
-                    return self.talk.unexpected();
+                    return self.state.unexpected();
                 }
-                self.talk.receive(now, false);
-                if self.talk.assembly.is_complete() {
-                    self.tensors_complete(now);
+                self.state.await_chunks(now, false);
+                if self.state.assembly.is_complete() {
+                    self.start_computation(now);
                 }
             }
             Ok(None) => {}
-            Err(_) => self.talk.unexpected(),
+            Err(_) => self.state.unexpected(),
         }
     }
 
-    fn tensors_complete(&mut self, now: Millis) {
-        let id = self.talk.round;
+    fn start_computation(&mut self, now: Millis) {
+        let id = self.state.round;
         if let Err(reason) = self.task.verify() {
-            return self.talk.decline_round(id, reason);
+            return self.state.decline_round(id, reason);
         }
-        // Before the first sample, since with the price comes the seed. No sample has a part in a decline here.
-        if let Err(reason) = self.pay() {
-            return self.talk.decline_round(id, reason);
+        // Before the first sample is read, because charging also fixes the noise seed. A decline here depends
+        // on no sample.
+        if let Err(reason) = self.charge_round() {
+            return self.state.decline_round(id, reason);
         }
         if let Sampling::Stream { .. } = self.config.sampling {
             return match self.task.begin() {
-                Ok(()) => self.talk.enter(State::Collecting),
-                Err(reason) => self.talk.decline_round(id, reason),
+                Ok(()) => self.state.enter(Phase::Collecting),
+                Err(reason) => self.state.decline_round(id, reason),
             };
         }
-        // From here on, as samples are looked at.
-        self.talk.be_quiet(now);
+        // Silent from here on, since samples are read.
+        self.state.enter_silence(now);
         let result = self.task.run(id, &mut self.source);
-        self.computed(result);
+        self.finish_computation(result);
     }
 
-    pub(super) fn sample(&mut self, now: Millis, x: &[f32], target: Targets<'_>) {
-        let (State::Collecting, Sampling::Stream { samples }) = (self.talk.state, self.config.sampling)
+    pub(super) fn handle_sample(&mut self, now: Millis, x: &[f32], target: Targets<'_>) {
+        let (Phase::Collecting, Sampling::Stream { samples }) = (self.state.phase, self.config.sampling)
         else {
-            return self.talk.unexpected();
+            return self.state.unexpected();
         };
         if self.task.sample(x, target) >= samples {
-            self.talk.be_quiet(now);
+            self.state.enter_silence(now);
             let result = self.task.finish();
-            self.computed(result);
+            self.finish_computation(result);
         }
     }
 
-    fn computed(&mut self, result: Result<Usage, DeclineReason>) {
-        let id = self.talk.round;
+    fn finish_computation(&mut self, result: Result<Usage, DeclineReason>) {
+        let id = self.state.round;
         match result {
-            Ok(usage) => self.talk.usage = usage,
-            Err(reason) => return self.talk.decline_round(id, reason),
+            Ok(usage) => self.state.usage = usage,
+            Err(reason) => return self.state.decline_round(id, reason),
         }
         let mut upload = self.task.upload();
         if plan(&mut upload, self.config.limit()).is_err() {
-            return self.talk.decline_round(id, DeclineReason::Tensors);
+            return self.state.decline_round(id, DeclineReason::Tensors);
         }
-        self.talk.upload = upload;
-        if !self.save(id.round) {
-            return self.talk.decline_round(id, DeclineReason::Device);
+        self.state.upload = upload;
+        if !self.save_record(id.round) {
+            return self.state.decline_round(id, DeclineReason::Device);
         }
-        self.talk.update_ready = true;
-        self.talk.send_update();
+        self.state.update_ready = true;
+        self.state.send_update();
     }
 
-    /// Writes the head down, with the last round that must not be computed again. False if that fails, which counts.
-    fn save(&mut self, round: u32) -> bool {
+    /// Writes the head and the last round that must not be computed again. False, and counted, if that fails.
+    fn save_record(&mut self, round: u32) -> bool {
         let record = Record {
-            campaign: self.talk.campaign,
+            campaign: self.state.campaign,
             round,
             representation: self.task.head_fitted_on().unwrap_or_default(),
             head: self.task.head(),
         };
         let saved = self.store.save(&record).is_ok();
-        self.talk.unsaved = !saved;
+        self.state.save_failed = !saved;
         if !saved {
-            count(&mut self.talk.counters.storage);
+            count(&mut self.state.counters.storage);
         }
         saved
     }
 
-    /// Where the last record could not be written, what costs something has to wait until it can: no more is paid for
-    /// updates that cannot leave.
-    fn can_keep(&mut self, cost: u64, last: u32) -> Result<(), DeclineReason> {
-        if SLOTS && cost > 0 && self.talk.unsaved && !self.save(last) {
+    /// Retries a failed write of the record before a round with a cost: nothing is charged while updates
+    /// cannot be sent.
+    fn ensure_saved(&mut self, cost: u64, last: u32) -> Result<(), DeclineReason> {
+        if SLOTS_ENABLED && cost > 0 && self.state.save_failed && !self.save_record(last) {
             return Err(DeclineReason::Device);
         }
         Ok(())
     }
 
-    /// Whether a round's update can be paid for. What costs nothing always can; what costs something has a slot.
-    fn afford(&self, cost: u64) -> Result<(), DeclineReason> {
-        match (cost, self.talk.slot) {
+    /// Checks that the budget covers a round. Rounds without a cost always pass; rounds with a cost need a
+    /// slot.
+    fn check_budget(&self, cost: u64) -> Result<(), DeclineReason> {
+        match (cost, self.state.slot) {
             (0, _) => Ok(()),
-            (_, 0) => Err(DeclineReason::Device),
-            _ => self.ledger.afford(self.task.capabilities().privacy, cost),
+            (_, Millis::ZERO) => Err(DeclineReason::Device),
+            _ => self.ledger.check_budget(self.task.capabilities().privacy, cost),
         }
     }
 
-    /// Pays for an update before it is computed, since whether that succeeds tells something as well. Once for each
-    /// round: a retry sends the same bytes, or the same decline. It stays paid for whatever becomes of it.
-    fn pay(&mut self) -> Result<(), DeclineReason> {
-        let cost = self.talk.cost;
-        self.afford(cost)?;
+    /// Charges an update to the budget before it is computed, since the success of the computation also
+    /// reveals something. Each round is charged once: a retry sends the same bytes, or the same decline. The
+    /// charge is never refunded.
+    fn charge_round(&mut self) -> Result<(), DeclineReason> {
+        let cost = self.state.cost;
+        self.check_budget(cost)?;
         if cost == 0 {
             return Ok(());
         }
-        let (campaign, round) = (self.talk.campaign, self.talk.round);
+        let (campaign, round) = (self.state.campaign, self.state.round);
         let (device, spent) = (self.config.device, self.ledger.spent());
         self.task.prepare(&Release { device, campaign, round, spent })?;
         if self.ledger.charge(cost, &mut self.store).is_err() {
-            count(&mut self.talk.counters.storage);
+            count(&mut self.state.counters.storage);
             return Err(DeclineReason::Device);
         }
-        self.talk.unsent = true;
-        self.talk.paid = Some(Decline { id: round, reason: DeclineReason::Device });
+        self.state.charged_unsent = true;
+        self.state.charged_round = Some(Decline { id: round, reason: DeclineReason::Device });
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! The device's side of the protocol as a state machine: events and time go in, at most one frame and
-//! the next wake-up come out. It never sleeps, reads a clock, or touches a link.
+//! The device's side of the protocol as a sans-IO state machine: each call takes one event and the time, and returns
+//! at most one frame and the next wake-up. The session never sleeps, reads a clock or touches a link.
 //!
 //! ```text
 //!            LinkUp            Welcome          RoundOpen, tensors        computed
@@ -9,50 +9,64 @@
 //!     +----------------------------------+-------------------------------------- AwaitingAck
 //! ```
 //!
-//! Where frames are encrypted, Welcome comes sealed, and proves that the server has the device's key; the device
-//! answers it with Alive, which proves the same of the device. What is not sealed is only believed as far as it
-//! cannot do harm.
+//! # Encryption
 //!
-//! A finished update survives a lost link: when the server opens the same round again, the same bytes
-//! are sent again. Head, counters and storage change only once a round has been computed.
+//! With a key, the server's Welcome is sealed, which proves that the server has the device's key. The device answers
+//! with a sealed Alive, which proves that the device has it too. Since the sender of an unsealed message is unknown,
+//! the session follows only those that can do no harm (reconnect later, repeat the handshake).
 //!
-//! Where updates carry noise ([`Task::cost`]), what they cost is written to the storage before they are computed, and never
-//! taken back: also for a round that is declined after that, closed, lost or late. A session computes such a round once;
-//! where that fails and the round is opened again, it is declined again, for nothing. A round that would cost more than is
-//! left of the device's own budget is declined before anything of it is received, and so is one that costs anything while
-//! the record of the head cannot be written (one was lost that way; it is tried again with each); what costs nothing goes
-//! on. A ledger that cannot be read counts as spent.
+//! # Retries
 //!
-//! How long a private device computes depends on its records and on its noise, and nobody is to learn it. From the last
-//! tensor of a round to a fixed time after it ([`Task::slot`]) the device says nothing at all, does not close its link, and
-//! hears nothing: what comes meanwhile is lost and counted, sealed or not, since a device that computes may have no room for
-//! it, and what it does with it would tell whether it had. A server cannot stretch that time either. Then it answers, with
-//! an update, a fitted head or a decline. What was lost is repeated, as after any lost frame. A link that goes down meanwhile
-//! counts as lost at the slot. What is declined before a sample is looked at is declined at once.
+//! A finished update survives a lost link: when the server opens the same round again, the session sends the same
+//! bytes again. Head, counters and storage change only once a round has been computed.
+//!
+//! # Privacy budget
+//!
+//! The cost of an update with noise ([`Task::cost`]) is written to storage before the update is computed, and is never
+//! refunded, even if the round is then declined, closed, lost or late. A session computes each charged round once; if
+//! that failed and the server opens the round again, the session repeats its decline without a second charge. Before
+//! it receives any tensor, the session declines a round that costs more than is left of the budget. It also declines
+//! rounds with a cost while the last record of the head could not be written (writing is retried with each such
+//! round); rounds without a cost go on. A ledger that cannot be read counts as spent.
+//!
+//! # Response slots
+//!
+//! The duration of a private computation depends on the records and on the noise, so it must not be observable. From
+//! the last tensor of a round until a fixed time later ([`Task::slot`]) the device sends nothing, does not close its
+//! link, and drops all input, sealed or not, and counts it: a device that computes may have no room for input, and
+//! handling some of it would show when the computation ended. The server cannot extend that time. At the slot the
+//! device answers with an update, a fitted head or a decline. Dropped frames are repeated like any lost frame. A link
+//! that goes down during the slot counts as lost at its end. Rounds that are declined before a sample is read are
+//! declined at once.
 
-mod clock;
-mod conversation;
-mod guard;
+mod config;
+mod counters;
+mod event;
 mod incoming;
 mod ledger;
 mod outgoing;
-mod vocabulary;
+mod secure_layer;
+mod state;
+mod timing;
 
-use conversation::{Conversation, State};
+use counters::count;
 use fedspan_protocol::message::{Privacy, Refusal};
-use guard::Guard;
 use ledger::Ledger;
 use rand_core::Rng;
-use vocabulary::count;
+use secure_layer::SecureLayer;
+use state::{Phase, SessionState};
 
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
+use crate::time::Millis;
 
-pub use guard::Protection;
-pub use vocabulary::{Config, Counters, Event, Millis, Progress, Sampling};
+pub use config::{Config, Sampling};
+pub use counters::Counters;
+pub use event::{Event, Progress};
+pub use secure_layer::Protection;
 
-/// One device: a task, its samples, its storage, its randomness.
+/// A device: its task, samples, storage and randomness.
 #[derive(Debug)]
 pub struct Session<T, S, P, R> {
     config: Config,
@@ -60,17 +74,17 @@ pub struct Session<T, S, P, R> {
     source: S,
     store: P,
     random: R,
-    guard: Guard,
+    secure: SecureLayer,
     ledger: Ledger,
-    talk: Conversation,
+    state: SessionState,
 }
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
-    /// A session, offline. Restores the head from `store`.
+    /// Creates an offline session and restores the head from `store`.
     ///
-    /// `random` spreads reconnects, and with a key makes handshakes unpredictable: it should then be a generator for
-    /// cryptography, seeded by the board's source of entropy. Should its numbers repeat, the numbers of handshakes
-    /// that `store` keeps still make no key come twice.
+    /// `random` spreads reconnects, and with a key it makes handshakes unpredictable: it should then be a
+    /// cryptographic generator, seeded from the board's entropy source. Should its output repeat, the
+    /// handshake numbers kept in `store` still prevent a session key from repeating.
     pub fn new(
         config: Config,
         protection: Protection,
@@ -79,26 +93,26 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         mut store: P,
         random: R,
     ) -> Self {
-        // The ledger first, before the record is looked for: that may tidy up.
+        // The ledger comes first: loading the record may erase pages.
         let ledger = Ledger::load(task.capabilities().privacy, &mut store);
         let loaded = store.load(task.head_mut());
         if let Ok(Some(loaded)) = loaded {
             task.restore_head(loaded.representation);
         }
         let remembered = loaded.ok().flatten().unwrap_or_default();
-        let mut talk = Conversation::new(remembered, &config, task.slot());
+        let mut state = SessionState::new(remembered, &config, task.slot());
         if loaded.is_err() {
-            count(&mut talk.counters.storage);
+            count(&mut state.counters.storage);
         }
         if ledger.is_lost() {
-            count(&mut talk.counters.ledger_lost);
+            count(&mut state.counters.ledger_lost);
         }
-        let guard = Guard::new(protection);
-        Self { config, task, source, store, random, guard, ledger, talk }
+        let secure = SecureLayer::new(protection);
+        Self { config, task, source, store, random, secure, ledger, state }
     }
 
-    /// The task, to predict with. Fitting a head or exchanging the representation through it while an update
-    /// is on its way changes what a retry of that update would send.
+    /// The task, for predictions. Fitting a head or replacing the representation while an update is in flight
+    /// changes the bytes that a retry of that update sends.
     pub fn task_mut(&mut self) -> &mut T {
         &mut self.task
     }
@@ -118,97 +132,101 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         &self.store
     }
 
-    /// Everything that happened and left no other trace.
+    /// Counters of events that leave no other trace.
     pub fn counters(&self) -> Counters {
-        self.talk.counters
+        self.state.counters
     }
 
-    /// Why the server refused this device, if it did. Retrying will not help; the firmware must change. With a key,
-    /// only what the server has sealed counts; other refusals are [`Counters::unsealed`].
+    /// The server's reason for refusing this device, if it did. Retrying does not help; the firmware has to
+    /// change. With a key, only sealed refusals are reported here; others count as [`Counters::unsealed`].
     pub fn refusal(&self) -> Option<Refusal> {
-        self.talk.refusal
+        self.state.refusal
     }
 
-    /// Frames are not encrypted. A firmware says so when it starts.
+    /// True if frames are not encrypted. Firmware should report this when it starts.
     pub fn is_plaintext(&self) -> bool {
-        self.guard.is_plaintext()
+        self.secure.is_plaintext()
     }
 
-    /// What noise updates have, and what of the device's budget is used up: as hello says it.
+    /// The privacy parameters and the spent budget, as the hello announces them.
     pub fn privacy(&self) -> Privacy {
-        self.ledger.told(self.task.capabilities().privacy)
+        self.ledger.with_spent(self.task.capabilities().privacy)
     }
 
-    /// A private device says nothing now and hears nothing. The link must not be read: see [`Self::quiet_until`].
-    pub fn is_quiet(&self, now: Millis) -> bool {
-        self.talk.is_quiet(now)
+    /// True while a private device neither sends nor receives. Do not read the link then: see
+    /// [`Self::silent_until`].
+    pub fn is_silent(&self, now: Millis) -> bool {
+        self.state.is_silent(now)
     }
 
-    /// Until when a private device says nothing and hears nothing. The link must not be closed before; [`Progress::wake`] is
-    /// not earlier. Nor should it be read: a frame of which half is read before and half after would be heard only if the
-    /// device was not computing any more when the first half came. What waits in the link is read after that.
-    pub fn quiet_until(&self) -> Millis {
-        self.talk.quiet_until
+    /// The end of the current or last response slot. Do not close the link before it; [`Progress::wake`] is
+    /// not earlier. Do not read the link before it either: a frame that is read partly before and partly
+    /// after the end would be handled only if the computation was over when its first part arrived. Read what
+    /// is buffered in the link afterwards.
+    pub fn silent_until(&self) -> Millis {
+        self.state.silent_until
     }
 
-    /// How the session behaves.
+    /// The session's settings.
     pub fn config(&self) -> Config {
         self.config
     }
 
-    /// A round is open and wants samples ([`Event::Sample`]).
+    /// True while an open round collects samples ([`Event::Sample`]).
     pub fn is_collecting(&self) -> bool {
-        self.talk.state == State::Collecting
+        self.state.phase == Phase::Collecting
     }
 
-    /// The final head is fitted, and the server knows.
+    /// True once the final head is fitted and the server has acknowledged it.
     pub fn is_fitted(&self) -> bool {
-        self.talk.fitted
+        self.state.fitted
     }
 
     /// The last round that this device finished.
     pub fn last_round(&self) -> u32 {
-        self.talk.last_round
+        self.state.last_round
     }
 
-    /// Takes one event and writes at most one frame into `out`, which holds
-    /// [`Config::transmit_capacity`] bytes. `now` never goes back.
+    /// Handles one event and writes at most one frame into `out`, which must hold
+    /// [`Config::transmit_capacity`] bytes. `now` must never decrease.
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
-        self.talk.settle(now);
+        self.state.check_slot(now);
         match event {
-            // Whether there was room for it while the device computed, it cannot tell: it is lost in any case.
-            Event::Message(_) | Event::Sealed(_) if self.talk.is_quiet(now) => {
-                count(&mut self.talk.counters.unheard);
+            // Dropped in any case: the device may or may not have had room for it while it computed.
+            Event::Message(_) | Event::Sealed(_) if self.state.is_silent(now) => {
+                count(&mut self.state.counters.dropped_while_silent);
             }
             Event::LinkUp => {
-                self.guard.forget();
-                self.talk.link_up();
+                self.secure.reset();
+                self.state.link_up();
             }
             Event::LinkDown => {
-                self.guard.forget();
-                // When the device came round to hear of it depends on how long it computed.
-                let lost = self.talk.quiet_until.max(now);
-                if self.talk.link_down(lost) {
-                    self.schedule_attempt(lost);
+                self.secure.reset();
+                // The time at which the device notices depends on how long it computed; the end of the slot
+                // does not.
+                let lost = self.state.silent_until.max(now);
+                if self.state.link_down(lost) {
+                    self.schedule_reconnect(lost);
                 }
             }
-            Event::Message(bytes) if self.guard.is_plaintext() => self.message(now, bytes),
-            Event::Message(bytes) => self.unsealed(now, bytes),
-            Event::Sealed(frame) => self.sealed(now, frame),
-            Event::Sample(x, target) => self.sample(now, x, target),
+            Event::Message(bytes) if self.secure.is_plaintext() => self.dispatch_message(now, bytes),
+            Event::Message(bytes) => self.handle_unsealed(now, bytes),
+            Event::Sealed(frame) => self.handle_sealed(now, frame),
+            Event::Sample(x, target) => self.handle_sample(now, x, target),
             Event::Tick => {
-                if !self.talk.is_quiet(now) && self.talk.tick(now) {
-                    self.schedule_attempt(now);
+                if !self.state.is_silent(now) && self.state.tick(now) {
+                    self.schedule_reconnect(now);
                 }
             }
         }
         let sent = self.transmit(now, out);
-        self.talk.progress(now, sent)
+        self.state.progress(now, sent)
     }
 
-    /// A random delay, so that a fleet does not come back at once.
-    fn schedule_attempt(&mut self, now: Millis) {
+    /// Schedules the next connection attempt after a random delay, so that a fleet does not return all at
+    /// once.
+    fn schedule_reconnect(&mut self, now: Millis) {
         let random = self.random.next_u32();
-        self.talk.schedule_attempt(now, random);
+        self.state.schedule_reconnect(now, random);
     }
 }

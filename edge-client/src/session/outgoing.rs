@@ -1,4 +1,4 @@
-//! The session's sending half: which frame is next, and how a tensor becomes bytes without a copy of it.
+//! Sending half of a session: the choice of the next frame, and the encoding of tensors without a copy.
 
 use core::ops::Range;
 
@@ -6,24 +6,25 @@ use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToSe
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
-use super::conversation::{Conversation, Outgoing, State};
-use super::vocabulary::count;
-use super::{Millis, Sampling, Session};
+use super::counters::count;
+use super::state::{Phase, SessionState, UploadCursor};
+use super::{Sampling, Session};
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
+use crate::time::Millis;
 
-/// What of the update is in the body of a frame: these elements of each of these tensors.
-struct Part {
+/// Part of the update in the body of a frame: the same range of elements of each of these tensors.
+struct BodyRange {
     tensors: Range<usize>,
     elements: Range<usize>,
 }
 
-impl Part {
-    const NOTHING: Self = Self { tensors: 0..0, elements: 0..0 };
+impl BodyRange {
+    const EMPTY: Self = Self { tensors: 0..0, elements: 0..0 };
 
-    /// The elements of this tensor.
-    fn of(&self, tensor: &TensorDescriptor) -> Range<usize> {
+    /// The range, limited to the elements of `tensor`.
+    fn elements_of(&self, tensor: &TensorDescriptor) -> Range<usize> {
         self.elements.start..self.elements.end.min(tensor.elements())
     }
 }
@@ -31,133 +32,134 @@ impl Part {
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     #[inline(never)]
     pub(super) fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
-        if self.talk.is_quiet(now) {
+        if self.state.is_silent(now) {
             return 0;
         }
-        let Some((message, part)) = self.next_frame(now) else { return 0 };
-        let tensors = self.talk.upload.get(part.tensors.clone()).unwrap_or_default();
-        let body = tensors.iter().map(|tensor| tensor.encoding.byte_len(part.of(tensor).len())).sum();
+        let Some((message, range)) = self.next_frame(now) else { return 0 };
+        let tensors = self.state.upload.get(range.tensors.clone()).unwrap_or_default();
+        let body =
+            tensors.iter().map(|tensor| tensor.encoding.byte_len(range.elements_of(tensor).len())).sum();
         let mut finite = true;
         let fill = |mut body: &mut [u8]| {
-            for (index, tensor) in part.tensors.clone().zip(tensors) {
-                let elements = part.of(tensor);
+            for (index, tensor) in range.tensors.clone().zip(tensors) {
+                let elements = range.elements_of(tensor);
                 let length = tensor.encoding.byte_len(elements.len());
                 let (own, rest) = body.split_at_mut_checked(length).unwrap_or_default();
                 finite &= write_elements(&self.task, index, tensor, elements, own);
                 body = rest;
             }
         };
-        let encoded = self.guard.encode(&message, body, fill, out).ok();
+        let encoded = self.secure.encode(&message, body, fill, out).ok();
         if !finite {
-            // It does not leave; the next frame says so.
-            self.talk.decline_round(self.talk.round, DeclineReason::UpdateNonFinite);
+            // The frame is not sent; the next one is a decline.
+            self.state.decline_round(self.state.round, DeclineReason::UpdateNonFinite);
             return 0;
         }
         if encoded.is_some() && matches!(message, ToServer::Update(_) | ToServer::Chunk(_)) {
-            self.talk.released = self.talk.round.round;
-            self.talk.unsent = false;
+            self.state.last_sent_round = self.state.round.round;
+            self.state.charged_unsent = false;
         }
-        self.talk.sent(now, encoded)
+        self.state.record_sent(now, encoded)
     }
 
-    fn next_frame(&mut self, now: Millis) -> Option<(ToServer, Part)> {
-        if self.talk.close || self.talk.state != (State::Greeting { said: false }) {
-            return self.talk.next_frame(now);
+    fn next_frame(&mut self, now: Millis) -> Option<(ToServer, BodyRange)> {
+        if self.state.close || self.state.phase != (Phase::Greeting { hello_sent: false }) {
+            return self.state.next_frame_after_hello(now);
         }
-        if core::mem::take(&mut self.talk.anew) {
-            self.guard.forget();
+        if core::mem::take(&mut self.state.rehandshake) {
+            self.secure.reset();
         }
-        if self.guard.prepare(&mut self.store, &mut self.random).is_err() {
-            // Without a number that is sure to be new there is no handshake; perhaps the storage works later.
-            count(&mut self.talk.counters.storage);
-            self.talk.close = true;
+        if self.secure.start_handshake(&mut self.store, &mut self.random).is_err() {
+            // Without a fresh number there is no handshake. The storage may work again later.
+            count(&mut self.state.counters.storage);
+            self.state.close = true;
             return None;
         }
         let mut capabilities = self.task.capabilities();
         capabilities.frame_limit = self.config.frame_limit;
-        capabilities.privacy = self.ledger.told(capabilities.privacy);
+        capabilities.privacy = self.ledger.with_spent(capabilities.privacy);
         if let Sampling::Stream { .. } = self.config.sampling {
             capabilities.tasks &= self.task.streamed_tasks();
-            // No second pass leaves samples out.
+            // Leave-one-out needs a second pass over the samples.
             capabilities.roles &= !CHOOSES_RIDGE;
         }
-        self.talk.greeted(now);
-        Some((ToServer::Hello(Hello::new(self.config.device, capabilities)), Part::NOTHING))
+        self.state.await_welcome(now);
+        Some((ToServer::Hello(Hello::new(self.config.device, capabilities)), BodyRange::EMPTY))
     }
 }
 
-impl Conversation {
-    /// What is to be said now, hello excepted.
-    fn next_frame(&mut self, now: Millis) -> Option<(ToServer, Part)> {
-        let message = match self.state {
+impl SessionState {
+    /// The next message to send, other than a hello.
+    fn next_frame_after_hello(&mut self, now: Millis) -> Option<(ToServer, BodyRange)> {
+        let message = match self.phase {
             _ if self.close => return None,
-            State::Offline | State::Greeting { .. } => return None,
-            _ if self.confirm => {
-                self.confirm = false;
+            Phase::Offline | Phase::Greeting { .. } => return None,
+            _ if self.send_key_proof => {
+                self.send_key_proof = false;
                 ToServer::Alive
             }
             _ if self.decline.is_some() => ToServer::Decline(self.decline.take()?),
-            State::Receiving { ask: true } => {
-                self.state = State::Receiving { ask: false };
+            Phase::Receiving { ask_missing: true } => {
+                self.phase = Phase::Receiving { ask_missing: false };
                 ToServer::Missing(self.assembly.missing(self.round)?)
             }
-            _ if self.resend.is_some() => return self.missing_chunk(),
-            State::Sending { next: Outgoing::Head } => return Some(self.update(now)),
-            State::Sending { next: Outgoing::Chunk { tensor, index } } => {
-                self.send_next(now, self.following(tensor, index));
-                return self.chunk(tensor, index);
+            _ if self.resend.is_some() => return self.requested_chunk_frame(),
+            Phase::Sending { next: UploadCursor::Update } => return Some(self.update_frame(now)),
+            Phase::Sending { next: UploadCursor::Chunk { tensor, index } } => {
+                self.advance(now, self.next_cursor(tensor, index));
+                return self.chunk_frame(tensor, index);
             }
             _ if now >= self.alive_at() => ToServer::Alive,
             _ => return None,
         };
-        Some((message, Part::NOTHING))
+        Some((message, BodyRange::EMPTY))
     }
 
-    /// The update's head; all tensors are in its body, or all in chunks.
-    fn update(&mut self, now: Millis) -> (ToServer, Part) {
+    /// The update message: its body holds all tensors, or none if they follow in chunks.
+    fn update_frame(&mut self, now: Millis) -> (ToServer, BodyRange) {
         let chunked = self.upload.iter().any(|t| t.chunk > 0);
-        self.send_next(now, chunked.then_some(Outgoing::Chunk { tensor: 0, index: 0 }));
+        self.advance(now, chunked.then_some(UploadCursor::Chunk { tensor: 0, index: 0 }));
         let update = Update {
             id: self.round,
             samples: self.usage.samples,
             skipped: self.usage.skipped,
             tensors: self.upload.clone(),
         };
-        let part = if chunked {
-            Part::NOTHING
+        let range = if chunked {
+            BodyRange::EMPTY
         } else {
-            Part { tensors: 0..self.upload.len(), elements: 0..usize::MAX }
+            BodyRange { tensors: 0..self.upload.len(), elements: 0..usize::MAX }
         };
-        (ToServer::Update(update), part)
+        (ToServer::Update(update), range)
     }
 
-    fn send_next(&mut self, now: Millis, next: Option<Outgoing>) {
+    fn advance(&mut self, now: Millis, next: Option<UploadCursor>) {
         match next {
-            Some(next) => self.enter(State::Sending { next }),
+            Some(next) => self.enter(Phase::Sending { next }),
             None => self.await_ack(now),
         }
     }
 
-    fn following(&self, tensor: u8, index: u16) -> Option<Outgoing> {
+    fn next_cursor(&self, tensor: u8, index: u16) -> Option<UploadCursor> {
         let chunks = self.upload.get(usize::from(tensor)).map_or(0, TensorDescriptor::chunks);
         if usize::from(index) + 1 < chunks {
-            return Some(Outgoing::Chunk { tensor, index: index + 1 });
+            return Some(UploadCursor::Chunk { tensor, index: index + 1 });
         }
         (usize::from(tensor) + 1 < self.upload.len())
-            .then_some(Outgoing::Chunk { tensor: tensor + 1, index: 0 })
+            .then_some(UploadCursor::Chunk { tensor: tensor + 1, index: 0 })
     }
 
-    fn missing_chunk(&mut self) -> Option<(ToServer, Part)> {
+    fn requested_chunk_frame(&mut self) -> Option<(ToServer, BodyRange)> {
         let missing = self.resend.as_mut()?;
-        // In any order; taking the first would bring a panic along.
+        // Taken from the end: removing the first would add a panic branch. The order does not matter.
         let (tensor, index) = (missing.tensor, missing.chunks.pop());
         if missing.chunks.is_empty() {
             self.resend = None;
         }
-        self.chunk(tensor, index?)
+        self.chunk_frame(tensor, index?)
     }
 
-    fn chunk(&mut self, tensor: u8, index: u16) -> Option<(ToServer, Part)> {
+    fn chunk_frame(&mut self, tensor: u8, index: u16) -> Option<(ToServer, BodyRange)> {
         let number = usize::from(tensor);
         let elements = self.upload.get(number).and_then(|d| d.chunk_range(usize::from(index)));
         let offset = elements.as_ref().and_then(|elements| u32::try_from(elements.start).ok());
@@ -166,12 +168,12 @@ impl Conversation {
             return None;
         };
         let chunk = Chunk { id: self.round, tensor, offset };
-        Some((ToServer::Chunk(chunk), Part { tensors: number..number + 1, elements }))
+        Some((ToServer::Chunk(chunk), BodyRange { tensors: number..number + 1, elements }))
     }
 
-    fn sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
-        // Also where nothing was sent: trying again at once would not help.
-        self.last_sent = now;
+    fn record_sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
+        // Also if nothing was sent: an immediate retry would not help.
+        self.last_sent_at = now;
         match encoded {
             Some(bytes) => bytes,
             None => {
@@ -182,8 +184,8 @@ impl Conversation {
     }
 }
 
-/// Writes elements `range` of an outgoing tensor, encoded, through a buffer of one encoding block. False
-/// if a value is not finite.
+/// Encodes elements `range` of an outgoing tensor, one encoding block at a time. False if a value is not
+/// finite.
 fn write_elements(
     task: &impl Task,
     index: usize,

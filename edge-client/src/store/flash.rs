@@ -1,6 +1,6 @@
-//! [`FlashStore`]: the record in NOR flash, through `embedded-storage` and `sequential-storage`, which spread
-//! the wear over the pages, check what they read, and leave the old record or the new one when the power
-//! goes in the middle of a write.
+//! [`FlashStore`]: the record and the counters in NOR flash, through `embedded-storage` and
+//! `sequential-storage`. The latter levels wear over the pages, checks what it reads, and after a power cut
+//! in a write leaves either the old record or the new one.
 
 use core::ops::Range;
 
@@ -9,39 +9,40 @@ use sequential_storage::Error;
 use sequential_storage::cache::{Cache, Uncached};
 use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
-use super::careful::{Aligned, Careful, wait};
-use super::copies::{Kind, LONGEST, NumberCopy};
-use super::{Loaded, Record, Store, StoreError, encoded};
+use super::counter_copy::{CounterCopy, CounterKind, MAX_LEN};
+use super::guarded_flash::{Aligned, GuardedFlash, block_on};
+use super::{Record, RecordHeader, Store, StoreError, record_codec};
 
-/// The record's name.
-const KEY: u8 = 0;
+/// Key of the record in the map.
+const RECORD_KEY: u8 = 0;
 
-/// Bytes that an item takes beside its value in the buffer, at most: its name, and what fills up a word of the flash.
+/// Largest number of bytes that an item takes in the buffer besides its value: its key, and padding to a
+/// flash word.
 const FRAMING: usize = 1 + 32;
 
-/// Why flash cannot be used as it was given.
+/// Reason why a range of flash cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlashError {
-    /// A bound of the range is no multiple of the erase size.
+    /// A bound of the range is not a multiple of the erase size.
     NotAtPage {
         /// The bound.
         address: u32,
-        /// Bytes that are erased at once.
+        /// Erase size in bytes.
         page: usize,
     },
-    /// Fewer than two pages, or beyond the end of the flash.
+    /// The range has fewer than two pages, or extends beyond the flash.
     Range {
-        /// Bytes of the range.
+        /// Length of the range in bytes.
         bytes: u32,
-        /// The least that is needed.
+        /// Smallest usable length in bytes.
         needed: usize,
     },
-    /// The flash itself cannot hold records: its pages are too small or its words too large.
+    /// The flash cannot hold records: its pages are too small or its words too large.
     Geometry {
-        /// Bytes that are erased at once.
+        /// Erase size in bytes.
         page: usize,
-        /// Bytes that are written at once.
+        /// Write size in bytes.
         word: usize,
     },
 }
@@ -50,10 +51,13 @@ impl core::fmt::Display for FlashError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
             Self::NotAtPage { address, page } => {
-                write!(f, "{address:#x} is no multiple of a page of {page} bytes")
+                write!(f, "{address:#x} is not a multiple of the erase size, {page} bytes")
             }
             Self::Range { bytes, needed } => {
-                write!(f, "the range has {bytes} bytes inside the flash, {needed} are needed")
+                write!(
+                    f,
+                    "the range of {bytes} bytes is too short or extends beyond the flash; at least {needed} bytes inside it are needed"
+                )
             }
             Self::Geometry { page, word } => {
                 write!(f, "flash with pages of {page} and words of {word} bytes cannot hold records")
@@ -64,86 +68,89 @@ impl core::fmt::Display for FlashError {
 
 impl core::error::Error for FlashError {}
 
-/// A [`Store`] in the pages `range` of `F`, at least two. `N` bytes of RAM hold a record while it is written:
-/// [`super::record_len`], rounded up to the flash's words.
+/// A [`Store`] in at least two pages of the flash `F`. The `N` bytes of RAM hold a record while it is written:
+/// [`super::record_len`], rounded up to whole flash words.
 ///
-/// A round costs one write of a record and eight bytes around it, and is read back; a page is erased when all others are full.
-/// What cannot be read as a record of this model (another firmware's data, random bytes) is erased with the
-/// first write and counted in [`FlashStore::erased`]; the number of handshakes and the privacy ledger are not.
+/// A round costs one write of the record with eight bytes of framing, which is read back. A page is erased when all
+/// others are full. Content that is not a record of this model (data of another firmware, random bytes) is erased by
+/// the first write and counted in [`FlashStore::erased`]; the handshake counter and the privacy ledger survive.
 ///
-/// Power may go in the middle of any write and any erasure, and again in what the next start does about that: the record is
-/// the old one or the new one, no number is less than what was saved (`tests/cuts.rs`). A page is erased only after a note of that
-/// (24 bytes, where words have up to 8) in the page that is in use, so that a start knows what it finds half erased.
+/// Power may fail during any write or erase, and again during the repair at the next start: the record is then the old
+/// one or the new one, and no counter is below its saved value (`tests/power_cuts.rs`). Before a page is erased, an
+/// erase intent (24 bytes with words of up to 8) is written to the page in use, so that the next start recognises a
+/// half-erased page.
 ///
 /// # Versions
 ///
-/// This is version 2 of what lies in flash: `tests/images` has pages of it, and firmware of a later version opens them, or refuses
-/// them as this one does what it does not know. A record of another version is none. A ledger of another version counts as
-/// spent, since the pages are not blank. Handshakes of another version (any whole item under their names that does not
-/// begin as theirs do) are an error of [`Store::load_handshakes`]: a device with a key then says nothing. So a version that
-/// changes one of them changes its first bytes, and keeps the names.
+/// This is version 2 of the flash content. `tests/images` has golden pages of it: later firmware must open them, or
+/// refuse them as this version refuses content that it does not know. A record of another version counts as missing. A
+/// ledger of another version counts as spent, since the pages are not blank. A handshake counter of another version (any
+/// valid item under its keys that does not begin with its magic) is an error of [`Store::load_handshakes`], and a device
+/// with a key then stays silent. A version that changes one of them must change its first bytes and keep the keys.
 ///
-/// # The privacy ledger
+/// # Privacy ledger
 ///
-/// A round whose update is private costs two more writes, of 21 bytes each and eight around them. What was saved once is
-/// never less after a reset, whenever the power goes.
+/// A round with a private update costs two more writes, of 21 bytes with eight bytes of framing each. After a reset
+/// the ledger is never below its last saved value, at any point of a power cut.
 ///
-/// Blank pages (erased, every byte 0xFF) are those of a device that has spent nothing. It begins a ledger of 0 there
-/// before it writes anything else; should the power go meanwhile, it does so at the next start. Pages that hold something
-/// else and no whole copy of a ledger are those of a device that cannot tell what it has spent: all of it
-/// ([`SPENT`](super::SPENT)). That is written down, and stays so. So it is also for a device that has run without privacy:
-/// whoever switches privacy on erases the range once, which makes handshakes begin anew, too, so that the device needs a
-/// new key. Who can erase the range can make a device forget.
+/// Blank pages (every byte 0xFF) are those of a new device. It creates a ledger of 0 before it writes anything else; if
+/// the power fails then, the next start does so again. Pages with other content and without a valid copy of a ledger
+/// belong to a device that has lost its account, so that its whole budget counts as spent
+/// ([`ALL_SPENT`](super::ALL_SPENT)), permanently. This includes a device that has run without privacy: to enable
+/// privacy, erase the range once. That also restarts the handshake counter, so the device needs a new key. Anyone who
+/// can erase the range can reset the ledger.
 ///
-/// There are two copies of the largest number. Damage to one changes nothing, damage to all that are in the flash means
-/// that everything is spent; damage to those two that spares an older one goes back to that. So may power that goes while
-/// pages are mended that somebody else has written to.
+/// The largest value is stored twice. Damage to one copy changes nothing. If every copy in the flash is damaged, the
+/// whole budget counts as spent. Damage to both current copies that spares an older one goes back to the older value,
+/// as may a power cut during the repair of pages that other software has written to.
 pub struct FlashStore<F: NorFlash, const N: usize> {
-    pub(super) map: MapStorage<u8, Careful<F>, Cache<Uncached, Uncached, Uncached, u8>>,
+    pub(super) map: MapStorage<u8, GuardedFlash<F>, Cache<Uncached, Uncached, Uncached, u8>>,
     pub(super) buffer: Aligned<N>,
-    /// The largest numbers that are known: erasing must not forget them.
-    pub(super) known: Known,
-    /// No page is half erased.
-    finished: bool,
-    /// Numbers are where they belong, and no page is taken for erased that is not.
-    pub(super) settled: bool,
-    /// What was looked for last could not be told from what else is there.
+    /// Largest known values: an erase must not lose them.
+    pub(super) known: KnownCounters,
+    /// True once an interrupted erase has been completed, so that no page is half erased.
+    erase_completed: bool,
+    /// True if the counters are stored under their keys and no page that looks erased holds data.
+    pub(super) repaired: bool,
+    /// True if the last lookup failed because of damaged content.
     unreadable: bool,
     pub(super) erased: u32,
 }
 
-/// The largest numbers that are known.
+/// Largest known values of the counters.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownCounters {
     handshakes: Option<u64>,
     spent: Option<u64>,
 }
 
-impl Known {
-    pub fn of(&self, kind: Kind) -> Option<u64> {
+impl KnownCounters {
+    pub fn get(&self, kind: CounterKind) -> Option<u64> {
         match kind {
-            Kind::Handshakes => self.handshakes,
-            Kind::Spent => self.spent,
-            Kind::Erasures => None,
+            CounterKind::Handshakes => self.handshakes,
+            CounterKind::Spent => self.spent,
+            CounterKind::Erasures => None,
         }
     }
 
-    /// A number of a kind; it only grows.
-    pub fn learn(&mut self, kind: Kind, number: Option<u64>) {
+    /// Raises a counter to `number`; it never decreases.
+    pub fn raise(&mut self, kind: CounterKind, number: Option<u64>) {
         let known = match kind {
-            Kind::Handshakes => &mut self.handshakes,
-            Kind::Spent => &mut self.spent,
-            Kind::Erasures => return,
+            CounterKind::Handshakes => &mut self.handshakes,
+            CounterKind::Spent => &mut self.spent,
+            CounterKind::Erasures => return,
         };
         *known = number.max(*known);
     }
 }
 
 impl<F: NorFlash, const N: usize> FlashStore<F, N> {
-    /// Takes the pages of `range` (addresses as `F` counts them).
+    /// A store in the pages of `range`, in addresses of `F`.
     ///
     /// # Errors
-    /// [`FlashError`].
+    /// - [`FlashError::NotAtPage`] if a bound of `range` is not a multiple of the erase size.
+    /// - [`FlashError::Range`] if `range` is shorter than two pages or extends beyond the flash.
+    /// - [`FlashError::Geometry`] if pages are too small or words too large for records.
     pub fn new(flash: F, range: Range<u32>) -> Result<Self, FlashError> {
         let (page, word) = (F::ERASE_SIZE, F::WRITE_SIZE);
         let bytes = range.end.saturating_sub(range.start);
@@ -160,66 +167,69 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             MapConfigError::RangeTooSmall => short,
             _ => FlashError::Geometry { page, word },
         })?;
-        if page / 2 < Kind::ALL.len() * LONGEST.next_multiple_of(word) {
+        if page / 2 < CounterKind::PROTECTED.len() * MAX_LEN.next_multiple_of(word) {
             return Err(FlashError::Geometry { page, word });
         }
-        let map = MapStorage::new(Careful::new(flash, range), config, Cache::new_uncached());
+        let map = MapStorage::new(GuardedFlash::new(flash, range), config, Cache::new_uncached());
         Ok(Self {
             map,
             buffer: Aligned([0; N]),
-            known: Known::default(),
-            finished: false,
-            settled: false,
+            known: KnownCounters::default(),
+            erase_completed: false,
+            repaired: false,
             unreadable: false,
             erased: 0,
         })
     }
 
-    /// How often all of it was erased because it could not be used as it was.
+    /// Number of times that everything but the counters was erased, because the content was unusable.
     #[must_use]
     pub fn erased(&self) -> u32 {
         self.erased
     }
 
-    /// Before anything is read or written: the page that the power went in while it was erased.
-    pub(super) fn finish_once(&mut self) -> Result<(), StoreError> {
-        if !self.finished {
-            self.map.flash().finish().map_err(|_| StoreError)?;
-            self.finished = true;
+    /// Completes an erase that a power cut interrupted. Runs before anything is read or written.
+    pub(super) fn complete_erase_once(&mut self) -> Result<(), StoreError> {
+        if !self.erase_completed {
+            self.map.flash().complete_interrupted_erase().map_err(|_| StoreError)?;
+            self.erase_completed = true;
         }
         Ok(())
     }
 
-    /// Gives the flash back.
+    /// Releases the flash.
     pub fn into_flash(self) -> F {
         self.map.destroy().0.flash
     }
 
-    /// Writes an item and reads it back: bytes that were not erased spoil what is written over them. False
-    /// if that is what happened. An error if the flash does not work or the item does not fit: erasing
-    /// would not help then, and would lose what is there.
-    // Each call of the library is as large as the library.
+    /// Writes an item and reads it back, since bytes that were not erased corrupt what is written over them.
+    /// False if that has happened.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the flash does not work or the item does not fit. Erasing would not help then, and
+    /// would lose what is there.
+    // Not inlined: each call would contain the whole library.
     #[inline(never)]
     pub(super) fn write(&mut self, key: u8, item: &Item<'_>) -> Result<bool, StoreError> {
         let buffer = &mut self.buffer.0;
         let length = item.serialize_into(buffer).map_err(|_| StoreError)?;
-        match wait(self.map.store_item(buffer, &key, item)) {
+        match block_on(self.map.store_item(buffer, &key, item)) {
             Ok(()) => {}
             Err(Error::Corrupted { .. } | Error::LogicBug { .. } | Error::FullStorage) => return Ok(false),
-            Err(Error::Storage { .. }) if self.map.flash().has_refused() => return Ok(false),
-            // Not for this item, but for one that must be moved out of its way: no record of ours is so long.
+            Err(Error::Storage { .. }) if self.map.flash().take_refused() => return Ok(false),
+            // The buffer is too small for another item that has to be moved: none of ours is that long.
             Err(Error::BufferTooSmall(needed)) if needed > length + FRAMING => return Ok(false),
             Err(_) => return Err(StoreError),
         }
-        Ok(self.fetch(key)?.is_some_and(|stored| item.is(stored)))
+        Ok(self.fetch(key)?.is_some_and(|stored| item.matches(stored)))
     }
 
-    /// An item; none if there is none, or what is there is none of ours.
+    /// Reads an item. `None` if it is missing or the content is not readable.
     #[inline(never)]
     pub(super) fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
-        match wait(self.map.fetch_item(&mut self.buffer.0, &key)) {
+        match block_on(self.map.fetch_item(&mut self.buffer.0, &key)) {
             Ok(found) => Ok(found),
-            Err(Error::Storage { .. }) if !self.map.flash().has_refused() => Err(StoreError),
+            Err(Error::Storage { .. }) if !self.map.flash().take_refused() => Err(StoreError),
             Err(_) => {
                 self.unreadable = true;
                 Ok(None)
@@ -230,29 +240,29 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
 
 impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
-        self.settle_once()?;
+        self.repair_once()?;
         let item = Item::Record(record);
-        if self.write(KEY, &item)? {
+        if self.write(RECORD_KEY, &item)? {
             return Ok(());
         }
-        // Something else is in these pages. It took the new record down with it.
-        self.erase()?;
-        if self.write(KEY, &item)? { Ok(()) } else { Err(StoreError) }
+        // The pages hold foreign content, which has damaged the new record.
+        self.erase_all_but_counters()?;
+        if self.write(RECORD_KEY, &item)? { Ok(()) } else { Err(StoreError) }
     }
 
-    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
-        self.save_number(Kind::Handshakes, numbered)
+    fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError> {
+        self.save_counter(CounterKind::Handshakes, reserved)
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
-        self.settled = false;
-        self.settle_once()?;
-        if let Some(numbered) = self.known.of(Kind::Handshakes) {
-            return Ok(numbered);
+        self.repaired = false;
+        self.repair_once()?;
+        if let Some(reserved) = self.known.get(CounterKind::Handshakes) {
+            return Ok(reserved);
         }
-        // Something whole under these names that is no number of this version is one of another version.
-        for name in Kind::Handshakes.names() {
-            if self.fetch(name)?.is_some() {
+        // A valid item under these keys that is not a counter of this version belongs to another version.
+        for key in CounterKind::Handshakes.keys() {
+            if self.fetch(key)?.is_some() {
                 return Err(StoreError);
             }
         }
@@ -260,42 +270,42 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
-        self.save_number(Kind::Spent, spent)
+        self.save_counter(CounterKind::Spent, spent)
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
-        self.finish_once()?;
-        self.read_numbers()?;
-        let spent = match self.known.of(Kind::Spent) {
+        self.complete_erase_once()?;
+        self.read_counters()?;
+        let spent = match self.known.get(CounterKind::Spent) {
             Some(spent) => spent,
-            None => self.begin_ledger()?,
+            None => self.create_ledger()?,
         };
-        self.settle()?;
+        self.repair()?;
         Ok(spent)
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
-        self.finish_once()?;
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
+        self.complete_erase_once()?;
         self.unreadable = false;
-        let loaded = self.fetch(KEY)?.and_then(|bytes| encoded::read(bytes, head));
+        let loaded = self.fetch(RECORD_KEY)?.and_then(|bytes| record_codec::decode(bytes, head));
         if self.unreadable {
-            self.erase()?;
+            self.erase_all_but_counters()?;
         }
         Ok(loaded)
     }
 }
 
-/// What is on its way into flash: of one type, so that the library's code is there once.
+/// Item to be written: a single type, so that the library is instantiated once.
 pub enum Item<'a> {
     Record(&'a Record<'a>),
-    Number(NumberCopy),
+    Number(CounterCopy),
 }
 
 impl Item<'_> {
-    /// Whether `stored` is this.
-    fn is(&self, stored: &[u8]) -> bool {
+    /// True if `stored` is this item.
+    fn matches(&self, stored: &[u8]) -> bool {
         match self {
-            Self::Record(record) => encoded::is(stored, record),
+            Self::Record(record) => record_codec::matches(stored, record),
             Self::Number(copy) => stored == copy.bytes(),
         }
     }
@@ -304,7 +314,7 @@ impl Item<'_> {
 impl<'a> Value<'a> for Item<'_> {
     fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
         let written = match self {
-            Self::Record(record) => encoded::write(record, buffer),
+            Self::Record(record) => record_codec::encode(record, buffer),
             Self::Number(copy) => buffer.get_mut(..copy.bytes().len()).map(|place| {
                 place.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
                 place.len()

@@ -1,25 +1,25 @@
-//! What survives a reset: one small record a round, written before the update leaves; and two numbers that only grow,
-//! of handshakes and of what noisy updates have cost.
+//! Non-volatile storage: one small record per round, written before the update is sent, and two monotonic
+//! counters: reserved handshake numbers and the spent privacy budget.
 
 #[cfg(feature = "flash")]
-mod careful;
-#[cfg(feature = "flash")]
-mod copies;
-#[cfg(feature = "flash")]
-mod encoded;
-#[cfg(feature = "flash")]
-mod erasing;
+mod counter_copy;
 #[cfg(feature = "flash")]
 mod flash;
 #[cfg(feature = "flash")]
-mod numbers;
-
+mod guarded_flash;
 #[cfg(feature = "flash")]
-pub use encoded::record_len;
+mod monotonic_counters;
+#[cfg(feature = "flash")]
+mod page_erase;
+#[cfg(feature = "flash")]
+mod record_codec;
+
 #[cfg(feature = "flash")]
 pub use flash::{FlashError, FlashStore};
+#[cfg(feature = "flash")]
+pub use record_codec::record_len;
 
-/// The personal head with all that says whether it may be used.
+/// The personal head with the fields that decide whether it may be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record<'a> {
     /// The campaign that `round` belongs to.
@@ -32,9 +32,9 @@ pub struct Record<'a> {
     pub head: &'a [f32],
 }
 
-/// What [`Store::load`] gives back beside the head.
+/// The fields of a [`Record`] other than the head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct RecordHeader {
     /// The campaign that `round` belongs to.
     pub campaign: u64,
     /// The last round that the device finished.
@@ -43,7 +43,7 @@ pub struct Loaded {
     pub representation: u32,
 }
 
-/// The storage failed.
+/// Error of the storage: a read or a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreError;
 
@@ -55,52 +55,54 @@ impl core::fmt::Display for StoreError {
 
 impl core::error::Error for StoreError {}
 
-/// Non-volatile memory for one [`Record`] and two numbers.
+/// Non-volatile memory for one [`Record`] and two counters.
 pub trait Store {
-    /// Writes the record; it is durable when this returns.
+    /// Writes the record, durably.
     ///
     /// # Errors
-    /// [`StoreError`]; the round is then declined, so that nothing leaves that could be forgotten.
+    /// [`StoreError`] if it is not written. The session then declines the round, so that no update is sent
+    /// that a reset would forget.
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError>;
 
-    /// Reads the last record; the head goes into `head`. `None` if there is none of this length.
+    /// Reads the last record; its head goes into `head`. `None` if there is no record of this length.
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read.
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError>;
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError>;
 
-    /// Writes how many handshakes are numbered for use; durable when this returns. The number only grows.
+    /// Writes the number of reserved handshake numbers, durably. It only grows.
     ///
     /// # Errors
-    /// [`StoreError`]; a device with a key then says nothing.
-    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError>;
+    /// [`StoreError`] if it is not written. A device with a key then sends nothing.
+    fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError>;
 
-    /// The largest number that was written; 0 if there is none.
+    /// The largest number of reserved handshake numbers written; 0 if there is none.
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read.
     fn load_handshakes(&mut self) -> Result<u64, StoreError>;
 
-    /// Writes what all noisy updates have cost so far (the privacy ledger); durable when this returns. It only grows.
+    /// Writes the total cost of all updates with noise (the privacy ledger), durably. It only grows.
     ///
     /// # Errors
-    /// [`StoreError`]; the update then does not leave. The next number may be the same.
+    /// [`StoreError`] if it may not be written. The update is then not sent. The next call may write the same
+    /// value.
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError>;
 
-    /// The largest number that was written; 0 on a new device. Where something was there that cannot be read any more,
-    /// it is [`SPENT`], and stays so.
+    /// The largest total cost written; 0 on a new device. If a ledger existed but cannot be read, this is
+    /// [`ALL_SPENT`], permanently.
     ///
     /// # Errors
-    /// [`StoreError`] if the storage cannot be read; everything is then taken for spent.
+    /// [`StoreError`] if the storage cannot be read. The whole budget then counts as spent.
     fn load_spent(&mut self) -> Result<u64, StoreError>;
 }
 
-/// All of every budget: what a device has spent that cannot tell any more.
-pub const SPENT: u64 = u64::MAX;
+/// Spent budget of a device that has lost its ledger: all of any budget.
+pub const ALL_SPENT: u64 = u64::MAX;
 
-/// Forgets everything: for hosts, emulators and simulations. Where there is a key, every handshake after a restart is
-/// as new as the session's randomness is; and a device whose updates are private has its whole budget again. A board
-/// needs storage instead.
+/// A store that keeps nothing: for hosts, emulators and simulations. After a restart, handshakes are only as
+/// unique as the session's random numbers, and a private device has its whole budget again. A real device
+/// needs storage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStore;
 
@@ -109,11 +111,11 @@ impl Store for NoStore {
         Ok(())
     }
 
-    fn load(&mut self, _head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, _head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         Ok(None)
     }
 
-    fn save_handshakes(&mut self, _numbered: u64) -> Result<(), StoreError> {
+    fn save_handshakes(&mut self, _reserved: u64) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -1,42 +1,42 @@
-//! FedRep on one device (Collins et al. 2021, Algorithm 2): the head that fits best on the current
-//! representation, then one gradient step on the representation. `fit-head` is the first half alone.
+//! FedRep on one device (Collins et al. 2021, Algorithm 2): fits the head on the current representation, then takes
+//! one gradient step on the representation. The task `fit-head` is the first half alone.
 //!
-//! Loss: `1/(2m) |X B W - Y|^2`, a mean over samples. With the exact head the residual is orthogonal to
-//! `X B`, so `B^T G = 0`: the step leaves the span at a right angle.
+//! Loss: `1/(2m) |X B W - Y|^2`, a mean over samples. With the exact head the residual is orthogonal to `X B`, so
+//! `B^T G = 0`: the step is orthogonal to the span of `B`.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
 #[cfg(feature = "ridge-choice")]
-use super::left_out;
-use super::pass::{Over, Sum, project_sample, sum_up};
-use super::projected::Projected;
-use super::{HeadFits, Usage, rows};
+use super::leave_one_out;
+use super::projection_cache::ProjectionCache;
+use super::sample_pass::{PassKind, SampleSet, project_sample, run_pass};
+use super::{HeadFits, Usage, row_blocks};
 use crate::kernel::Four;
-use crate::kernel::constant::Constant;
+use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
 use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, solve_normal};
 use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
-/// Fits the head on `B`. Two passes at most; one where the normal equations can be trusted; four where the ridge of
-/// least leave-one-out error was looked for in vain. The head changes only if all went well.
+/// Fits the head on `B`, in at most two passes: one if the normal equations suffice, four if the search for the
+/// ridge of least leave-one-out error fails. The head changes only on success.
 #[inline(never)]
 pub fn solve_head(
     parts: &mut Parts<'_>,
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: Over,
+    over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = solve(parts, &mut Projected::new(parts.shape), head, fits, id, over, source)?;
+    let usage = solve(parts, &mut ProjectionCache::new(parts.shape), head, fits, id, over, source)?;
     keep_head(parts);
     Ok(usage)
 }
 
-/// A whole FedRep round: the head, then `S`.
+/// Computes a whole FedRep round: the head, then `S`.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -45,29 +45,37 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let projected = &mut Projected::new(parts.shape);
-    solve(parts, projected, head, fits, id, Over::Head, source)?;
-    let usage = sum_up(Sum::Residual, parts, projected, &mut Constant::default(), id, Over::All, source)?;
+    let cache = &mut ProjectionCache::new(parts.shape);
+    solve(parts, cache, head, fits, id, SampleSet::Head, source)?;
+    let usage = run_pass(
+        PassKind::Residual,
+        parts,
+        cache,
+        &mut ConstantColumn::default(),
+        id,
+        SampleSet::All,
+        source,
+    )?;
     keep_head(parts);
     Ok(usage)
 }
 
-/// Leaves the new head in `parts.rhs`; the head itself stays as it is.
+/// Computes the new head into `parts.rhs`; `parts.head` is unchanged.
 fn solve(
     parts: &mut Parts<'_>,
-    projected: &mut Projected,
+    cache: &mut ProjectionCache,
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: Over,
+    over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let constant = &mut Constant::default();
+    let constant = &mut ConstantColumn::default();
     let ridge = match head {
         #[cfg(feature = "ridge-choice")]
-        HeadSolve::LeaveOneOut { otherwise } => {
-            let usage = sum_up(Sum::Triangular, parts, projected, constant, id, over, source)?;
-            if left_out::solve(parts, projected.spare(), constant, fits, usage, id, over, source)? {
+        HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
+            let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, over, source)?;
+            if leave_one_out::solve(parts, cache.spare(), constant, fits, usage, id, over, source)? {
                 return Ok(usage);
             }
             otherwise
@@ -76,14 +84,14 @@ fn solve(
         HeadSolve::Gradient { .. } => 0.0,
         _ => return Err(DeclineReason::Parameter),
     };
-    let usage = sum_up(Sum::Normal, parts, projected, constant, id, over, source)?;
+    let usage = run_pass(PassKind::Normal, parts, cache, constant, id, over, source)?;
     if usage.samples == 0 {
         return Err(DeclineReason::NoSamples);
     }
     let k = parts.shape.width;
     let rank = match head {
         HeadSolve::Gradient { steps, step_size } => {
-            // `S` comes later: until then its buffer (d x C, d >= k) holds the head that moves.
+            // `S` is computed later: until then its buffer (d x C, d >= k) holds the head under descent.
             let Parts { head, factor, rhs, residual, z, .. } = parts;
             let moving = residual.get_mut(..head.len()).unwrap_or_default();
             copy(moving, head);
@@ -98,8 +106,8 @@ fn solve(
             if solve_by_normal_equations(parts, ridge, usage) {
                 k
             } else {
-                let usage = sum_up(Sum::Triangular, parts, projected, constant, id, over, source)?;
-                solve_triangular(parts, projected.spare(), constant, ridge, usage)
+                let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, over, source)?;
+                solve_triangular(parts, cache.spare(), constant, ridge, usage)
             }
         }
     };
@@ -109,7 +117,7 @@ fn solve(
 
 /// Starts the one-pass form.
 pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
-    let (Some(products), Some(_)) = (&mut parts.second, &parts.blocks) else {
+    let (Some(products), Some(_)) = (&mut parts.extra_matrix, &parts.blocks) else {
         return Err(DeclineReason::Task);
     };
     products.fill(0.0);
@@ -119,12 +127,12 @@ pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
     Ok(())
 }
 
-/// Takes one sample of the one-pass form, after `number` that could be used; false if it cannot be.
+/// Adds one sample of the one-pass form, after `number` usable ones. Returns false if the sample is not usable.
 #[inline(never)]
 pub fn sample(
     parts: &mut Parts<'_>,
     head: HeadSolve,
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     number: u32,
     x: &[f32],
     target: Targets<'_>,
@@ -132,25 +140,24 @@ pub fn sample(
     if !project_sample(parts, x, target, 0) {
         return false;
     }
-    if let Some(products) = &mut parts.second {
+    if let Some(products) = &mut parts.extra_matrix {
         accumulate(products, x, parts.z);
     }
     accumulate(parts.residual, x, parts.y);
     match head {
         HeadSolve::Gradient { .. } => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
-        _ => rows::push(parts, &mut [], constant, number),
+        _ => row_blocks::push(parts, &mut [], constant, number),
     }
     true
 }
 
-/// Ends the one-pass form: the head, then `S`. No buffer is free for a second head here: gradient steps
-/// that diverge leave a head of zero. Nor is there a second pass that would leave samples out: the ridge is the one that
-/// is meant for that.
+/// Finishes the one-pass form: the head, then `S`. No buffer is free for a second head, so gradient steps that
+/// diverge leave a head of zero. A stream has no second pass for leave-one-out, so the fallback ridge is used.
 #[inline(never)]
 pub fn finish(
     parts: &mut Parts<'_>,
     head: HeadSolve,
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     fits: &mut HeadFits,
     usage: Usage,
 ) -> Result<(), DeclineReason> {
@@ -164,7 +171,7 @@ pub fn finish(
             }
             (parts.shape.width, 0.0)
         }
-        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { otherwise: ridge } => {
+        HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { fallback_ridge: ridge } => {
             let rank = solve_triangular(parts, &mut [], constant, ridge, usage);
             keep_head(parts);
             (rank, ridge)
@@ -173,7 +180,7 @@ pub fn finish(
     };
     fits.record(usage, parts.shape.width, rank, ridge);
     let shape = parts.shape;
-    if let Some(products) = &parts.second {
+    if let Some(products) = &parts.extra_matrix {
         finish_one_pass(parts.residual, products, parts.head, shape.width, shape.outputs);
     }
     Ok(())
@@ -192,20 +199,20 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())
 }
 
-/// Returns the rank.
+/// Solves by the triangular factor and returns the rank.
 #[inline(never)]
 fn solve_triangular(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
-    constant: &mut Constant,
+    constant: &mut ConstantColumn,
     ridge: f32,
     usage: Usage,
 ) -> usize {
     let mut number = usage.samples;
-    rows::end(parts, spare, constant, number);
+    row_blocks::end(parts, spare, constant, number);
     if ridge > 0.0 {
-        constant.give_up_under(ridge, parts.factor, parts.shape.width);
-        // sqrt(m ridge) I below Z, zeros below Y: the same normal equations.
+        constant.undo_if_ridge_exceeds(ridge, parts.factor, parts.shape.width);
+        // Rows sqrt(m ridge) I below Z, and zeros below Y, give the normal equations with the ridge.
         let weight = sqrtf(ridge * count(usage));
         for row in 0..parts.shape.width {
             parts.z.fill(0.0);
@@ -213,27 +220,27 @@ fn solve_triangular(
             if let Some(value) = parts.z.get_mut(row) {
                 *value = weight;
             }
-            rows::push_row(parts, spare, constant, number, false);
+            row_blocks::push_row(parts, spare, constant, number, false);
             number = number.wrapping_add(1);
         }
     }
-    rows::finish(parts, spare, constant, number);
+    row_blocks::finish(parts, spare, constant, number);
     let Parts { shape, factor, rhs, residual, blocks, z, .. } = parts;
-    rank::least_squares(factor, rhs, z, rows::room(*shape, residual, blocks, spare), *constant)
+    rank::least_squares(factor, rhs, z, row_blocks::room(*shape, residual, blocks, spare), *constant)
 }
 
 fn keep_head(parts: &mut Parts<'_>) {
     copy(parts.head, parts.rhs);
 }
 
-/// `copy_from_slice` that takes what fits instead of panicking.
+/// Copies as many values as both slices have; `copy_from_slice` could panic.
 pub fn copy(to: &mut [f32], from: &[f32]) {
     for (place, &value) in to.iter_mut().zip(from) {
         *place = value;
     }
 }
 
-/// The number of samples as the arithmetic sees it; exact up to 2^24.
+/// Returns the number of samples as a float; exact up to 2^24.
 pub fn count(usage: Usage) -> f32 {
     #[allow(clippy::cast_precision_loss, reason = "a mean over 16 million samples may round")]
     let m = usage.samples as f32;

@@ -1,46 +1,46 @@
-//! What a device computes in a round.
+//! Tasks: the computations of a device in a round.
 //!
-//! [`Task`] is what the session needs to know: which tensors come in, where they go, what goes out.
-//! [`Linear`] implements it for linear models: FedRep, fit-head, and the starts; FedAvg, RoLoRA, FedPower and the choice of a ridge
-//! behind features.
-//! `Scaled` (a feature) wraps either of them: its samples are scaled as they are read.
-//! `Network` (a feature) implements it for networks: FedRep, FedPer; FedAvg and LG-FedAvg behind a feature.
+//! [`Task`] is the interface of the session to a model: the buffers of incoming tensors, the computation, and the
+//! outgoing tensors. [`Linear`] implements it for linear models: FedRep, fit-head and the starts; with features
+//! FedAvg, RoLoRA, FedPower and the selection of a ridge. `Network` (a feature) implements it for networks: FedRep
+//! and FedPer; with a feature FedAvg and LG-FedAvg. `Scaled` (a feature) wraps either of them and scales the
+//! samples as they are read.
 
-mod fedrep;
-mod fits;
-#[cfg(feature = "i16")]
-mod fixed;
 #[cfg(feature = "privacy")]
-mod hidden;
+mod counting_source;
+mod fedrep;
+#[cfg(feature = "i16")]
+mod fixed_point;
+mod head_fit;
 #[cfg(feature = "ridge-choice")]
-mod left_out;
+mod leave_one_out;
 mod linear;
+mod moments;
 #[cfg(feature = "network")]
 mod network;
-mod pass;
 #[cfg(feature = "power")]
 mod power;
 #[cfg(feature = "privacy")]
-mod presented;
-mod projected;
+mod private_fedrep;
+mod projection_cache;
+#[cfg(feature = "privacy")]
+mod quantise;
 #[cfg(feature = "ridge-choice")]
 mod ridge_scores;
-#[cfg(feature = "privacy")]
-mod rounded;
-mod rows;
+mod row_blocks;
+mod sample_pass;
 #[cfg(feature = "scale")]
 mod scaled;
 #[cfg(feature = "shared-head")]
-mod shared;
-mod start;
+mod shared_head;
 
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
 use crate::mechanism::Release;
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
+use crate::time::Millis;
 
-pub use fits::{HeadFit, HeadFits};
+pub use head_fit::{HeadFit, HeadFits};
 pub use linear::Linear;
 #[cfg(feature = "network")]
 pub use network::{Batches, Network, add_gradient};
@@ -49,12 +49,12 @@ pub use power::PowerCounts;
 #[cfg(feature = "scale")]
 pub use scaled::{Scaled, scaled_values};
 
-/// How many samples a round used.
+/// Numbers of samples in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Samples that entered the sums.
+    /// Number of samples used.
     pub samples: u32,
-    /// Samples that were skipped: not finite, out of range, or of an unknown class.
+    /// Number of samples skipped: not finite, out of range, or of an unknown class.
     pub skipped: u32,
 }
 
@@ -65,94 +65,94 @@ impl Usage {
     }
 }
 
-/// One device's part of the algorithms it can take part in.
+/// Device side of the algorithms that a model can take part in.
 ///
-/// A round is `open`, the tensors through `tensor_mut`, `verify`, then either `run` (samples that can be
-/// read twice) or `begin`, `sample`..., `finish` (samples that are seen once), then the upload through
-/// `upload` and `emit`. An error before an update has been computed leaves the head as it was, with these
-/// exceptions: a shared head is downloaded in place; gradient steps over a stream that diverge leave zero, and so do those
-/// of a network, which learns in place (`Network` says more).
+/// A round calls `open`, fills the tensors of `tensor_mut`, calls `verify`, then either `run` (samples that can be
+/// read twice) or `begin`, `sample`..., `finish` (streamed samples), and uploads by `upload` and `emit`. An error
+/// before the update is computed leaves the head unchanged, with these exceptions: a shared head is downloaded in
+/// place; after diverging gradient steps the head of a stream and of a network, which trains in place, is zero (see
+/// `Network`).
 pub trait Task {
-    /// What this device can do; the session fills in the frame limit.
+    /// Returns the device's capabilities; the session fills in the frame limit.
     fn capabilities(&self) -> Capabilities;
 
-    /// Which of the tasks can be computed from samples that are seen once: a set of task bits.
+    /// Returns the set of tasks, as task bits, that can be computed from streamed samples.
     fn streamed_tasks(&self) -> u16;
 
-    /// Checks a round before any of its tensors is taken: task, parameters, roles, shapes.
+    /// Checks a round before its tensors are received: task, parameters, roles, shapes.
     ///
     /// # Errors
-    /// The reason to decline; nothing has changed then.
+    /// [`DeclineReason`] if the device declines the round; nothing has changed then.
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason>;
 
-    /// The buffer of incoming tensor `index` of the open round. From the first call until `verify` the
-    /// representation is invalid.
+    /// Returns the buffer of incoming tensor `index` of the open round. The representation is invalid from the
+    /// first call until `verify`.
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]>;
 
-    /// Checks the tensors when all have come: finite, orthonormal where that is promised.
+    /// Checks the complete tensors: finite, and orthonormal where the task requires it.
     ///
     /// # Errors
-    /// The reason to decline; the representation stays invalid.
+    /// [`DeclineReason`] if a check fails; the representation stays invalid.
     fn verify(&mut self) -> Result<(), DeclineReason>;
 
     /// Computes the round from samples that can be read twice.
     ///
     /// # Errors
-    /// The reason to decline.
+    /// [`DeclineReason`] if the round cannot be computed.
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason>;
 
-    /// Starts a round whose samples will be seen once.
+    /// Starts a round with streamed samples.
     ///
     /// # Errors
-    /// [`DeclineReason::Task`] if the task or the memory cannot do that.
+    /// [`DeclineReason::Task`] if the task or the memory does not support streams.
     fn begin(&mut self) -> Result<(), DeclineReason>;
 
-    /// Takes one sample (d values, one target) and returns how many have been used so far.
+    /// Adds one streamed sample (d values, one target) and returns the number of usable samples so far.
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32;
 
-    /// Ends a round whose samples were seen once.
+    /// Finishes a round with streamed samples.
     ///
     /// # Errors
-    /// The reason to decline.
+    /// [`DeclineReason`] if the round cannot be computed.
     fn finish(&mut self) -> Result<Usage, DeclineReason>;
 
-    /// The tensors that leave, without chunk lengths. Empty if the task uploads nothing.
+    /// Returns the descriptors of the outgoing tensors, without chunk lengths. Empty if the task uploads nothing.
     fn upload(&self) -> Descriptors;
 
-    /// Elements `first..` of outgoing tensor `index`, as many as `out` holds. Always the same values
-    /// until the next round opens, so that a retry sends the same bytes.
+    /// Writes elements `first..` of outgoing tensor `index` to fill `out`. The values are the same until the next
+    /// round opens, so that a retry sends the same bytes.
     fn emit(&self, index: usize, first: usize, out: &mut [f32]);
 
-    /// What a round of `task` costs of the device's privacy budget, in the units of
-    /// [`Privacy`](fedspan_protocol::message::Privacy): 0 where nothing leaves, or nothing is hidden in noise. What costs
-    /// something needs the feature `privacy` and a [`slot`](Self::slot): without them the session declines it.
+    /// Returns the privacy cost of a round of `task`, in the units of
+    /// [`Privacy`](fedspan_protocol::message::Privacy): 0 if nothing is uploaded or no noise is added. The session
+    /// declines a task with a cost unless the feature `privacy` is enabled and [`slot`](Self::slot) is not 0.
     fn cost(&self, _task: &message::Task) -> u64 {
         0
     }
 
-    /// How long a private device is quiet after it has begun to compute, whatever it computes: longer than that ever
-    /// takes. 0 where nothing is private.
+    /// Returns the response time of a private device, in milliseconds after the start of a computation. It is
+    /// longer than any computation, and the same for all. 0 without noise.
     fn slot(&self) -> Millis {
-        0
+        Millis::ZERO
     }
 
-    /// A round that costs something is about to be paid for and computed; its noise is for this release alone.
+    /// Prepares the noise of one release, before the session charges its cost and computes the round.
     ///
     /// # Errors
-    /// The reason to decline. Nothing is paid then, and no sample was read.
+    /// [`DeclineReason`] if the noise cannot be prepared; no cost is charged then, and no sample was read.
     fn prepare(&mut self, _release: &Release) -> Result<(), DeclineReason> {
         Ok(())
     }
 
-    /// The head in use.
+    /// Returns the current head.
     fn head(&self) -> &[f32];
 
-    /// Where a stored head is read into.
+    /// Returns the current head for loading a stored one.
     fn head_mut(&mut self) -> &mut [f32];
 
-    /// Hash of the representation that the head was fitted on, if it was fitted.
+    /// Returns the hash of the representation that the head was fitted on, if it was fitted.
     fn head_fitted_on(&self) -> Option<u32>;
 
-    /// States that the head in memory was fitted on the representation with this hash.
+    /// Declares that the head in memory was fitted on the representation with this hash.
     fn restore_head(&mut self, representation: u32);
 }

@@ -1,10 +1,10 @@
-//! Scores of ridges: the device plays one that comes later and has labelled a few samples of each class. For each ridge of a
-//! grid it fits a head on such a draw of its own samples, and counts how many of the others that head gets right.
+//! Ridge scores. The device simulates a newcomer with a few labelled samples per class: for each ridge of a grid it
+//! fits a head on a random draw of its own samples, and counts the correct predictions on the others.
 //!
-//! Passes: one, then for each of [`RIDGE_DRAWS`] draws one and `ceil(ridges / heads)`, where `heads = 1 + (d - 3) / k` fit the
-//! buffers of a round at once. Multiplications: `d k` for a sample in each pass, and for a draw `k C` for each sample and
-//! ridge, and about `k^3 / 6 + k^2 C` for each ridge. No buffer is of length m, and none is added to a workspace; the
-//! head in memory is overwritten.
+//! Passes: one, then for each of [`RIDGE_DRAWS`] draws one and `ceil(ridges / heads)`, where
+//! `heads = 1 + (d - 3) / k` fit the buffers of a round at once. Multiplications: `d k` per sample and pass; for a
+//! draw `k C` per sample and ridge, and about `k^3 / 6 + k^2 C` per ridge. It needs no buffer in addition to a
+//! workspace; the head in memory is overwritten.
 
 use fedspan_protocol::labelled::is_labelled;
 use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX, RIDGES_MAX};
@@ -13,31 +13,31 @@ use libm::sqrtf;
 
 use super::Usage;
 use super::fedrep::copy;
-use super::pass::{for_each, project_sample};
+use super::sample_pass::{for_each, project_sample};
 use crate::kernel::least_squares::add_normal;
 use crate::kernel::project::apply_head;
 use crate::kernel::vector::{at, dot, from, from_mut};
 use crate::memory::{Parts, Shape};
 use crate::source::{SampleSource, Targets};
 
-/// Smallest squared pivot of a Cholesky factor, as part of the largest diagonal: what is smaller is rounding, and such a ridge
-/// acts like one of this size.
+/// Smallest squared pivot of a Cholesky factor, relative to the largest diagonal entry. Smaller pivots are rounding
+/// errors, and such a ridge acts like one of this size.
 const SMALLEST_PIVOT: f32 = 1e-6;
 
-/// Ridges of a round, ascending.
+/// Geometric grid of ridges.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
-    /// Samples of each class that a head is fitted on.
+    /// Number of labelled samples per class.
     pub labels: u32,
     first: f32,
     factor: f32,
-    /// Ridges.
+    /// Number of ridges.
     pub count: usize,
 }
 
 impl Grid {
-    /// The grid of a task, if it is this one.
-    pub fn of(task: &Wire) -> Option<Self> {
+    /// Returns the grid of a [`Wire::RidgeScores`] task; `None` for others.
+    pub fn from_task(task: &Wire) -> Option<Self> {
         match *task {
             Wire::RidgeScores { labels_per_class, first, factor, count } => {
                 Some(Self { labels: labels_per_class.into(), first, factor, count: count.into() })
@@ -46,7 +46,8 @@ impl Grid {
         }
     }
 
-    /// Whether a model of this shape can score it: there are labels, all ridges are finite and above 0, and there is room.
+    /// Returns true if a model of this shape can score the grid: labels are requested, all ridges are finite and
+    /// above 0, and the buffers are large enough.
     pub fn is_valid(&self, shape: Shape) -> bool {
         let positive = self.ridges().all(|ridge| ridge > 0.0 && ridge < f32::INFINITY);
         let room = shape.features >= 3 && shape.features * shape.outputs >= self.count;
@@ -59,15 +60,16 @@ impl Grid {
     }
 }
 
-/// Counts of the classes, C of each: samples, those of a draw that are still to come, and labels that it still needs.
+/// Number of counters per class: all samples, samples of a draw still to come, and labels that the draw still
+/// needs.
 const COUNTS: usize = 3;
 
-/// Scores the ridges of a grid: how many samples each got right goes to the front of the residual buffer. The samples of the
-/// returned usage are those that it was tried on.
+/// Scores the ridges of a grid: writes their numbers of correct predictions to the front of the residual buffer.
+/// The returned usage counts the predictions.
 ///
 /// # Errors
-/// [`DeclineReason::Task`] where targets are no classes, [`DeclineReason::NoSamples`] where there is nothing to compare: fewer
-/// than two classes, or no sample beyond the labelled ones.
+/// [`DeclineReason::Task`] if the targets are not classes, [`DeclineReason::NoSamples`] if nothing can be compared:
+/// fewer than two classes, or no sample in addition to the labelled ones.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -115,8 +117,8 @@ pub fn run(
     Ok(Usage { samples: tried, skipped })
 }
 
-/// One pass: calls `each` with the class of every usable sample (none where targets are values) and its number among them,
-/// the sample projected into `parts.z`. Returns how many were skipped.
+/// Runs one pass: calls `each` with the class of every usable sample (`None` for regression) and its number, after
+/// projecting the sample into `parts.z`. Returns the number of skipped samples.
 fn each_sample(
     parts: &mut Parts<'_>,
     id: RoundId,
@@ -139,7 +141,7 @@ fn each_sample(
     Ok(usage.skipped)
 }
 
-/// A new draw: all samples are to come, and it needs its labels.
+/// Starts a draw: all samples are to come, and all labels are needed.
 fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
     let classes = parts.shape.outputs;
     for class in 0..classes {
@@ -149,8 +151,8 @@ fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
     }
 }
 
-/// Whether the draw labels the next sample, which is of this class.
-fn takes(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
+/// Returns true if the draw labels the next sample, which is of this class.
+fn is_labelled_next(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
     let classes = parts.shape.outputs;
     let (left, needed) = (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts below 2^24")]
@@ -163,7 +165,7 @@ fn takes(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
     labelled
 }
 
-/// `Z^T Z` and `Z^T Y` of a draw's labelled samples. Returns how many they are.
+/// Adds up `Z^T Z` and `Z^T Y` of a draw's labelled samples, and returns their number.
 fn add_labelled(
     parts: &mut Parts<'_>,
     grid: Grid,
@@ -177,7 +179,7 @@ fn add_labelled(
     let mut labelled = 0.0;
     each_sample(parts, id, source, |parts, class, number| {
         if let Some(class) = class
-            && takes(parts, class, number, draw)
+            && is_labelled_next(parts, class, number, draw)
         {
             add_normal(parts.factor, parts.rhs, parts.z, parts.y);
             labelled += 1.0;
@@ -186,12 +188,12 @@ fn add_labelled(
     Ok(labelled)
 }
 
-/// Heads that there is room for behind the counts.
+/// Returns the number of heads that fit after the counters.
 fn heads_in_residual(Shape { features, width, .. }: Shape) -> usize {
     features.saturating_sub(COUNTS).checked_div(width).unwrap_or(0)
 }
 
-/// Where the head in this place of a group is: the first where the model's own was, the others behind the counts.
+/// Returns the head at this place of a group: the first is in the model's head, the others after the counters.
 fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, place: usize) -> &'a mut [f32] {
     let size = head.len();
     match place.checked_sub(1) {
@@ -202,8 +204,8 @@ fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, pla
     }
 }
 
-/// The head in this place of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations stay: the Cholesky factor, transposed,
-/// goes above their diagonal, and its own diagonal to `parts.z`.
+/// Computes the head at this place of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations are kept: the
+/// transposed Cholesky factor goes above their diagonal, and its diagonal to `parts.z`.
 #[inline(never)]
 fn solve(parts: &mut Parts<'_>, extra: f32, place: usize) {
     let Parts { shape, head, factor, rhs, residual, z, .. } = parts;
@@ -235,13 +237,13 @@ fn solve(parts: &mut Parts<'_>, extra: f32, place: usize) {
     }
 }
 
-/// Sum of products of columns `i` and `j` of a k x k matrix, over its first `rows` rows.
+/// Returns the sum of products of columns `i` and `j` of a k x k matrix, over its first `rows` rows.
 fn products(matrix: &[f32], k: usize, rows: usize, i: usize, j: usize) -> f32 {
     (0..rows).map(|row| at(matrix, row * k + i) * at(matrix, row * k + j)).sum()
 }
 
-/// One pass over the samples that a draw has not labelled: counts in `right` what each head of a group gets right. Returns how
-/// many samples these are.
+/// Runs one pass over the unlabelled samples of a draw: adds the correct predictions of each head of a group to
+/// `right`. Returns the number of these samples.
 fn score(
     parts: &mut Parts<'_>,
     grid: Grid,
@@ -253,7 +255,9 @@ fn score(
     begin_draw(parts, grid.labels);
     let mut tried = 0;
     each_sample(parts, id, source, |parts, class, number| {
-        let Some(class) = class.filter(|class| !takes(parts, *class, number, draw)) else { return };
+        let Some(class) = class.filter(|class| !is_labelled_next(parts, *class, number, draw)) else {
+            return;
+        };
         tried += 1;
         let Parts { shape, head, residual, z, y, .. } = parts;
         for (place, right) in right.iter_mut().enumerate() {
@@ -264,7 +268,7 @@ fn score(
     Ok(tried)
 }
 
-/// Whether the first of the largest values is this one; none is where it is no number.
+/// Returns true if `place` is the first of the largest values; false if its value is NaN.
 fn is_first_largest(values: &[f32], place: usize) -> bool {
     let own = at(values, place);
     let beats = |(other, value): (usize, &f32)| if other < place { *value < own } else { *value <= own };
@@ -277,7 +281,7 @@ fn put(values: &mut [f32], place: usize, value: f32) {
     }
 }
 
-/// A count below 2^24.
+/// Converts a count below 2^24.
 fn exact(count: u32) -> f32 {
     #[allow(clippy::cast_precision_loss, reason = "counts are below 2^24")]
     let exact = count as f32;

@@ -1,31 +1,31 @@
-//! What attacks on FedPower's noise have in common: a device whose releases have numbers, what an attacker computes of
-//! a pair of neighbours, bounds on probabilities from counts, and the claim that they are held against.
+//! Shared support for attacks on FedPower's noise: a device with numbered releases, an attacker's statistic
+//! for a pair of neighbours, bounds on probabilities from counts, and the claimed privacy.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use fedspan_client::privacy::{Settings, Variance};
+use fedspan_client::privacy::{PrivacySettings, Variance};
 use fedspan_protocol::message::{PowerRows, PowerUpload, Task as Wire};
 
 use crate::common::Sliced;
 use crate::common::power::fed_power;
 use crate::common::private::{Known, basis, private_round, sums};
 
-/// A device with its records, the basis that it is asked about, and its settings. Its releases are those of the shipped
-/// code, from memory of their own.
+/// A device with its records, its settings, and the basis of its rounds. Its releases are computed by the
+/// shipped code, each in its own memory.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub samples: Sliced,
     pub z: Vec<f32>,
     pub k: usize,
-    pub settings: Settings,
+    pub settings: PrivacySettings,
 }
 
 impl Device {
-    /// What leaves of a round of one iteration. Another number is another seed.
+    /// The upload of a round with one iteration. Each number has its own seed.
     pub fn release(&self, number: u64) -> Vec<f32> {
         self.answer(fed_power(1, PowerRows::Features, PowerUpload::Product), number)
     }
 
-    /// What leaves of any round.
+    /// The upload of any round.
     pub fn answer(&self, task: Wire, number: u64) -> Vec<f32> {
         private_round(&self.samples, &Known::new(self.settings, number), task, &self.z, self.k).unwrap().1
     }
@@ -35,17 +35,17 @@ impl Device {
         self.sums_for(&basis(&self.z, self.k).unwrap())
     }
 
-    /// The same for the integers of any basis.
+    /// `s A Z` for the integers of any basis.
     pub fn sums_for(&self, zq: &[i128]) -> Vec<i128> {
         sums(&self.samples, PowerRows::Features, zq, self.k, self.settings.grid())
     }
 
-    /// What sums are divided by before they leave. It is public.
+    /// Public divisor of the sums.
     pub fn unit(&self) -> f32 {
         (1u64 << self.settings.grid()) as f32 * self.samples.len() as f32
     }
 
-    /// What its noise is drawn with.
+    /// Variance with which the noise is drawn.
     pub fn noise_law(&self) -> Variance {
         self.settings.variance(self.samples.features as u16, self.k as u16).unwrap()
     }
@@ -57,12 +57,12 @@ impl Device {
     }
 }
 
-/// Two devices that differ in one record, as an attacker sees them who knows all the rest.
+/// Two devices that differ in one record, as seen by an attacker who knows everything else.
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub one: Device,
     pub other: Device,
-    /// What the sums of the first are more than those of the second.
+    /// Sums of the first device minus sums of the second.
     difference: Vec<f64>,
     /// `|difference| / sigma`.
     pub mu: f64,
@@ -86,8 +86,8 @@ impl Pair {
         if first { &self.one } else { &self.other }
     }
 
-    /// Which of the two it was, as far as one release tells: the logarithm of the ratio of likelihoods over `mu`, normal
-    /// of variance 1 around `mu / 2` for the first and around `-mu / 2` for the second.
+    /// Statistic that distinguishes the two by one release: the log-likelihood ratio over `mu`, normal with
+    /// variance 1 around `mu / 2` for the first and `-mu / 2` for the second.
     pub fn statistic(&self, sent: &[f32]) -> f64 {
         let unit = f64::from(self.one.unit());
         let along: f64 =
@@ -100,18 +100,18 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Records of one device, row after row, without targets of interest.
+/// Records of one device, one per row, with arbitrary targets.
 pub fn records(rows: &[Vec<f32>]) -> Sliced {
     let d = rows.first().map_or(0, Vec::len);
     Sliced::regression(rows.concat(), vec![1.0; rows.len()], d, 1)
 }
 
-/// Two of them are the records that the sensitivity is attained with.
+/// Unit vector; two of them are records that attain the sensitivity.
 pub fn unit_vector(d: usize, at: usize) -> Vec<f32> {
     (0..d).map(|i| if i == at { 1.0 } else { 0.0 }).collect()
 }
 
-/// `P(X >= count)` of a binomial with the mean at or below `count`: terms fall from the first on.
+/// `P(X >= count)` of a binomial whose mean is at most `count`, so that terms decrease from the first on.
 fn tail(count: u64, draws: u64, p: f64) -> f64 {
     let (n, k) = (draws as f64, count as f64);
     let choose = libm::lgamma(n + 1.0) - libm::lgamma(k + 1.0) - libm::lgamma(n - k + 1.0);
@@ -125,8 +125,8 @@ fn tail(count: u64, draws: u64, p: f64) -> f64 {
     sum
 }
 
-/// A probability of which `count` of `draws` were seen is at least this, but for a chance of `level` (Clopper and
-/// Pearson 1934).
+/// Lower confidence bound at `level` of a probability, from `count` hits in `draws` (Clopper and Pearson
+/// 1934).
 pub fn at_least(count: u64, draws: u64, level: f64) -> f64 {
     if count == 0 {
         return 0.0;
@@ -139,32 +139,32 @@ pub fn at_least(count: u64, draws: u64, level: f64) -> f64 {
     below
 }
 
-/// The same from above.
+/// Upper confidence bound at `level` of a probability.
 pub fn at_most(count: u64, draws: u64, level: f64) -> f64 {
     1.0 - at_least(draws - count, draws, level)
 }
 
-/// The standard normal below `x`.
+/// Distribution function of the standard normal.
 pub fn normal_below(x: f64) -> f64 {
     libm::erfc(-x / std::f64::consts::SQRT_2) / 2.0
 }
 
-/// Where the standard normal has so much below.
+/// Quantile of the standard normal.
 pub fn normal_quantile(p: f64) -> f64 {
     halved(-40.0, 40.0, |x| normal_below(x) < p)
 }
 
-/// The delta of Gaussian noise at this epsilon (Balle and Wang 2018, Theorem 8).
+/// Delta of Gaussian noise at this epsilon (Balle and Wang 2018, Theorem 8).
 pub fn claimed_delta(mu: f64, epsilon: f64) -> f64 {
     normal_below(mu / 2.0 - epsilon / mu) - epsilon.exp() * normal_below(-mu / 2.0 - epsilon / mu)
 }
 
-/// The epsilon that is claimed of it at this delta.
+/// Epsilon claimed for Gaussian noise at this delta.
 pub fn claimed_epsilon(mu: f64, delta: f64) -> f64 {
     halved(0.0, 40.0, |epsilon| claimed_delta(mu, epsilon) > delta)
 }
 
-/// Where what holds up to some point ends.
+/// The point up to which `holds` is true, by bisection.
 fn halved(mut below: f64, mut above: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..80 {
         let middle = (below + above) / 2.0;

@@ -1,4 +1,5 @@
-//! FedRep with noise, by hand: a round whose seed is known, and the integers of its gradient in wide arithmetic.
+//! FedRep with noise without a session: a round with a known seed, and the integers of its gradient in wide
+//! arithmetic.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{Clip, Clipped, Seed, noise};
@@ -12,7 +13,7 @@ use super::{Heap, Sliced, fed_rep_round, fed_rep_stream};
 
 pub type Device<'a> = Linear<&'a mut Heap, Clipped<Known>>;
 
-/// The least noise there is, with this seed.
+/// A mechanism with the smallest noise and this seed.
 pub fn known(number: u64) -> Known {
     Known::new(settings(LEAST, 1), number)
 }
@@ -21,7 +22,7 @@ pub fn device(memory: &mut Heap, known: Known, clip: Clip) -> Device<'_> {
     Linear::private(memory, Clipped::new(known, clip)).unwrap()
 }
 
-/// What a round left: what is reported, what was sent, and the integers in it.
+/// Results of a round: the report, the upload, and its integers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
     pub usage: Usage,
@@ -29,7 +30,7 @@ pub struct Round {
     pub integers: Vec<i128>,
 }
 
-/// A round with memory of its own.
+/// Runs a round in its own memory.
 pub fn round(
     samples: &Sliced,
     clip: Clip,
@@ -43,7 +44,7 @@ pub fn round(
     run(&mut device, task, b, &mut samples.clone(), streamed)
 }
 
-/// A round of this device.
+/// Runs a round of this device.
 pub fn run(
     device: &mut Device<'_>,
     task: Wire,
@@ -61,7 +62,7 @@ pub fn run(
     Ok(Round { usage, sent, integers })
 }
 
-/// What was sent without its noise: exact, as with so little noise it has fewer than 24 bits.
+/// The upload without its noise: exact, since with so little noise it has fewer than 24 bits.
 pub fn bare(sent: &[f32], known: &Known, clip: Clip) -> Vec<i128> {
     let variance = known.settings.multiplier().variance(clip.sensitivity()).unwrap();
     let seed = Seed::new(known.seed);
@@ -79,8 +80,8 @@ pub fn square(integers: &[i128]) -> i128 {
     integers.iter().map(|q| q * q).sum()
 }
 
-/// The integers of `S W^T` of `m` samples, as the sums in a device's memory have them: whether it was clipped, and
-/// nothing where there is no factor.
+/// The integers of `S W^T` of `m` samples, from the sums in a device's memory, and whether they were clipped.
+/// `None` if the clipping factor does not exist.
 pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool)> {
     let parts = memory.parts();
     let (s, w, c) = (&*parts.residual, &*parts.head, parts.shape.outputs);
@@ -91,7 +92,7 @@ pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool
     let elements = |factor: f32| -> Vec<f32> {
         s.chunks(c).flat_map(|s| w.chunks(c).map(move |w| element(factor, s, w))).collect()
     };
-    // Halves away from zero, as f64 rounds.
+    // Rounds halves away from zero, as f64 does.
     let rounded = |v: &f32| (f64::from(*v).clamp(-65_535.0, 65_535.0)).round() as i128;
     let mut factor = 2f32.powi(-i32::from(clip.exponent())) / m as f32;
     let first = elements(factor);

@@ -1,13 +1,13 @@
-//! Dense layers, naively: in f32 in the order that the kernels state, and a network in f64.
+//! Naive dense layers: in f32 in the order that the kernels specify, and a network in f64.
 
 use super::Random;
 
-/// `count` values, uniform in -1..1.
+/// `count` values, uniform in [-1, 1).
 pub fn values(random: &mut Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| (random.unit() * 2.0 - 1.0) as f32).collect()
 }
 
-/// The bits that `forward` states.
+/// Output of `forward`, bit for bit.
 pub fn forward(x: &[f32], layer: &[f32], outputs: usize, n: usize) -> Vec<f32> {
     let inputs = layer.len() / outputs - 1;
     let element = |n: usize, o: usize| {
@@ -17,7 +17,7 @@ pub fn forward(x: &[f32], layer: &[f32], outputs: usize, n: usize) -> Vec<f32> {
     (0..n * outputs).map(|place| element(place / outputs, place % outputs)).collect()
 }
 
-/// The bits that `backward` states.
+/// Output of `backward`, bit for bit.
 pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32]) -> Vec<f32> {
     let inputs = layer.len() / outputs - 1;
     let element = |n: usize, i: usize| {
@@ -29,7 +29,7 @@ pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32
     activations.iter().enumerate().map(mask).collect()
 }
 
-/// The bits that `add_gradient` states, for `inputs` inputs.
+/// Output of `add_gradient` for `inputs` inputs, bit for bit.
 pub fn add_gradient(x: &[f32], delta: &[f32], inputs: usize, outputs: usize, start: &[f32]) -> Vec<f32> {
     let n = delta.len() / outputs;
     let input = |n: usize, i: usize| if i == inputs { 1.0 } else { x[n * inputs + i] };
@@ -40,7 +40,8 @@ pub fn add_gradient(x: &[f32], delta: &[f32], inputs: usize, outputs: usize, sta
     (0..start.len()).map(element).collect()
 }
 
-/// The mean cross-entropy of a network with ReLUs between its layers. `sizes` are its widths, inputs first.
+/// Mean cross-entropy of a network with ReLUs between its layers. `sizes` are its widths, starting with the
+/// inputs.
 pub fn loss(x: &[f64], classes: &[u8], sizes: &[usize], layers: &[Vec<f64>]) -> f64 {
     let sample = |(x, &class): (&[f64], &u8)| {
         let mut x = x.to_vec();
@@ -60,7 +61,7 @@ pub fn loss(x: &[f64], classes: &[u8], sizes: &[usize], layers: &[Vec<f64>]) -> 
     x.chunks(sizes[0]).zip(classes).map(sample).sum::<f64>() / classes.len() as f64
 }
 
-/// Of one sample.
+/// Cross-entropy of one sample.
 pub fn cross_entropy(logits: &[f64], class: u8) -> f64 {
     -softmax(logits)[usize::from(class)].ln()
 }

@@ -1,4 +1,4 @@
-//! One sample through one layer of a network and back, in f64 and by its definition.
+//! One sample through one layer of a network, forward and backward, in f64 and by definition.
 
 use fedspan_client::kernel::Layer;
 #[cfg(feature = "convolution")]
@@ -6,16 +6,16 @@ use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 #[cfg(feature = "recurrent")]
 use fedspan_client::kernel::recurrent::Lstm;
 
-/// What goes into an output: which inputs with which rows of the matrix, and the column.
+/// Terms of an output: input indices with rows of the matrix, and the column.
 type Terms = (Vec<(usize, usize)>, usize);
 
-/// A sample that has gone through a layer.
+/// A sample that has passed a layer.
 pub struct Pass {
     layer: Layer,
     x: Vec<f64>,
-    /// What the layer made of it, before the ReLU.
+    /// Outputs of the layer, before the ReLU.
     pub out: Vec<f64>,
-    /// Of each output; nothing of cells.
+    /// Terms of each output; empty for LSTM cells.
     terms: Vec<Terms>,
 }
 
@@ -39,7 +39,7 @@ impl Pass {
                 outputs.map(largest).collect()
             }
             #[cfg(feature = "recurrent")]
-            Layer::Cells(lstm) => {
+            Layer::Lstm(lstm) => {
                 let out = steps(&lstm, &x, weights).pop().unwrap().hidden;
                 return Self { layer, x, out, terms: Vec::new() };
             }
@@ -48,16 +48,16 @@ impl Pass {
         Self { layer, x, out, terms }
     }
 
-    /// Whether ReLU follows in the middle of a network.
+    /// True if a ReLU follows this layer inside a network.
     pub fn is_rectified(&self) -> bool {
         !self.terms.is_empty()
     }
 
-    /// Adds the gradient, from the errors of the outputs.
+    /// Adds the gradient for the given errors of the outputs.
     pub fn add_gradient(&self, errors: &[f64], weights: &[f64], sums: &mut [f64]) {
         let (rows, columns) = self.layer.matrix();
         #[cfg(feature = "recurrent")]
-        if let Layer::Cells(lstm) = self.layer {
+        if let Layer::Lstm(lstm) = self.layer {
             return through_time(&lstm, &self.x, weights, errors, sums);
         }
         let _ = weights;
@@ -69,7 +69,7 @@ impl Pass {
         }
     }
 
-    /// The errors of the inputs; of cells nobody asks for them.
+    /// Errors of the inputs; not used for LSTM cells.
     pub fn back(&self, errors: &[f64], weights: &[f64]) -> Vec<f64> {
         let (_, columns) = self.layer.matrix();
         let mut back = vec![0.0; self.x.len()];
@@ -82,7 +82,7 @@ impl Pass {
     }
 }
 
-/// One step of cells: what went into the gates, the gates, and the states after it.
+/// One step of LSTM cells: the input of the gates, the gates, and the states after the step.
 #[cfg(feature = "recurrent")]
 struct Moment {
     row: Vec<f64>,
@@ -114,7 +114,7 @@ fn steps(lstm: &Lstm, x: &[f64], weights: &[f64]) -> Vec<Moment> {
     moments
 }
 
-/// The gradient, from the errors of the hidden state after the last step.
+/// Adds the gradient for the given errors of the hidden state after the last step.
 #[cfg(feature = "recurrent")]
 fn through_time(lstm: &Lstm, x: &[f64], weights: &[f64], errors: &[f64], sums: &mut [f64]) {
     let (n, moments) = (lstm.cells, steps(lstm, x, weights));
@@ -144,14 +144,14 @@ fn through_time(lstm: &Lstm, x: &[f64], weights: &[f64], errors: &[f64], sums: &
     }
 }
 
-/// An output, with its bias.
+/// An output, including its bias.
 fn sum((terms, column): &Terms, x: &[f64], weights: &[f64], layer: Layer) -> f64 {
     let (rows, columns) = layer.matrix();
     let products: f64 = terms.iter().map(|(input, row)| x[*input] * weights[row * columns + column]).sum();
     products + weights[rows * columns + column]
 }
 
-/// What goes into each of the values of which output `index` of filters is the largest.
+/// Terms of each value whose maximum is output `index` of a convolution with pooling.
 #[cfg(feature = "convolution")]
 fn seen<'a>(
     filters: &'a Convolution,

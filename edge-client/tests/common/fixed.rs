@@ -1,4 +1,4 @@
-//! Memory of any shape for fixed point, and the error bounds that `kernel::fixed` states.
+//! Memory of any shape for fixed point, and the error bounds stated in `kernel::fixed`.
 
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef};
@@ -6,7 +6,7 @@ use fedspan_protocol::message::Numeric;
 
 use super::{Heap, M};
 
-/// [`Heap`] with the buffers of integers.
+/// [`Heap`] with integer buffers.
 #[derive(Clone, Debug)]
 pub struct HeapFixed {
     heap: Heap,
@@ -40,7 +40,7 @@ impl Memory for HeapFixed {
     }
 }
 
-/// `X`, or 2^-110 where that is larger.
+/// `X`, or 2^-110 if that is larger.
 pub fn size(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(2f64.powi(-110), |most, value| most.max(value.abs()))
 }
@@ -50,8 +50,8 @@ pub fn unit(size: f64) -> f64 {
     2f64.powi(-14) * (1.0 + 2f64.powi(-15)) * size
 }
 
-/// The bounds of one sample, given what is exact: where the statement has computed values, these and their
-/// bounds stand.
+/// Error bounds of one sample, from exact values: computed values in the statement are replaced by exact
+/// values and their bounds.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     /// Exact projections.
@@ -66,7 +66,7 @@ pub struct Bounds {
 
 const ROUNDING: f64 = f32::EPSILON as f64;
 
-/// `b` is d x k, `w` is k x c.
+/// Error bounds of one sample. `b` is d x k, `w` is k x c.
 pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
     let (d, k, c) = (b.nrows(), b.ncols(), w.ncols());
     let (ux, ub) = (unit(size(x.iter().copied())), unit(size(b.iter().copied())));
@@ -95,7 +95,7 @@ pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
     Bounds { z, zeta, r, rho: raw.iter().map(|rho| rho + ur / 2.0).collect() }
 }
 
-/// Exact `S = X^T (X B W - Y)` and the bound of each of its elements. All are d x c.
+/// Exact `S = X^T (X B W - Y)` and the error bound of each element. All are d x c.
 pub fn gradient_bounds(x: &M, y: &M, b: &M, w: &M) -> (M, M) {
     let (d, c, m) = (b.nrows(), w.ncols(), x.nrows());
     let (mut exact, mut bound) = (M::zeros(d, c), M::zeros(d, c));

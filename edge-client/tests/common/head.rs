@@ -1,11 +1,11 @@
-//! Ways to the head, and what rounding allows them.
+//! Solvers of the head, and the errors that rounding allows them.
 //!
 //! Let `u` be the rounding of f32 ([`EPS`]), norms of `Z` the spectral one, all others Frobenius.
 //!
 //! **Backward error.** Givens and Householder QR, and the normal equations while the pivots stay close,
 //! solve nearby data exactly: `(Z + dZ)^T ((Z + dZ) W - (Y + dY)) = 0` with `|dZ| <= e |Z|`,
 //! `|dY| <= e |Y|` (Higham, *Accuracy and Stability*, theorem 20.3 and section 20.4). The worst case of `e`
-//! is a small multiple of `(m + k) u`. Roundings that do not conspire add up like a random walk (Higham and
+//! is a small multiple of `(m + k) u`. Independent roundings add up like a random walk (Higham and
 //! Mary, *A new approach to probabilistic rounding error analysis*, 2019): an element goes through `m + k`
 //! steps, each of six roundings of at most u (lemma 19.7) and 0.4 u on average, so of about u together,
 //! which is `sqrt(m + k) u`; and storing `W` rounds it once more. Hence `e = (sqrt(m + k) + 1) u`:
@@ -15,27 +15,27 @@
 //! `|Z W - Y| <= |Y|` at the minimum, `|r| <= 2 e |Z| (|Z| |W| + |Y|)`. The quotient of `|r|` and
 //! `|Z| (|Z| |W| + |Y|)` is the *normwise residual* ([`Residual::normwise`]).
 //!
-//! **The cut.** Columns that [`least_squares`] drops are further data errors: what is dropped has columns
-//! of at most `cut |Z| + 1e-18`, a Frobenius norm of at most `sqrt(k)` of that, and it can only happen if
-//! the least singular value is no larger than that.
+//! **Rank cut.** Columns dropped by [`least_squares`] are further data errors: the norm of each is at most
+//! `cut |Z| + 1e-18`, the Frobenius norm of all at most `sqrt(k)` times that, and they are dropped only if the
+//! least singular value is no larger than that.
 //!
 //! **Underflow.** A product or quotient below f32's normal range errs by up to `2^-150`, half the least
-//! subnormal, whatever its size (Higham, section 2.1): [`underflow`].
+//! subnormal, at any size (Higham, section 2.1): [`underflow`].
 
-use fedspan_client::kernel::constant::Constant;
-use fedspan_client::kernel::fold::fold_one;
+use fedspan_client::kernel::constant_column::ConstantColumn;
 use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
+use fedspan_client::kernel::qr_update::add_row;
 use fedspan_client::kernel::rank::{RANK_CUT, least_squares};
 use fedspan_client::{Linear, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Task as Wire};
 
 use super::{EPS, EXACT, Heap, M, Sliced, Svd, fed_rep_stream, identity};
 
-/// Columns shorter than this are zero for the solver.
+/// Columns with a smaller norm are zero for the solver.
 pub const SMALLEST: f64 = 1e-18;
 
-/// Powers of two that lift columns shorter than the longest by a factor of 32 or more, as `kernel::rank` does below full
-/// rank.
+/// Powers of two that scale up columns shorter than the longest by a factor of 32 or more, as `kernel::rank`
+/// does below full rank.
 pub fn lifts(z: &M) -> Vec<f64> {
     let longest = z.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
     let lift = |by: f64| if (1.0..56.0).contains(&by) { by.exp2() } else { 1.0 };
@@ -43,15 +43,15 @@ pub fn lifts(z: &M) -> Vec<f64> {
     z.column_iter().map(|column| of(column.norm())).collect()
 }
 
-/// The data error `e` that roundings over `m` samples and `k` columns amount to.
+/// The relative data error `e` that results from rounding over `m` samples and `k` columns.
 pub fn rounding(m: usize, k: usize) -> f64 {
     (((m + k) as f64).sqrt() + 1.0) * EPS
 }
 
-/// The largest normwise residual that roundings, and the cut where it is possible, explain.
+/// Largest normwise residual explained by rounding, and by the rank cut if it is possible.
 pub fn residual_bound(z: &Svd, m: usize) -> f64 {
     let k = z.s.len();
-    // The least number of f32 in place of zero.
+    // The smallest positive f32 instead of zero.
     let (largest, side) = (z.largest().max(1e-45), (k as f64).sqrt());
     let least = z.s.iter().copied().fold(f64::INFINITY, f64::min);
     let dropped = side * (f64::from(RANK_CUT) + SMALLEST / largest);
@@ -59,16 +59,16 @@ pub fn residual_bound(z: &Svd, m: usize) -> f64 {
     2.0 * (rounding(m, k) + if cut_is_possible { dropped } else { 0.0 })
 }
 
-/// The part of `|r|` that underflow explains, for a `Z` of spectral norm `largest`. `r` is a k x c matrix;
-/// each element of `Q^T Y` goes through m rotations of two products (then times `Z`), or each element of
-/// `Z^T Y` is a sum of m products; the k x k solve after it errs by at most `(k + 1)^3` products, times up
-/// to `(1 + |Z|)^2`; rounding `W` itself is one more, times `|Z|^2`.
+/// The part of `|r|` explained by underflow, for a `Z` of spectral norm `largest`. `r` is a k x c matrix; each
+/// element of `Q^T Y` goes through m rotations of two products (then times `Z`), or each element of `Z^T Y` is a
+/// sum of m products; the k x k solve after it errs by at most `(k + 1)^3` products, times up to
+/// `(1 + |Z|)^2`; rounding `W` itself is one more, times `|Z|^2`.
 pub fn underflow(largest: f64, m: usize, k: usize, c: usize) -> f64 {
     let products = (2 * m + (k + 1).pow(3)) as f64 * ((k * c) as f64).sqrt();
     2f64.powi(-150) * products * (1.0 + largest).powi(2)
 }
 
-/// The residual of the normal equations, with the sizes that it is measured by.
+/// Residual of the normal equations, with the quantities to which it is compared.
 #[derive(Debug)]
 pub struct Residual {
     /// `|Z^T (Z W - Y)|`.
@@ -96,33 +96,34 @@ impl Residual {
         if self.norm == 0.0 { 0.0 } else { self.norm / self.right_side }
     }
 
-    /// By how much `|Z^T Y|` is smaller than what it is made of: `relative = normwise * amplification`.
+    /// Cancellation in `|Z^T Y|`: `relative = normwise * amplification`.
     pub fn amplification(&self) -> f64 {
         self.data / self.right_side
     }
 }
 
-/// How far a head may be from the `oracle` of the same rank, for data that differ by `e` relative to their
-/// size. The triangular way: Wedin's bound (Bjoerck, *Numerical Methods for Least Squares Problems*, theorem
-/// 1.4.6). The normal equations, which are in use at full rank only, have the square of the condition before
-/// the residual that they may leave (Higham, section 20.4): `W - oracle = (Z^T Z)^-1 r`.
+/// Largest distance of a head from the `oracle` of the same rank, for relative data errors of `e`. For the
+/// triangular solver by Wedin's bound (Bjoerck, *Numerical Methods for Least Squares Problems*, theorem
+/// 1.4.6). The normal equations, used at full rank only, have the square of the condition in front of their
+/// residual (Higham, section 20.4): `W - oracle = (Z^T Z)^-1 r`.
 pub fn head_bound(z: &M, y: &M, oracle: &M, largest: f64, condition: f64, e: f64) -> [f64; 2] {
     let misfit = (z * oracle - y).norm() / largest;
     let (w, y) = (oracle.norm(), y.norm() / largest);
     [e * condition * (2.0 * w + y + condition * misfit), 2.0 * e * condition.powi(2) * (w + y)]
 }
 
-/// The head of `[Z | Y]` by the triangular kernels; also the rank.
+/// The head of `[Z | Y]` by the triangular kernels, and the rank.
 pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
     let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
-        fold_one(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
+        add_row(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
     }
-    let rank = least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], Constant::default());
+    let rank =
+        least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], ConstantColumn::default());
     (q, rank)
 }
 
-/// The head by the normal equations, if their pivots can be trusted.
+/// The head by the normal equations. `None` if their pivots are too small.
 pub fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
     let (mut gram, mut rhs) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
@@ -131,7 +132,7 @@ pub fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<V
     solve_normal(&mut gram, &mut rhs, k, c).then_some(rhs)
 }
 
-/// The head by the whole client: `B` is the identity, so `Z` is `X` to the bit.
+/// The head by the complete client: `B` is the identity, so `Z` equals `X` bit for bit.
 pub fn by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
     let mut model = Linear::new(Heap::new(k, k, c));
     model.set_representation(&identity(k)).unwrap();
@@ -151,7 +152,7 @@ pub fn head_of(model: &Linear<Heap>) -> Vec<f32> {
     model.head().to_vec()
 }
 
-/// Every way to the head that there is, by name.
+/// The head by every available solver, with its name.
 pub fn every_way(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'static str, Vec<f32>)> {
     let mut ways = vec![
         ("rotations", by_rotations(z, y, k, c).0),

@@ -1,13 +1,13 @@
-//! Memory whose sizes are known at run time only.
+//! Memory whose sizes are known only at run time.
 
 use fedspan_client::memory::{Blocks, Eight, Memory, Parts, PartsRef, Shape};
 
-/// Memory for a linear model of any shape, with or without the buffers for power iterations and streaming.
+/// Memory for a linear model of any shape, optionally with the buffers for power iterations and streaming.
 #[derive(Clone, Debug)]
 pub struct Heap {
     shape: Shape,
     buffers: [Vec<f32>; 7],
-    second: Option<Vec<f32>>,
+    extra_matrix: Option<Vec<f32>>,
     blocks: Option<(Vec<Eight>, Vec<Eight>)>,
 }
 
@@ -15,12 +15,12 @@ impl Heap {
     pub fn new(features: usize, width: usize, outputs: usize) -> Self {
         let (d, k, c) = (features, width, outputs);
         let buffers = [d * k, k * c, k * k, k * c, d * c, k, c].map(|n| vec![0.0; n]);
-        Self { shape: Shape { features, width, outputs }, buffers, second: None, blocks: None }
+        Self { shape: Shape { features, width, outputs }, buffers, extra_matrix: None, blocks: None }
     }
 
-    /// With a second d x k.
+    /// Memory with a second d x k buffer.
     pub fn power(features: usize, width: usize, outputs: usize) -> Self {
-        Self { second: Some(vec![0.0; features * width]), ..Self::new(features, width, outputs) }
+        Self { extra_matrix: Some(vec![0.0; features * width]), ..Self::new(features, width, outputs) }
     }
 
     pub fn streaming(features: usize, width: usize, outputs: usize) -> Self {
@@ -33,13 +33,19 @@ impl Heap {
 impl Memory for Heap {
     fn parts(&mut self) -> Parts<'_> {
         let [representation, head, factor, rhs, residual, z, y] = &mut self.buffers;
-        let second = self.second.as_deref_mut();
+        let extra_matrix = self.extra_matrix.as_deref_mut();
         let blocks = self.blocks.as_mut().map(|(z, y)| Blocks { z, y });
-        Parts { shape: self.shape, representation, head, factor, rhs, residual, second, blocks, z, y }
+        Parts { shape: self.shape, representation, head, factor, rhs, residual, extra_matrix, blocks, z, y }
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
         let [representation, head, _, _, residual, ..] = &self.buffers;
-        PartsRef { shape: self.shape, representation, head, residual, second: self.second.as_deref() }
+        PartsRef {
+            shape: self.shape,
+            representation,
+            head,
+            residual,
+            extra_matrix: self.extra_matrix.as_deref(),
+        }
     }
 }

@@ -1,13 +1,14 @@
-//! The exact law of the discrete Gaussian, and how samples are held against it.
+//! The exact law of the discrete Gaussian, and statistical tests of samples against it.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::privacy::Variance;
 
-/// Up to this sigma every integer is a bin and sums are over integers. From there on sums are integrals: those of a
-/// bin differ by `1 / (24 sigma^2)` of it, 10^-5, which a bin of 10^7 samples would not show.
+/// Largest sigma at which every integer is a bin and probabilities are sums. Above it they are integrals,
+/// which for a bin differ by `1 / (24 sigma^2)` of its probability, 10^-5; a bin of 10^7 samples does not
+/// show that.
 const SUMS: f64 = 64.0;
 
-/// Samples that a bin is to have.
+/// Least expected number of samples per bin.
 const FILLED: f64 = 20.0;
 
 /// The discrete Gaussian.
@@ -27,7 +28,7 @@ impl Law {
         law
     }
 
-    /// Beyond 38 sigma is nothing that f64 could show.
+    /// Bound beyond which probabilities vanish in f64: 38 sigma.
     fn far(&self) -> i64 {
         (38.0 * self.sigma).ceil() as i64
     }
@@ -37,13 +38,13 @@ impl Law {
         (-z * z / 2.0).exp()
     }
 
-    /// Smallest first, where the tail is what is asked for.
+    /// Sums the smallest terms first in the tail.
     fn sum(&self, from: i64, to: i64) -> f64 {
         let weights = (from..=to).map(|x| self.weight(x));
         if from > 0 { weights.rev().sum() } else { weights.sum() }
     }
 
-    /// The probability of `from..=to`.
+    /// Probability of `from..=to`.
     pub fn probability(&self, from: i64, to: i64) -> f64 {
         if self.sigma < SUMS {
             return self.sum(from.max(-self.far()), to.min(self.far())) / self.total;
@@ -56,7 +57,7 @@ impl Law {
         }
     }
 
-    /// The probability of a magnitude of at least `from`, which is above 0.
+    /// Probability of a magnitude of at least `from`, which is positive.
     pub fn beyond(&self, from: i64) -> f64 {
         2.0 * self.probability(from, i64::MAX / 2)
     }
@@ -71,8 +72,8 @@ impl Law {
         }
     }
 
-    /// Bins that `draws` samples fill, each by its last integer but the last one, which has no end: single integers or
-    /// eighths of sigma.
+    /// Bins for `draws` samples, each by its last integer except the last, which is unbounded. They consist
+    /// of single integers, or of eighths of sigma.
     fn bins(&self, draws: f64) -> Vec<i64> {
         let width = if self.sigma < SUMS { 1 } else { (self.sigma / 8.0) as i64 };
         let last = 10 * (self.sigma.ceil() as i64).max(8 * width) / width;
@@ -92,7 +93,7 @@ impl Law {
     }
 }
 
-/// A statistic of chi-square, its degrees of freedom, and how likely a larger one is.
+/// A chi-square statistic, its degrees of freedom, and its p-value.
 #[derive(Clone, Copy, Debug)]
 pub struct ChiSquare {
     pub statistic: f64,
@@ -101,7 +102,7 @@ pub struct ChiSquare {
 }
 
 impl ChiSquare {
-    /// Of pairs of a count and what was expected; `lost` degrees of freedom are known beforehand.
+    /// The statistic of pairs of observed and expected counts; `lost` degrees of freedom are fixed.
     pub fn of(cells: impl Iterator<Item = (f64, f64)>, lost: usize) -> Self {
         let (mut statistic, mut cells_seen) = (0.0, 0);
         for (count, expected) in cells {
@@ -113,17 +114,17 @@ impl ChiSquare {
     }
 }
 
-/// What is counted of samples: everything that the tests ask for, in one pass.
+/// Counts over samples for all tests, collected in one pass.
 #[derive(Clone, Debug)]
 pub struct Tally {
     law: Law,
     ends: Vec<i64>,
     bins: Vec<u64>,
-    /// Positive and negative, by magnitude in quarters of sigma.
+    /// Positive and negative samples, by magnitude in quarters of sigma.
     signs: Vec<[u64; 2]>,
-    /// By the lowest four bits.
+    /// Samples by their lowest four bits.
     low: [u64; 16],
-    /// Magnitudes from 4, 5, 6 sigma on.
+    /// Samples with magnitudes of at least 4, 5 and 6 sigma.
     pub tails: [u64; 3],
     pub draws: u64,
     sums: [f64; 4],
@@ -160,7 +161,7 @@ impl Tally {
         }
     }
 
-    /// Against the probabilities.
+    /// Test against the probabilities.
     pub fn fit(&self) -> ChiSquare {
         let starts = [i64::MIN / 2].into_iter().chain(self.ends.iter().map(|end| end + 1));
         let ends = self.ends.iter().copied().chain([i64::MAX / 2]);
@@ -168,7 +169,7 @@ impl Tally {
         ChiSquare::of(self.bins.iter().map(|&count| count as f64).zip(expected), 1)
     }
 
-    /// One sign against the other, magnitude by magnitude.
+    /// Test of positive against negative samples, by magnitude.
     pub fn symmetry(&self) -> ChiSquare {
         let filled: Vec<[f64; 2]> =
             self.signs.iter().map(|pair| pair.map(|n| n as f64)).filter(|[a, b]| a + b >= FILLED).collect();
@@ -176,14 +177,15 @@ impl Tally {
         ChiSquare::of(cells, filled.len())
     }
 
-    /// The lowest bits, which are uniform where sigma is large: a grid that is coarser than the integers shows here.
+    /// Test of the lowest bits, which are uniform for a large sigma: it detects a grid coarser than the
+    /// integers.
     pub fn low_bits(&self) -> Option<ChiSquare> {
         let expected = self.draws as f64 / 16.0;
-        // They differ from uniform by exp(-2 (pi sigma / 16)^2).
+        // The bits differ from uniform by exp(-2 (pi sigma / 16)^2).
         (self.law.sigma >= SUMS).then(|| ChiSquare::of(self.low.iter().map(|&n| (n as f64, expected)), 1))
     }
 
-    /// How many standard errors mean, variance, and the third and fourth moment are off.
+    /// Deviations of the mean, the variance, and the third and fourth moments, in standard errors.
     pub fn moments(&self) -> [f64; 4] {
         let n = self.draws as f64;
         let exact = |power: i32| match power % 2 {
@@ -198,12 +200,12 @@ impl Tally {
         off
     }
 
-    /// How many samples were expected in each of the tails.
+    /// Expected number of samples in each tail.
     pub fn expected_tails(&self) -> [f64; 3] {
         self.law.tails().map(|from| self.law.beyond(from) * self.draws as f64)
     }
 
-    /// The first of all tests that these samples fail, at a level of one in a million each.
+    /// The first test that these samples fail, at a level of one in a million each.
     pub fn fault(&self) -> Option<String> {
         const LEVEL: f64 = 1e-6;
         let tests =
@@ -217,7 +219,7 @@ impl Tally {
             return Some(format!("moment {power}: {off} standard errors"));
         }
         for (count, expected) in self.tails.into_iter().zip(self.expected_tails()) {
-            // Five standard deviations, and five samples where so few are expected.
+            // Five standard deviations, plus five samples since so few are expected.
             if (count as f64 - expected).abs() > 5.0 * expected.sqrt() + 5.0 {
                 return Some(format!("tail: {count} instead of {expected}"));
             }
@@ -226,7 +228,8 @@ impl Tally {
     }
 }
 
-/// `Q(a, x)`, the regularised upper incomplete gamma function: by its series, or by its continued fraction (Lentz).
+/// `Q(a, x)`, the regularised upper incomplete gamma function, by its series or by its continued fraction
+/// (Lentz).
 pub fn upper_gamma(a: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 1.0;

@@ -1,17 +1,17 @@
-//! Linear problems whose features have offsets and units, with an f64 oracle and what a device makes of them.
+//! Linear problems whose features have offsets and units, with an f64 oracle and the device's solution.
 //!
-//! **The bound.** Let `A` be the features as the head's problem has them: centred where a column is constant, and each
-//! column with length one; `s` the least singular value of `A`. Feature `i` comes to the kernel with a relative error of
-//! `u`, the rounding of f32: `u |x_i|` of its largest value. Folding adds `e = (sqrt(m + k) + 1) u`
-//! ([`rounding`]) of the column as it is folded, relative to the first sample where a column is constant. As fractions of the
-//! deviations, the square of both summed over the features is `n^2`. Errors `dA` of the columns turn the projection on their
-//! span by at most `|dA| / s` (Stewart and Sun, theorem III.3.9), so predictions move by `n / s |Y|`. Rounding the
-//! weights, the samples to predict and the products once more adds `u |x_i w_i|`, which is again at most `n / s |Y|`. Where the
-//! normal equations are trusted, the condition of the columns as they came is squared; they are while no column's share is
-//! below a tenth. Together
+//! **The bound.** Let `A` be the features as the head's problem has them: centred if there is a constant column, and
+//! each column of length one; `s` is the least singular value of `A`. Feature `i` reaches the kernel with a relative
+//! error of `u`, the rounding of f32: `u |x_i|` of its largest value. Folding adds `e = (sqrt(m + k) + 1) u`
+//! ([`rounding`]) of the column as it is folded, relative to the first sample if there is a constant column. `n^2` is the
+//! sum over the features of the squares of both, as fractions of the deviations. Errors `dA` of the columns rotate the
+//! projection on their span by at most `|dA| / s` (Stewart and Sun, theorem III.3.9), so predictions change by
+//! `n / s |Y|`. Rounding the weights, the samples to predict and the products adds `u |x_i w_i|`, which again is at most
+//! `n / s |Y|`. The normal equations square the condition of the original columns; they are used while no column's
+//! share is below a tenth. Together
 //!
-//! `|dY| <= 4 (n / s + e / s_0^2) |Y|`, `s_0` the least singular value of the columns as they came, of length one, where
-//! the normal equations were trusted.
+//! `|dY| <= 4 (n / s + e / s_0^2) |Y|`, where `s_0` is the least singular value of the original columns scaled to length
+//! one; its term applies if the normal equations were used.
 
 use fedspan_client::task::HeadFits;
 use fedspan_client::{Linear, Recording, Task};
@@ -20,7 +20,8 @@ use fedspan_protocol::message::Task as Wire;
 use super::head::rounding;
 use super::{EPS, EXACT, Heap, M, Random, Sliced, Svd, fed_rep_stream, flat, identity};
 
-/// Features with offsets and scales, in f64 and as the device has them, with targets that are linear but for noise.
+/// Features with offsets and scales, in f64 and as the device has them, with targets that are linear up to
+/// noise.
 pub struct Problem {
     pub k: usize,
     pub c: usize,
@@ -31,7 +32,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// `offset` in deviations, at most; scales within `10^scale`.
+    /// Offsets of at most `offset` deviations; scales within `10^scale`.
     pub fn random(random: &mut Random, k: usize, m: usize, c: usize, offset: f64, scale: f64) -> Self {
         let constant = (offset > 0.0).then(|| random.below(k));
         let mut x = random.gaussian(m, k) * random.gaussian(k, k) * 0.3 + random.gaussian(m, k);
@@ -59,7 +60,8 @@ impl Problem {
         self.x.nrows()
     }
 
-    /// What rounding the features and folding them may move predictions by, as a share of `|Y|`; and predictions in f64.
+    /// Largest change of the predictions by rounding and folding the features, as a fraction of `|Y|`; and
+    /// the predictions in f64.
     pub fn bound(&self, normal: bool) -> (f64, M) {
         let (m, k) = (self.m(), self.k);
         let e = rounding(m, k);
@@ -88,7 +90,7 @@ impl Problem {
         (4.0 * (n.sqrt() / least(&a) + lost), &a * svd.minimum_norm(&self.y, 0.0))
     }
 
-    /// Heads of samples that are read twice, and that are seen once, with what the device says of the fits.
+    /// Heads from samples that are read twice and that are seen once, with the device's report of the fits.
     pub fn heads(&self) -> [(Vec<f32>, HeadFits); 2] {
         let (x, y, k, c) = (flat(&self.x), flat(&self.y), self.k, self.c);
         let mut twice = Linear::new(Heap::new(k, k, c));
@@ -100,7 +102,7 @@ impl Problem {
         [&twice, &once].map(|model| (model.head().to_vec(), model.head_fits()))
     }
 
-    /// Predictions as a device makes them.
+    /// Predictions as a device computes them.
     pub fn predictions(&self, w: &[f32]) -> M {
         let mut y = M::zeros(self.m(), self.c);
         for (i, x) in flat(&self.x).chunks(self.k).enumerate() {

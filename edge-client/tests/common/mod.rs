@@ -1,9 +1,8 @@
-//! What several test files share: test data, f64 oracles, memory of any shape, and one round by hand.
+//! Shared test support: test data, f64 oracles, memory of any shape, and rounds without a session.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[cfg(feature = "privacy")]
 pub mod clipped;
-pub mod costly;
 pub mod dense;
 #[cfg(feature = "network")]
 pub mod exact;
@@ -15,6 +14,7 @@ pub mod linear;
 #[cfg(feature = "network")]
 pub mod network;
 pub mod power;
+pub mod priced_task;
 #[cfg(feature = "privacy")]
 pub mod private;
 pub mod problem;
@@ -32,12 +32,12 @@ use nalgebra::DMatrix;
 
 pub type M = DMatrix<f64>;
 
-/// Rounding of f32: half a unit in the last place of 1.
+/// Unit roundoff of f32: half a unit in the last place of 1.
 pub const EPS: f64 = f32::EPSILON as f64 / 2.0;
 
 pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
-/// SplitMix64: test data that is the same everywhere.
+/// SplitMix64: test data that is the same on every host.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -55,7 +55,7 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
-    /// Uniform in 0..1.
+    /// Uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -74,12 +74,12 @@ impl Random {
         M::from_fn(rows, cols, |_, _| self.normal())
     }
 
-    /// rows x cols, orthonormal columns, in f64.
+    /// A rows x cols matrix with orthonormal columns, in f64.
     pub fn orthonormal(&mut self, rows: usize, cols: usize) -> M {
         self.gaussian(rows, cols).qr().q().columns(0, cols).into_owned()
     }
 
-    /// m x k with the given singular values.
+    /// An m x k matrix with the given singular values.
     pub fn with_singular_values(&mut self, m: usize, values: &[f64]) -> M {
         let k = values.len();
         let s = M::from_fn(k, k, |i, j| if i == j { values[i] } else { 0.0 });
@@ -87,17 +87,17 @@ impl Random {
     }
 }
 
-/// Singular values from 1 down to `1 / condition`, evenly in the logarithm.
+/// Singular values from 1 down to `1 / condition`, equally spaced in the logarithm.
 pub fn geometric(k: usize, condition: f64) -> Vec<f64> {
     (0..k).map(|i| if k == 1 { 1.0 } else { condition.powf(-(i as f64) / (k - 1) as f64) }).collect()
 }
 
-/// Row-major f32 of a matrix.
+/// Row-major f32 values of a matrix.
 pub fn flat(a: &M) -> Vec<f32> {
     a.transpose().iter().map(|&v| v as f32).collect()
 }
 
-/// The matrix of row-major f32.
+/// The matrix of row-major f32 values.
 pub fn matrix(rows: usize, cols: usize, values: &[f32]) -> M {
     assert_eq!(values.len(), rows * cols);
     M::from_fn(rows, cols, |i, j| f64::from(values[i * cols + j]))
@@ -107,8 +107,8 @@ pub fn identity(k: usize) -> Vec<f32> {
     flat(&M::identity(k, k))
 }
 
-/// `A = U S V^T` by one-sided Jacobi rotations, slow and sure. (nalgebra 0.35 gets the singular vectors of
-/// a 15 x 11 matrix of equal columns wrong, so it cannot be the oracle at deficient rank.)
+/// `A = U S V^T` by one-sided Jacobi rotations, slow and reliable. (nalgebra 0.35 computes wrong singular
+/// vectors of a 15 x 11 matrix with equal columns, so it cannot be the oracle at deficient rank.)
 #[derive(Debug)]
 pub struct Svd {
     /// `U S`, m x k.
@@ -160,7 +160,7 @@ impl Svd {
         self.largest() / self.s.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// The `W` of least norm that minimises `|A W - Y|`, singular values up to `cut` taken as zero.
+    /// The minimum-norm `W` that minimises `|A W - Y|`, with singular values up to `cut` taken as zero.
     pub fn minimum_norm(&self, y: &M, cut: f64) -> M {
         let mut projected = self.us.transpose() * y;
         for (mut row, &s) in projected.row_iter_mut().zip(&self.s) {
@@ -175,14 +175,14 @@ pub fn norm2(a: &M) -> f64 {
     Svd::new(a).largest()
 }
 
-/// Targets that own their values.
+/// Owned targets.
 #[derive(Clone, Debug)]
 pub enum Labels {
     Values(Vec<f32>),
     Classes(Vec<u8>),
 }
 
-/// A source that hands out at most `at_once` samples, and fails in the passes listed.
+/// A source that returns at most `at_once` samples per call, and fails in a given pass.
 #[derive(Clone, Debug)]
 pub struct Sliced {
     pub x: Vec<f32>,
@@ -231,7 +231,7 @@ impl Sliced {
         (x, targets)
     }
 
-    /// The same without the samples at `left_out`.
+    /// The same source without the samples at `left_out`.
     pub fn without(&self, left_out: &[usize]) -> Self {
         let mut kept = Self { x: Vec::new(), labels: Labels::Values(Vec::new()), ..self.clone() };
         let (mut values, mut classes) = (Vec::new(), Vec::new());
@@ -295,14 +295,14 @@ pub fn fed_rep(head: HeadSolve, upload: Upload, step_size: f32) -> Wire {
     Wire::FedRep { step_size, head, upload, encoding: Encoding::F32 }
 }
 
-/// `RoundOpen` for a task whose only tensor is d x k.
+/// `RoundOpen` for a task with one tensor, d x k.
 pub fn open(round: u32, task: Wire, role: Role, encoding: Encoding, d: usize, k: usize) -> RoundOpen {
     let tensor = TensorDescriptor::inline(role, encoding, d as u16, k as u16);
     let id = RoundId { round, stage: 0 };
     RoundOpen { id, task, tensors: std::iter::once(tensor).collect() }
 }
 
-/// Opens the round and puts its tensors in place, as the session would.
+/// Opens the round and loads its tensors, as the session does.
 pub fn receive(model: &mut impl Task, round: &RoundOpen, tensors: &[&[f32]]) -> Result<(), DeclineReason> {
     model.open(round)?;
     for (index, (tensor, descriptor)) in tensors.iter().zip(&round.tensors).enumerate() {
@@ -313,7 +313,7 @@ pub fn receive(model: &mut impl Task, round: &RoundOpen, tensors: &[&[f32]]) -> 
     model.verify()
 }
 
-/// All outgoing tensors, one after the other, emitted in pieces of `piece` elements.
+/// All outgoing tensors in order, emitted in pieces of `piece` elements.
 pub fn emitted(model: &impl Task, piece: usize) -> Vec<f32> {
     let mut all = Vec::new();
     for (index, tensor) in model.upload().iter().enumerate() {
@@ -326,7 +326,7 @@ pub fn emitted(model: &impl Task, piece: usize) -> Vec<f32> {
     all
 }
 
-/// A FedRep round on `b` (d x k): what was used, and the upload.
+/// Runs a FedRep round on `b` (d x k). Returns the usage of samples and the upload.
 pub fn fed_rep_round<A: Memory, P: Mechanism>(
     model: &mut Linear<A, P>,
     task: Wire,
@@ -340,7 +340,7 @@ pub fn fed_rep_round<A: Memory, P: Mechanism>(
     Ok((usage, emitted(model, 7)))
 }
 
-/// The same from samples that are seen once.
+/// Runs a FedRep round with samples that are seen once.
 pub fn fed_rep_stream<A: Memory, P: Mechanism>(
     model: &mut Linear<A, P>,
     task: Wire,
@@ -359,12 +359,12 @@ pub fn fed_rep_stream<A: Memory, P: Mechanism>(
     Ok((usage, emitted(model, 5)))
 }
 
-/// Bits, so that equality means equality.
+/// Bit patterns, for exact comparison.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// The largest value seen, by name: printed with `--nocapture`.
+/// Largest value seen per name, printed with `--nocapture`.
 #[derive(Debug, Default)]
 pub struct Worst(Vec<(&'static str, f64)>);
 

@@ -1,5 +1,5 @@
-//! Networks: memory of any shape, sources that say in which order they were read, and training in f64, written apart from
-//! the client.
+//! Networks: memory of any shape, sources that record the order in which they are read, and training in f64
+//! that is independent of the client.
 
 use std::ops::Range;
 
@@ -24,22 +24,22 @@ pub struct NetworkHeap {
     velocity: Vec<f32>,
     scratch: Vec<f32>,
     classes: Vec<u8>,
-    places: Vec<u8>,
-    kept: Vec<f32>,
+    pool_indices: Vec<u8>,
+    body_cache: Vec<f32>,
 }
 
 impl NetworkHeap {
-    /// With momentum, and nothing kept.
+    /// Memory with momentum and without a body cache.
     pub fn new(shape: NetworkShape) -> Self {
         Self {
             shape,
             parameters: vec![0.0; shape.parameters()],
             velocity: vec![0.0; shape.parameters()],
-            // Whatever was there before.
+            // Arbitrary content from before.
             scratch: vec![f32::NAN; shape.scratch()],
             classes: vec![0xEE; shape.batch],
-            places: vec![0xEE; shape.bytes() - shape.batch],
-            kept: Vec::new(),
+            pool_indices: vec![0xEE; shape.bytes() - shape.batch],
+            body_cache: Vec::new(),
         }
     }
 
@@ -47,23 +47,23 @@ impl NetworkHeap {
         Self { velocity: Vec::new(), ..Self::new(shape) }
     }
 
-    /// With room for what the body makes of so many samples.
+    /// Memory with a body cache for the given number of samples.
     pub fn keeping(shape: NetworkShape, samples: usize) -> Self {
-        Self { kept: vec![f32::NAN; shape.kept(samples)], ..Self::new(shape) }
+        Self { body_cache: vec![f32::NAN; shape.body_cache_len(samples)], ..Self::new(shape) }
     }
 }
 
 impl NetworkMemory for NetworkHeap {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { shape, parameters, velocity, scratch, classes, places, kept } = self;
+        let Self { shape, parameters, velocity, scratch, classes, pool_indices, body_cache } = self;
         NetworkParts {
             shape: *shape,
             parameters,
             velocity,
             scratch,
             classes,
-            places,
-            kept,
+            pool_indices,
+            body_cache,
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
         }
@@ -78,8 +78,8 @@ impl NetworkMemory for NetworkHeap {
     }
 }
 
-/// Shapes with filters: over an image, two layers, edges that are not pooled and a hidden layer; over a signal; and as
-/// large as the image. None without the feature.
+/// Shapes with convolutions: over an image with two layers, edges outside the pooling and a hidden layer;
+/// over a signal; and with filters as large as the image. Empty without the feature.
 pub fn with_filters(batch: usize) -> Vec<NetworkShape> {
     #[cfg(not(feature = "convolution"))]
     let shapes = [batch; 0].map(|_| NetworkShape::new(1, &[], 1, 1));
@@ -98,7 +98,7 @@ pub fn with_filters(batch: usize) -> Vec<NetworkShape> {
     shapes.to_vec()
 }
 
-/// Shapes with cells, with and without a hidden layer behind them. None without the feature.
+/// Shapes with LSTM cells, with and without a hidden layer. Empty without the feature.
 pub fn with_cells(batch: usize) -> Vec<NetworkShape> {
     #[cfg(not(feature = "recurrent"))]
     let shapes = [batch; 0].map(|_| NetworkShape::new(1, &[], 1, 1));
@@ -114,20 +114,20 @@ pub fn with_cells(batch: usize) -> Vec<NetworkShape> {
     shapes.to_vec()
 }
 
-/// All layers, drawn, head included.
+/// Initial parameters of all layers, including the head.
 pub fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     (0..shape.parameters()).map(|_| (random.normal() * 0.4) as f32).collect()
 }
 
-/// A network with these layers.
+/// A network with these parameters.
 pub fn network(memory: NetworkHeap, parameters: &[f32]) -> Network<NetworkHeap> {
     let mut network = Network::new(memory, 5);
     network.set_parameters(parameters).unwrap();
     network
 }
 
-/// `count` samples of as many classes as the network has outputs, all of which occur where there is room.
+/// `count` labelled samples, in which all classes occur if there are enough samples.
 pub fn labelled(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
     let mut random = Random(seed);
     let x = random.normals(count * shape.features);
@@ -135,12 +135,12 @@ pub fn labelled(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
     Sliced::classification(x, classes, shape.features, shape.outputs)
 }
 
-/// A source that remembers which samples were asked for by number.
+/// A source that records the sample indices requested.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub samples: Sliced,
     pub numbers: Vec<usize>,
-    /// From this question on there is no answer.
+    /// Number of requests after which the source returns no sample.
     pub until: usize,
 }
 
@@ -149,7 +149,7 @@ impl Asked {
         Self { samples, numbers: Vec::new(), until: usize::MAX }
     }
 
-    /// The order of each epoch, of all samples: the first question is whether there is any answer.
+    /// Order of the samples in each epoch over all of them. Each pass begins with a check for any sample.
     pub fn epochs(&self) -> Vec<Vec<usize>> {
         self.numbers[1..].chunks(self.samples.len()).map(<[usize]>::to_vec).collect()
     }
@@ -170,14 +170,14 @@ impl SampleSource for Asked {
     }
 }
 
-/// Epochs in f64 that change the same layers: in each these batches of samples.
+/// Training in f64 that changes the same layers, with the given batches per epoch.
 #[derive(Clone, Debug)]
 pub struct Epochs {
     pub layers: Range<usize>,
     pub batches: Vec<Vec<usize>>,
 }
 
-/// What becomes of `parameters`.
+/// The trained parameters.
 pub fn trained(
     shape: NetworkShape,
     parameters: &[f32],
@@ -202,7 +202,7 @@ pub fn trained(
     layers.concat()
 }
 
-/// The gradient of the mean cross-entropy of some samples.
+/// Gradient of the mean cross-entropy over some samples.
 fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &[usize]) -> Vec<Vec<f64>> {
     let mut sums: Vec<Vec<f64>> = layers.iter().map(|layer| vec![0.0; layer.len()]).collect();
     let classes = samples.y64();
@@ -234,7 +234,7 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
     sums
 }
 
-/// A round's opening whose tensors are these layers, in the roles that the specification gives them.
+/// Opening of a round whose tensors are these layers, in the roles of the specification.
 pub fn opening(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: Encoding) -> RoundOpen {
     let from_above = layers.start > 0;
     let descriptor = |layer| {
@@ -251,7 +251,8 @@ pub fn tensors(shape: NetworkShape, layers: Range<usize>, parameters: &[f32]) ->
     layers.map(|layer| &parameters[shape.range(layer..layer + 1)]).collect()
 }
 
-/// A round in which these layers of `parameters` come, and leave again: what was used, and what was sent.
+/// Runs a round that receives and sends these layers of `parameters`. Returns the usage of samples and the
+/// upload.
 pub fn round(
     network: &mut Network<NetworkHeap>,
     task: Wire,

@@ -1,43 +1,43 @@
-//! FedPower with noise, by hand: a mechanism whose seed is known, and the same round in wide integers.
+//! FedPower with noise without a session: a mechanism with a known seed, and the same round in wide integers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, SEED, Seed, Settings, noise};
+use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, PrivacySettings, SEED, Seed, noise};
 use fedspan_client::source::{SampleSource, Samples};
 use fedspan_client::task::Usage;
-use fedspan_client::{Linear, Mechanism, SourceError};
+use fedspan_client::{Linear, Mechanism, Millis, SourceError};
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId, Task as Wire};
 use fedspan_protocol::orthonormal::orthonormalise;
 
 use super::power::power_round;
 use super::{Heap, Sliced};
 
-/// Milliseconds from the beginning of a computation to the answer.
+/// Milliseconds from the start of a computation to the answer.
 pub const SLOT: u64 = 5_000;
 
-/// The least noise there is.
+/// Square of the smallest noise multiplier.
 pub const LEAST: u64 = (1 << 14) + 1;
 
-pub fn settings(square: u64, rows_max: u32) -> Settings {
+pub fn settings(square: u64, rows_max: u32) -> PrivacySettings {
     let multiplier = NoiseMultiplier::from_square(square).unwrap();
-    Settings::new(multiplier, 1 << 40, rows_max, SLOT).unwrap().with_iterations(u16::MAX)
+    PrivacySettings::new(multiplier, 1 << 40, rows_max, SLOT).unwrap().with_iterations(u16::MAX)
 }
 
-/// What happened, in its order.
+/// Events in their order.
 pub type Log = Rc<RefCell<Vec<&'static str>>>;
 
-/// A mechanism whose seeds the test knows.
+/// A mechanism whose seeds are known to the test.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub settings: Settings,
+    pub settings: PrivacySettings,
     pub seed: [u8; SEED],
     pub dry: bool,
     pub log: Log,
 }
 
 impl Known {
-    pub fn new(settings: Settings, number: u64) -> Self {
+    pub fn new(settings: PrivacySettings, number: u64) -> Self {
         let mut seed = [7; SEED];
         seed[..8].copy_from_slice(&number.to_le_bytes());
         Self { settings, seed, dry: false, log: Log::default() }
@@ -45,7 +45,7 @@ impl Known {
 }
 
 impl Mechanism for Known {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         Some(self.settings)
     }
 
@@ -55,7 +55,7 @@ impl Mechanism for Known {
     }
 }
 
-/// A source that says when it is read.
+/// A source that logs when it is read.
 #[derive(Clone, Debug)]
 pub struct Watched {
     pub samples: Sliced,
@@ -74,7 +74,7 @@ impl SampleSource for Watched {
     }
 }
 
-/// A round with memory of its own.
+/// Runs a round in its own memory.
 pub fn private_round(
     samples: &Sliced,
     known: &Known,
@@ -87,7 +87,7 @@ pub fn private_round(
     power_round(&mut model, task, z, &mut samples.clone())
 }
 
-/// The noisy sums of what was sent, exact: their magnitude is below 2^22.
+/// The noisy sums of an upload, exact: their magnitude is below 2^22.
 pub fn integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
     let unit = f64::from(1u32 << grid) * rows as f64;
     sent.iter()
@@ -99,7 +99,8 @@ pub fn integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
         .collect()
 }
 
-/// A row as integers in units of 2^-15: clipped, its squared norm at most 2^30. `None` if it cannot be used.
+/// A row as integers in units of 2^-15: clipped, with a squared norm of at most 2^30. `None` if the row is
+/// unusable.
 fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
     use fedspan_client::source::Targets;
     let (x, target) = samples.get(number);
@@ -130,7 +131,7 @@ fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
     None
 }
 
-/// The integers of a basis, made orthonormal before. `None` if it is of deficient rank.
+/// The integers of a basis that is made orthonormal first. `None` if its rank is deficient.
 pub fn basis(z: &[f32], k: usize) -> Option<Vec<i128>> {
     let mut z = z.to_vec();
     orthonormalise(&mut z, k).ok()?;
@@ -155,8 +156,8 @@ pub fn sums(samples: &Sliced, rows: PowerRows, zq: &[i128], k: usize, grid: u32)
     sums
 }
 
-/// What a whole round sends as its product, and the basis of its last iteration. `None` if a product is of deficient
-/// rank, as noise on a coarse grid can be.
+/// The product that a whole round uploads, and the basis of its last iteration. `None` if a product has
+/// deficient rank, as is possible with noise on a coarse grid.
 pub fn noisy_oracle(
     samples: &Sliced,
     known: &Known,

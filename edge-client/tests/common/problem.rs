@@ -1,4 +1,4 @@
-//! A learning problem, and the devices and servers that work on it.
+//! A learning problem with its devices and servers.
 
 use fedspan_client::session::Config;
 use fedspan_client::{Linear, NotReady, Task};
@@ -70,7 +70,7 @@ pub fn gradient() -> Wire {
     task(Upload::Gradient, Encoding::F32)
 }
 
-/// A device with a finished round 5, its head, and what `predict` answers.
+/// A device that has finished round 5.
 pub fn trained(problem: &Problem, limit: u16, flash: Flash) -> Bench<Sliced> {
     let mut bench = problem.bench_with(limit, flash);
     let mut server = problem.server(5, gradient(), Encoding::F32, limit);

@@ -1,7 +1,8 @@
-//! The discrete Gaussian written down a second time, plainly, with faults to choose from; and floats.
+//! A second, plain implementation of the discrete Gaussian with selectable faults, and Gaussian noise in
+//! floats.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-/// SplitMix64, its upper half.
+/// SplitMix64, upper half.
 pub fn words(mut state: u64) -> impl FnMut() -> u32 {
     move || {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -12,7 +13,7 @@ pub fn words(mut state: u64) -> impl FnMut() -> u32 {
     }
 }
 
-/// Standard normal, by Box and Muller from uniforms of 53 bits.
+/// Standard normal, by Box and Muller from 53-bit uniforms.
 pub fn box_muller_f64(words: &mut impl FnMut() -> u32) -> f64 {
     let mut unit = || {
         let wide = u64::from(words()) << 32 | u64::from(words());
@@ -21,7 +22,7 @@ pub fn box_muller_f64(words: &mut impl FnMut() -> u32) -> f64 {
     (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()
 }
 
-/// The same as microcontrollers do it: from uniforms of 24 bits.
+/// Standard normal as microcontrollers compute it: from 24-bit uniforms.
 pub fn box_muller_f32(words: &mut impl FnMut() -> u32) -> f32 {
     let mut unit = || ((words() >> 8) as f32 + 1.0) / 16_777_216.0;
     libm::sqrtf(-2.0 * libm::logf(unit())) * libm::cosf(std::f32::consts::TAU * unit())
@@ -30,27 +31,27 @@ pub fn box_muller_f32(words: &mut impl FnMut() -> u32) -> f32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// A trial of p/q is one of (p + 1)/q.
+    /// A trial with probability p/q uses (p + 1)/q.
     TrialOneMore,
-    /// A trial of p/q is one of p/(q + 1).
+    /// A trial with probability p/q uses p/(q + 1).
     TrialOfOneMore,
     /// Trials of g/2, g/3, ... instead of g, g/2, ...
     SeriesStartsAtTwo,
-    /// Minus zero is zero.
+    /// Minus zero counts as zero, which doubles the probability of zero.
     BothZeros,
     /// Candidates are compared with t instead of sigma^2 / t.
     ScaleForCentre,
-    /// What is left of an exponent above 1 is forgotten.
+    /// The fractional part of an exponent above 1 is dropped.
     WholeExponent,
     /// Uniform integers are the remainder of four bits.
     UniformByModulo,
-    /// exp(-u / t) is exp(-u / (t + 1)).
+    /// exp(-u / (t + 1)) instead of exp(-u / t).
     OneMoreScale,
     /// Tails are cut at three scales.
     CandidatesEndAtThree,
 }
 
-/// For variances whose products fit u128.
+/// Sampler for variances whose products fit u128.
 #[derive(Debug)]
 pub struct Reference {
     fault: Fault,
@@ -67,7 +68,7 @@ impl Reference {
         Self { fault, numerator, denominator, scale, state: seed }
     }
 
-    /// Uniform below n, but for a bias of n / 2^128.
+    /// Uniform below n, up to a bias of n / 2^128.
     fn below(&mut self, n: u128) -> u128 {
         let mut wide = 0;
         for _ in 0..4 {

@@ -1,14 +1,15 @@
-//! A fake server, a device on a bench, and a link between them that loses what it is told to lose.
+//! A fake server, a device on a bench, and a link between them that loses frames on demand.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use fedspan_client::session::{Config, Event, Millis, Progress, Protection, Session};
-use fedspan_client::store::{Loaded, Record, Store, StoreError};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Event, Progress, Protection, Session};
+use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Linear, SampleSource, Task};
 use fedspan_protocol::assembly::{Assembly, plan};
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Chunk, Decline, Descriptors, Missing, RoundId, RoundOpen, Task as Wire, ToDevice,
@@ -20,7 +21,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::Heap;
 
-/// The frame on the wire.
+/// Encodes a message as a frame on the wire.
 pub fn wire(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0; wire_capacity(5000)];
     let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut out).unwrap();
@@ -28,20 +29,20 @@ pub fn wire(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Message and body, as a frame decoder hands them on.
+/// Message and body in the form in which a frame decoder returns them.
 pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     let bytes = wire(message, body);
     match Decoder::new(vec![0; 5000]).feed(&mut &bytes[..]) {
-        Fed::Message(message) => message.to_vec(),
+        FeedResult::Message(message) => message.to_vec(),
         other => panic!("{other:?}"),
     }
 }
 
-/// Reads the one frame that a device sent, through a receiver with the device's frame limit.
+/// Decodes the single frame that a device sent, with the device's frame limit.
 pub fn read(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     let mut input = out;
     match Decoder::new(vec![0; limit]).feed(&mut input) {
-        Fed::Message(message) => {
+        FeedResult::Message(message) => {
             assert!(input.is_empty(), "one frame at a time");
             let (message, body) = decode::<ToServer>(message).unwrap();
             (message, body.to_vec())
@@ -50,23 +51,23 @@ pub fn read(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     }
 }
 
-/// Storage that outlives a session, and fails on demand.
+/// Storage in memory that outlives a session and fails on demand.
 #[derive(Clone, Debug, Default)]
 pub struct Flash(pub Rc<RefCell<FlashState>>);
 
 #[derive(Clone, Debug, Default)]
 pub struct FlashState {
-    pub record: Option<(Loaded, Vec<f32>)>,
+    pub record: Option<(RecordHeader, Vec<f32>)>,
     pub handshakes: u64,
     pub spent: u64,
     pub saves: usize,
     pub fail_save: bool,
     pub fail_spent: bool,
-    /// Has written when it fails.
+    /// True if `save_spent` fails although it has written.
     pub fail_spent_after: bool,
     pub fail_load: bool,
     unsure: bool,
-    /// What was written and read, in order.
+    /// Names of the calls, in order.
     pub calls: Vec<&'static str>,
 }
 
@@ -79,11 +80,11 @@ impl Store for Flash {
         let Record { campaign, round, representation, head } = *record;
         state.calls.push("save");
         state.saves += 1;
-        state.record = Some((Loaded { campaign, round, representation }, head.to_vec()));
+        state.record = Some((RecordHeader { campaign, round, representation }, head.to_vec()));
         Ok(())
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         let state = self.0.borrow();
         if state.fail_load {
             return Err(StoreError);
@@ -114,7 +115,7 @@ impl Store for Flash {
         if state.fail_spent {
             return Err(StoreError);
         }
-        // The same again is what comes after a failure.
+        // The same value again is allowed after a failure.
         assert!(spent > state.spent || state.unsure && spent == state.spent, "{spent} after {}", state.spent);
         state.calls.push("save_spent");
         state.spent = spent;
@@ -136,7 +137,7 @@ pub type Device<S, T = Linear<Heap>> = Session<T, S, Flash, ChaCha8Rng>;
 pub struct Bench<S, T = Linear<Heap>> {
     pub session: Device<S, T>,
     pub limit: usize,
-    pub now: Millis,
+    pub now: u64,
     pub last: Progress,
     out: Vec<u8>,
 }
@@ -151,19 +152,19 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
     pub fn of(config: Config, task: T, source: S, flash: Flash) -> Self {
         let (random, bench) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
         let session = Session::new(config, bench, task, source, flash, random);
-        let last = Progress { sent: 0, again: false, close: false, wake: 0 };
+        let last = Progress { sent: 0, again: false, close: false, wake: Millis::ZERO };
         let limit = usize::from(config.frame_limit);
         Self { session, limit, now: 1_000, last, out: vec![0xEE; config.transmit_capacity()] }
     }
 
-    /// One event, at most one frame.
+    /// Passes one event to the session; returns at most one frame.
     pub fn once(&mut self, event: Event<'_>) -> Option<(ToServer, Vec<u8>)> {
-        self.last = self.session.handle(self.now, event, &mut self.out);
+        self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         assert!(self.last.sent <= self.out.len());
         (self.last.sent > 0).then(|| read(&self.out[..self.last.sent], self.limit))
     }
 
-    /// One event and all that follows from it at once.
+    /// Passes one event to the session and ticks until nothing more follows at once.
     pub fn all(&mut self, event: Event<'_>) -> Vec<(ToServer, Vec<u8>)> {
         let mut sent: Vec<_> = self.once(event).into_iter().collect();
         while self.last.again {
@@ -177,13 +178,13 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
         self.all(Event::Message(&payload(message, body)))
     }
 
-    /// Goes to the wake-up time.
+    /// Advances to the wake-up time.
     pub fn wake(&mut self) -> Vec<(ToServer, Vec<u8>)> {
-        self.now = self.now.max(self.last.wake);
+        self.now = self.now.max(self.last.wake.as_u64());
         self.all(Event::Tick)
     }
 
-    /// Up, hello, welcome.
+    /// Link up, hello, Welcome.
     pub fn connect(&mut self, campaign: u64, idle_milliseconds: u32) -> Vec<(ToServer, Vec<u8>)> {
         let sent = self.all(Event::LinkUp);
         assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
@@ -191,21 +192,21 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
     }
 }
 
-/// One round that a server offers, and what it gets back.
+/// A server with one round, and the answers to it.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub open: RoundOpen,
     pub tensors: Vec<Vec<f32>>,
     pub idle_milliseconds: u32,
     incoming: Option<(Update, Assembly, Vec<Vec<u8>>)>,
-    /// Complete updates: head, and the bytes of each tensor.
+    /// Complete updates: the message, and the bytes of each tensor.
     pub updates: Vec<(Update, Vec<Vec<u8>>)>,
     pub declined: Vec<Decline>,
     pub asked: usize,
 }
 
 impl Server {
-    /// `tensors` down: role, rows, columns, values.
+    /// A server whose round sends `tensors`: role, rows, columns, values.
     pub fn new(
         round: u32,
         task: Wire,
@@ -326,12 +327,12 @@ impl Server {
         vec![(ToDevice::Ack(Ack { id: self.open.id, outcome }), Vec::new())]
     }
 
-    /// What a server asks for when nothing comes any more.
+    /// The server's request when an update is incomplete.
     pub fn missing(&self) -> Option<Missing> {
         self.incoming.as_ref().and_then(|(_, assembly, _)| assembly.missing(self.open.id))
     }
 
-    /// The tensors of update `index`, decoded.
+    /// The decoded tensors of update `index`.
     pub fn values(&self, index: usize) -> Vec<f32> {
         let (update, parts) = &self.updates[index];
         let mut all = Vec::new();
@@ -344,23 +345,23 @@ impl Server {
     }
 }
 
-/// What the link does with a frame.
+/// Treatment of a frame by the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Deliver,
     Lose,
     Twice,
-    /// Behind the next one.
+    /// Delivered after the next frame.
     Later,
-    /// The link goes down before it arrives.
+    /// The link goes down before the frame arrives.
     CutBefore,
-    /// The link goes down after it arrived.
+    /// The link goes down after the frame has arrived.
     CutAfter,
 }
 
-/// Runs device and server until both are at rest or `steps` are used up. Starts offline. `fate` sees every
-/// frame of both directions. Where nothing comes for a while, the server opens its round anew. Returns the
-/// number of frames until both fell silent for the first time.
+/// Runs device and server until both are idle or `steps` are used up, starting offline. `fate` decides about
+/// each frame of both directions. If nothing is sent for a while, the server opens its round again. Returns
+/// the number of frames until both were idle for the first time.
 pub fn exchange<S: SampleSource, T: Task>(
     bench: &mut Bench<S, T>,
     server: &mut Server,
@@ -416,7 +417,7 @@ pub fn exchange<S: SampleSource, T: Task>(
             up.clear();
             down.clear();
             bench.all(Event::LinkDown);
-            bench.now = bench.now.max(bench.last.wake);
+            bench.now = bench.now.max(bench.last.wake.as_u64());
             up.extend(bench.all(Event::LinkUp));
         }
     }

@@ -1,8 +1,8 @@
-//! Messages as bytes, for serde: the format is postcard's, and every number is read and written by postcard.
+//! Serde format for messages: the bytes of postcard, with postcard reading and writing every number.
 //!
-//! postcard's own walk puts a loop into each of a hundred fields and hands an error up through every struct:
-//! 7 kB of a device's flash. Here each kind of number is read and written in one place (on a device; a host has room),
-//! whether all went well is looked at once, at the end, and only what messages are made of is known: unsigned
+//! postcard's own serializer puts a loop into each of a hundred fields and returns an error through every struct,
+//! which costs 7 kB of a device's flash. This format reads and writes each kind of number in one function (on a
+//! device), records errors and reports them once at the end, and supports the types of messages only: unsigned
 //! numbers, `f32`, structs, enums and sequences.
 
 mod read;
@@ -15,7 +15,7 @@ use serde::{Serialize, de, ser};
 
 use crate::Error;
 
-/// Reads a `T` from the start of `bytes` and returns it with the rest.
+/// Decodes a `T` from the start of `bytes` and returns it with the rest.
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
     let mut reader = read::Reader::new(bytes);
@@ -23,7 +23,7 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
     Ok((value, reader.finish().ok_or(Error::Malformed)?))
 }
 
-/// Writes `value` to the front of `out` and returns its length, or `None` if there is not enough room.
+/// Encodes `value` to the front of `out` and returns its length, or `None` if `out` is too short.
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn write<T: Serialize>(value: &T, out: &mut [u8]) -> Option<usize> {
     let mut writer = write::Writer::new(out);
@@ -31,13 +31,14 @@ pub fn write<T: Serialize>(value: &T, out: &mut [u8]) -> Option<usize> {
     writer.finish()
 }
 
-/// A value that cannot be: the number of no variant, a sequence that is too long, a type that no message has.
+/// Error of a value that no message contains: an unknown variant number, a sequence that is too long, or an
+/// unsupported type.
 #[derive(Debug)]
 pub struct Unsuitable;
 
 impl fmt::Display for Unsuitable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("unsuitable value")
+        f.write_str("value does not occur in messages")
     }
 }
 

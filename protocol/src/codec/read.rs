@@ -1,4 +1,4 @@
-//! Bytes to values.
+//! Deserializer.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, SeqAccess, VariantAccess, Visitor,
@@ -7,10 +7,10 @@ use serde::{Deserialize, forward_to_deserialize_any};
 
 use super::Unsuitable;
 
-/// Takes values from the front of a slice. After the last byte, or where a number is not one, all further
-/// values are zero and [`Self::finish`] says so.
+/// Deserializer over a slice. After the last byte, or after a malformed number, all further values are zero and
+/// [`Self::finish`] returns `None`.
 pub struct Reader<'de> {
-    /// `None` once something went wrong.
+    /// Unread bytes; `None` after an error.
     rest: Option<&'de [u8]>,
 }
 
@@ -19,12 +19,12 @@ impl<'de> Reader<'de> {
         Self { rest: Some(bytes) }
     }
 
-    /// What was not read.
+    /// Returns the unread bytes, or `None` after an error.
     pub fn finish(self) -> Option<&'de [u8]> {
         self.rest
     }
 
-    /// Once for each kind of number, not once for each field.
+    /// Not inlined on a device: one copy for each kind of number, not for each field.
     #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Deserialize<'de> + Default>(&mut self) -> T {
         let read = self.rest.and_then(|bytes| postcard::take_from_bytes(bytes).ok());
@@ -34,7 +34,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// Numbers, each read as what it is.
+/// Deserialisation of numbers.
 macro_rules! numbers {
     ($($deserialize:ident $visit:ident,)*) => {
         $(#[inline] fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
@@ -85,7 +85,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         visitor.visit_enum(self)
     }
 
-    /// No message has anything else.
+    /// Messages contain no other types.
     fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Unsuitable> {
         Err(Unsuitable)
     }
@@ -96,7 +96,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 }
 
-/// The elements of a sequence, or the fields of a struct.
+/// Access to the elements of a sequence, or the fields of a struct.
 struct Elements<'a, 'de> {
     reader: &'a mut Reader<'de>,
     left: usize,

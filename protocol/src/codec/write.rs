@@ -1,4 +1,4 @@
-//! Values to bytes.
+//! Serializer.
 
 use serde::Serialize;
 use serde::ser::{
@@ -7,11 +7,10 @@ use serde::ser::{
 
 use super::Unsuitable;
 
-/// Puts values to the front of a slice. Once there is no room, nothing more is written and
-/// [`Self::finish`] says so.
+/// Serializer into a slice. After an overflow nothing more is written and [`Self::finish`] returns `None`.
 pub struct Writer<'a> {
     out: &'a mut [u8],
-    /// `None` once something did not fit.
+    /// Number of bytes written; `None` after an overflow.
     length: Option<usize>,
 }
 
@@ -20,12 +19,12 @@ impl<'a> Writer<'a> {
         Self { out, length: Some(0) }
     }
 
-    /// Bytes that were written.
+    /// Returns the number of bytes written, or `None` after an overflow.
     pub fn finish(self) -> Option<usize> {
         self.length
     }
 
-    /// Once for each kind of number, not once for each field.
+    /// Not inlined on a device: one copy for each kind of number, not for each field.
     #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Serialize>(&mut self, value: T) {
         self.length = self.length.and_then(|length| {
@@ -37,7 +36,7 @@ impl<'a> Writer<'a> {
 
 type Written = Result<(), Unsuitable>;
 
-/// Numbers, each written as what it is: a varint has the same bytes whatever its type.
+/// Serialisation of numbers. A varint has the same bytes for every integer type, so u16 uses the code of u32.
 macro_rules! numbers {
     ($($serialize:ident $own:ty => $written:ty,)*) => {
         $(#[inline] fn $serialize(self, value: $own) -> Written {
@@ -47,7 +46,7 @@ macro_rules! numbers {
     };
 }
 
-/// No message has these.
+/// Types that messages do not contain.
 macro_rules! unsuitable {
     ($($serialize:ident $own:ty,)*) => {
         $(#[inline] fn $serialize(self, _value: $own) -> Written {

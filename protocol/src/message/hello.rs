@@ -1,4 +1,4 @@
-//! Who speaks: what a device says of itself first, and what it is answered.
+//! Connection set-up messages: the device's hello with its capabilities, and the server's welcome or refusal.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +6,8 @@ use super::Model;
 use crate::limits::{SCHEMA_HASH, WIRE_VERSION};
 use crate::{Error, codec};
 
-/// Who the device is and what it can do. The layout of the first three fields never changes, in any
-/// wire version, so that every server can refuse politely.
+/// Identity and capabilities of a device. The layout of the first three fields is the same in every wire version,
+/// so that a server can answer a hello of any version with a typed refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`WIRE_VERSION`] of the firmware.
@@ -16,22 +16,22 @@ pub struct Hello {
     pub schema_hash: u32,
     /// The device's identity, unique in the fleet.
     pub device: u64,
-    /// What it can do.
+    /// Capabilities of the firmware.
     pub capabilities: Capabilities,
 }
 
 impl Hello {
-    /// A hello of this wire version.
+    /// Creates a hello of this wire version.
     #[must_use]
     pub const fn new(device: u64, capabilities: Capabilities) -> Self {
         Self { wire_version: WIRE_VERSION, schema_hash: SCHEMA_HASH, device, capabilities }
     }
 }
 
-/// The fields of a hello that never change. A server reads them first: a hello of another wire version may
-/// go on differently, so that [`decode`](super::decode) would call it malformed.
+/// Leading fields of a hello, the same in every wire version. A server reads them first, because
+/// [`decode`](super::decode) reports [`Error::Malformed`] if the rest of the hello has another version's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Introduction {
+pub struct HelloPrefix {
     /// [`Hello::wire_version`].
     pub wire_version: u16,
     /// [`Hello::schema_hash`].
@@ -40,7 +40,7 @@ pub struct Introduction {
     pub device: u64,
 }
 
-impl Introduction {
+impl HelloPrefix {
     /// Reads the start of a hello of any wire version.
     ///
     /// # Errors
@@ -53,56 +53,57 @@ impl Introduction {
     }
 }
 
-/// Number of [`ToServer::Hello`].
+/// Variant number of [`ToServer::Hello`].
 const HELLO_TAG: u32 = 0;
 
-/// Bit of [`Capabilities::roles`] that is no role's: the device finds the ridge of a head by leave-one-out
-/// ([`HeadSolve::LeaveOneOut`](super::HeadSolve::LeaveOneOut)).
+/// Bit of [`Capabilities::roles`] that stands for an ability, not for a role: the device can select the ridge of a
+/// head by leave-one-out ([`HeadSolve::LeaveOneOut`](super::HeadSolve::LeaveOneOut)).
 pub const CHOOSES_RIDGE: u16 = 1 << 15;
 
-/// What a device can do.
+/// Capabilities of a device: the tasks, tensors and sizes that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Largest decoded frame that the device can hold, header and check included.
     pub frame_limit: u16,
-    /// The model that its buffers are made for.
+    /// Model that the device's buffers are sized for.
     pub model: Model,
-    /// Set of [`Task::bit`](super::Task::bit). Those in [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) mean what a
-    /// fleet's owner says.
+    /// Set of [`Task::bit`](super::Task::bit). The bits in [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) are free
+    /// for private use.
     pub tasks: u16,
-    /// Set of [`Role::bit`](crate::tensor::Role::bit): what may leave this device; and
-    /// [`Role::Scale`](crate::tensor::Role::Scale), which never does, if it applies a scale; and [`CHOOSES_RIDGE`].
+    /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that may leave this device, and flags for
+    /// abilities: [`Role::Scale`](crate::tensor::Role::Scale) if it applies a scale (a scale never leaves), and
+    /// [`CHOOSES_RIDGE`].
     pub roles: u16,
-    /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that it reads and writes.
+    /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that the device reads and writes.
     pub encodings: u8,
     /// Arithmetic of the update.
     pub numeric: Numeric,
-    /// Tensors in one direction of a round, at most.
+    /// Maximum number of tensors in one direction of a round.
     pub tensors: u8,
-    /// Elements of one tensor, at most.
+    /// Maximum number of elements of one tensor.
     pub tensor_elements: u32,
-    /// Elements of all tensors of one direction, at most.
+    /// Maximum number of elements of all tensors in one direction of a round.
     pub total_elements: u32,
-    /// What noise its updates have.
+    /// Noise in the device's updates.
     pub privacy: Privacy,
 }
 
-/// What a device's own settings say of the noise in its updates, and what of its budget is used up. All in units of
-/// `2^-30 (sensitivity / standard deviation)^2` of Gaussian noise, rounded up: what releases cost adds up, and the
-/// whole is (epsilon, delta)-differential privacy of a record by a closed form.
+/// Noise in a device's updates and its privacy budget, both from the device's own settings. Costs are in units of
+/// `2^-30 (sensitivity / standard deviation)^2` of Gaussian noise, rounded up. The costs of releases add up, and
+/// their sum gives the (epsilon, delta) of record-level differential privacy in closed form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Privacy {
-    /// None.
+    /// No noise.
     #[default]
     None,
     /// Discrete Gaussian noise.
     Gaussian {
-        /// What one noisy release costs.
+        /// Cost of one noisy release.
         release: u32,
-        /// What all releases of the device's life may cost together.
+        /// Budget for all releases of the device's life together.
         budget: u64,
-        /// What they have cost so far.
+        /// Cost of all releases so far.
         spent: u64,
     },
 }
@@ -118,69 +119,70 @@ pub enum Numeric {
     I16,
 }
 
-/// The connection stands.
+/// Acceptance of a hello: the connection is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Identifies the training run; rounds increase within it.
+    /// Identifier of the training run; round numbers increase within it.
     pub campaign: u64,
-    /// The connection is closed after this many milliseconds of silence; say `Alive` well before.
+    /// Idle limit in milliseconds: the server closes the connection after this much silence. The device sends
+    /// `Alive` well before that.
     pub idle_milliseconds: u32,
 }
 
-/// Why hello was refused.
+/// Reason why the server refused a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Another wire version is spoken here.
+    /// The server speaks another wire version.
     WireVersion {
-        /// The version that is served.
+        /// Wire version of the server.
         served: u16,
     },
-    /// The version's messages differ (a development build).
+    /// The server's messages of the same wire version differ (a development build).
     Schema {
-        /// The hash that is served.
+        /// Schema hash of the server.
         served: u32,
     },
-    /// The model's shape is another.
+    /// The campaign trains a model of another shape.
     Model {
-        /// The model that is trained here.
+        /// Model of the campaign.
         expected: Model,
     },
-    /// The device cannot do something that the campaign needs.
-    Capability(Need),
-    /// The device is not on the allow-list, or its key is not known or not accepted any more.
+    /// The device lacks a capability that the campaign requires.
+    Capability(Requirement),
+    /// The device is not on the allow-list, or its key is unknown or no longer accepted.
     UnknownDevice,
-    /// The frame limit is outside of what the protocol allows.
+    /// The device's frame limit is outside the range that the server accepts.
     FrameLimit {
-        /// Smallest.
-        least: u16,
-        /// Largest.
-        most: u16,
+        /// Smallest accepted frame limit, in bytes.
+        min: u16,
+        /// Largest accepted frame limit, in bytes.
+        max: u16,
     },
-    /// Frames are encrypted here, and the device did not say which key it has.
+    /// The server encrypts frames, and the hello names no key.
     KeyNeeded,
-    /// Frames are not encrypted here (a bench), and the device wants them to be.
+    /// The server does not encrypt frames (a test bench), and the hello names a key.
     NoKeysHere,
 }
 
-/// A capability that a campaign needs.
+/// Capability that a campaign requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Need {
+pub enum Requirement {
     /// Tasks, as a set of [`Task::bit`](super::Task::bit).
     Tasks(u16),
     /// Roles, as a set of [`Role::bit`](crate::tensor::Role::bit).
     Roles(u16),
     /// Encodings, as a set of [`Encoding::bit`](crate::tensor::Encoding::bit).
     Encodings(u8),
-    /// This arithmetic.
+    /// Arithmetic of the update.
     Numeric(Numeric),
-    /// Elements in one tensor.
+    /// Number of elements in one tensor.
     TensorElements(u32),
-    /// Tensors in one direction of a round.
+    /// Number of tensors in one direction of a round.
     Tensors(u8),
-    /// Elements of all tensors of one direction.
+    /// Number of elements of all tensors in one direction of a round.
     TotalElements(u32),
-    /// Noise, of which all releases together cost at most so much ([`Privacy`]).
+    /// Noise whose total cost stays within this budget, in the units of [`Privacy`].
     Privacy(u64),
 }

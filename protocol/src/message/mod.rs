@@ -1,8 +1,8 @@
-//! The vocabulary. Messages are encoded with postcard (varints, declaration order, no field names);
-//! those that carry tensors are followed by a *body*: all bytes up to the end of the frame.
+//! Messages in both directions. They are encoded with postcard (varints, declaration order, no field names); a
+//! message that carries tensors is followed by a *body*: all bytes up to the end of the frame.
 //!
-//! Variants and fields are only ever appended, and never within a tagged version; `SPEC.md` holds the
-//! byte tables. Rounds count exchanges and strictly increase within a campaign.
+//! Variants and fields are only appended, and never within a released wire version; `SPEC.md` has the byte tables.
+//! Round numbers strictly increase within a campaign.
 
 mod hello;
 mod model;
@@ -13,7 +13,9 @@ use heapless::Vec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use hello::{CHOOSES_RIDGE, Capabilities, Hello, Introduction, Need, Numeric, Privacy, Refusal, Welcome};
+pub use hello::{
+    CHOOSES_RIDGE, Capabilities, Hello, HelloPrefix, Numeric, Privacy, Refusal, Requirement, Welcome,
+};
 pub use model::{Filters, Image, Model};
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
@@ -24,12 +26,12 @@ use crate::limits::TENSORS_MAX;
 use crate::tensor::TensorDescriptor;
 use crate::{Error, codec};
 
-/// The descriptors of one direction of one round.
+/// Tensor descriptors of one direction of one round.
 pub type Descriptors = Vec<TensorDescriptor, TENSORS_MAX>;
 
-/// A message of one direction.
+/// Message of one direction.
 pub trait Message: Serialize + DeserializeOwned {
-    /// Bytes after the message are its body, not an error.
+    /// Returns true if the bytes after the message are its body; otherwise they are an error.
     fn has_body(&self) -> bool;
 }
 
@@ -45,11 +47,11 @@ impl Message for ToDevice {
     }
 }
 
-/// Reads one message and returns it with its body.
+/// Decodes one message and returns it with its body.
 ///
 /// # Errors
-/// [`Error::Malformed`] if `bytes` do not start with a message of type `M`; [`Error::TrailingBytes`] if
-/// something follows a message that has no body.
+/// [`Error::Malformed`] if `bytes` do not start with a message of type `M`; [`Error::TrailingBytes`] if bytes
+/// follow a message that has no body.
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<(M, &[u8]), Error> {
     let (message, body) = codec::read::<M>(bytes)?;
     if !message.has_body() && !body.is_empty() {
@@ -58,59 +60,59 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<(M, &[u8]), Error> {
     Ok((message, body))
 }
 
-/// Which exchange of a campaign.
+/// Identifier of a round within a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RoundId {
-    /// Counts exchanges from 1; strictly increasing within a campaign.
+    /// Round number, from 1; strictly increasing within a campaign.
     pub round: u32,
-    /// The participation stage that the round belongs to.
+    /// Participation stage that the round belongs to.
     pub stage: u16,
 }
 
-/// From the device to the aggregator.
+/// Message from the device to the aggregator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "one lives on the stack at a time, and boxes need a heap")]
 pub enum ToServer {
-    /// The first message on a connection. Body: a [`Greeting`](crate::secure::Greeting), or nothing where frames are
-    /// not encrypted.
+    /// First message on a connection. Body: a [`HandshakeInit`](crate::secure::HandshakeInit), or empty if frames
+    /// are not encrypted.
     Hello(Hello),
-    /// The result of a round. Body: the tensors, where they fit the frame.
+    /// Result of a round. Body: the tensors, if they fit the frame.
     Update(Update),
-    /// A part of a tensor of the update. Body: its elements.
+    /// Part of a tensor of the update. Body: its elements.
     Chunk(Chunk),
-    /// Asks for chunks of the round's tensors that have not come.
+    /// Request for chunks of the round's tensors that have not arrived.
     Missing(Missing),
-    /// The device will not take part in this round.
+    /// Refusal of the device to take part in this round.
     Decline(Decline),
-    /// Nothing to say, still here.
+    /// Keep-alive without content.
     Alive,
 }
 
-/// From the aggregator to the device.
+/// Message from the aggregator to the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "one lives on the stack at a time, and boxes need a heap")]
 pub enum ToDevice {
-    /// Hello was accepted.
+    /// Acceptance of a hello.
     Welcome(Welcome),
-    /// Hello was refused; the connection is closed.
+    /// Refusal of a hello; the server closes the connection.
     Refused(Refusal),
-    /// A round opens for this device. Body: the tensors, where they fit the frame.
+    /// Start of a round for this device. Body: the tensors, if they fit the frame.
     RoundOpen(RoundOpen),
-    /// A part of a tensor of the round. Body: its elements.
+    /// Part of a tensor of the round. Body: its elements.
     Chunk(Chunk),
-    /// Asks for chunks of the update that have not come.
+    /// Request for chunks of the update that have not arrived.
     Missing(Missing),
-    /// What became of the update.
+    /// Outcome of an update.
     Ack(Ack),
-    /// The round is over; work on it may stop. The device keeps the head it had.
+    /// End of a round: the device may stop working on it, and keeps the head it had.
     RoundClosed(RoundId),
-    /// No room now: disconnect and come back after this many milliseconds.
+    /// The server is full: the device disconnects and reconnects after this time.
     RetryAfter {
-        /// Milliseconds.
+        /// Delay in milliseconds.
         milliseconds: u32,
     },
-    /// A message could not be understood or was out of place; it was ignored and counted.
+    /// Report that a message of the device was malformed or unexpected; the server ignored and counted it.
     Fault(Fault),
 }

@@ -1,7 +1,7 @@
-//! What a device's buffers are made for.
+//! Model shapes: the kind and sizes of the model that a device's buffers are made for.
 //!
-//! In memory as on the wire a model is the number of its kind and a row of sizes: an enum of structs of arrays would take
-//! a device half a kilobyte of flash to read and write.
+//! A model is stored as the wire has it, a kind number and a row of sizes: (de)serialising an enum of structs of
+//! arrays would cost a device half a kilobyte of flash.
 
 use core::fmt;
 
@@ -10,21 +10,21 @@ use serde::ser::{Serialize, SerializeTuple, Serializer};
 
 use crate::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
 
-/// The model that a device's buffers are made for: its kind and its sizes.
+/// Model shape: its kind and its sizes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Model {
     kind: Kind,
-    /// In the order that `SPEC.md` has; zeros after the last.
+    /// Sizes in the order of `SPEC.md`; zeros after the last.
     sizes: [u16; SIZES_MAX],
 }
 
-/// Sizes of a model, at most.
+/// Maximum number of sizes of a model.
 const SIZES_MAX: usize = CONVOLUTIONAL;
 
-/// Sizes of an image, two layers of filters, hidden layers and outputs.
+/// Number of sizes of a convolutional model: image, two layers of filters, hidden layers and outputs.
 const CONVOLUTIONAL: usize = 3 + 2 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
 
-/// What the sizes are of.
+/// Kind of a model. The number on the wire is the position in this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -36,10 +36,10 @@ enum Kind {
 }
 
 impl Kind {
-    /// In the order of their numbers.
+    /// All kinds, indexed by their wire number.
     const ALL: [Self; 5] = [Self::Linear, Self::Network, Self::Convolutional, Self::Recurrent, Self::Adapted];
 
-    /// How many sizes it has.
+    /// Returns the number of sizes of this kind.
     const fn sizes(self) -> usize {
         match self {
             Self::Linear => 3,
@@ -51,53 +51,56 @@ impl Kind {
     }
 }
 
-/// Sizes of an image: row-major, the channels of a pixel side by side. A signal has a height of one.
+/// Sizes of an image in row-major order, with the channels of a pixel adjacent. A signal is an image of height one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Image {
-    /// Rows of pixels.
+    /// Number of rows of pixels.
     pub height: u16,
-    /// Pixels of a row.
+    /// Number of pixels in a row.
     pub width: u16,
-    /// Values of a pixel.
+    /// Number of values of a pixel.
     pub channels: u16,
 }
 
-/// A layer of filters that move on by one pixel, without padding, and the pooling of what they make of an image.
+/// Convolutional layer with stride 1 and no padding, followed by max pooling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filters {
-    /// How many there are.
+    /// Number of filters; 0 if the layer does not exist.
     pub count: u16,
-    /// A filter sees so many pixels of so many rows; of a signal, its one row.
+    /// Height and width of a filter in pixels; only the width if the image is a signal.
     pub side: u8,
-    /// Of so many pixels of so many rows, side by side, the largest value of each filter is kept. Of a signal, of its one
-    /// row.
+    /// Height and width of a pooling window in pixels; only the width if the image is a signal. Windows do not
+    /// overlap.
     pub pool: u8,
 }
 
 impl Filters {
-    /// What a filter sees, times 256, and what is pooled.
+    /// Packs both sides into one size: `256 side + pool`.
     const fn window(self) -> u16 {
         u16::from_be_bytes([self.side, self.pool])
     }
 }
 
 impl Model {
-    /// `y = W^T B^T x`: `features` d of a sample, `width` k of the representation, `outputs` C of the head.
+    /// Creates a linear model `y = W^T B^T x`: `features` d of a sample, `width` k of the representation, `outputs`
+    /// C of the head.
     #[must_use]
     pub const fn linear(features: u16, width: u16, outputs: u16) -> Self {
-        Self::of(Kind::Linear, [features, width, outputs])
+        Self::from_sizes(Kind::Linear, [features, width, outputs])
     }
 
-    /// Dense layers with biases, ReLU between them, softmax after the last, which is the head: `features` d of a sample,
-    /// widths of the `hidden` layers in their order with zeros after the last, `outputs` C.
+    /// Creates a network of dense layers with biases, ReLU between them and softmax after the last, which is the
+    /// head: `features` d of a sample, widths of the `hidden` layers in order with zeros after the last, `outputs`
+    /// C.
     #[must_use]
     pub const fn network(features: u16, hidden: [u16; HIDDEN_MAX], outputs: u16) -> Self {
         let [a, b, c] = hidden;
-        Self::of(Kind::Network, [features, a, b, c, outputs])
+        Self::from_sizes(Kind::Network, [features, a, b, c, outputs])
     }
 
-    /// `filters` that move over an `image`, ReLU and a pooling after each; those after the last have a count of zero. Then
-    /// as a [network](Self::network).
+    /// Creates a network that begins with convolutional layers on an `image`, each followed by ReLU and max
+    /// pooling; unused entries of `filters` have a count of zero. Dense layers follow as in a
+    /// [network](Self::network).
     #[must_use]
     pub const fn convolutional(
         image: Image,
@@ -108,7 +111,7 @@ impl Model {
         let Image { height, width, channels } = image;
         let [first, second] = filters;
         let [a, b] = hidden;
-        Self::of(
+        Self::from_sizes(
             Kind::Convolutional,
             [
                 height,
@@ -125,8 +128,8 @@ impl Model {
         )
     }
 
-    /// Long short-term memory of `cells` values that goes along a sequence of `steps` steps of `channels` values; its hidden
-    /// state after the last step, which has no ReLU, goes into dense layers as in a [network](Self::network).
+    /// Creates a network that begins with an LSTM of `cells` cells over a sequence of `steps` steps with `channels`
+    /// values each. Its last hidden state goes, without ReLU, into dense layers as in a [network](Self::network).
     #[must_use]
     pub const fn recurrent(
         steps: u16,
@@ -136,12 +139,13 @@ impl Model {
         outputs: u16,
     ) -> Self {
         let [a, b, c] = hidden;
-        Self::of(Kind::Recurrent, [steps, channels, cells, a, b, c, outputs])
+        Self::from_sizes(Kind::Recurrent, [steps, channels, cells, a, b, c, outputs])
     }
 
-    /// A layer of `width` outputs that stays as it is, with an adapter of `rank` r that learns (LoRA, Hu et al. 2022): `x (W0 + A B)`
-    /// plus a bias, A `features` x r, B r x `width`; then ReLU and dense layers as in a [network](Self::network). `frozen` is
-    /// the CRC-32C of the weights that stay, as their bytes lie in a device's flash; zero where there are none.
+    /// Creates a network whose first layer, of `width` outputs, is frozen and has a trainable adapter of rank r
+    /// (LoRA, Hu et al. 2022): `x (W0 + A B)` plus a bias, A `features` x r, B r x `width`. ReLU and dense layers
+    /// follow as in a [network](Self::network). `frozen` is the CRC-32C of the frozen weights as stored in the
+    /// device's flash, or zero if there are none.
     #[must_use]
     pub const fn adapted(
         features: u16,
@@ -153,10 +157,10 @@ impl Model {
     ) -> Self {
         let [a, b, c] = hidden;
         let (high, low) = ((frozen >> 16) as u16, frozen as u16);
-        Self::of(Kind::Adapted, [features, rank, width, a, b, c, outputs, high, low])
+        Self::from_sizes(Kind::Adapted, [features, rank, width, a, b, c, outputs, high, low])
     }
 
-    /// Values of a sample.
+    /// Returns the number of values of a sample.
     #[must_use]
     pub fn features(&self) -> usize {
         let of = |count: usize| self.row().iter().take(count).map(|size| usize::from(*size)).product();
@@ -167,7 +171,7 @@ impl Model {
         }
     }
 
-    /// Outputs of the head.
+    /// Returns the number of outputs of the head.
     #[must_use]
     pub fn outputs(&self) -> usize {
         let last = match (self.kind, self.row()) {
@@ -177,13 +181,13 @@ impl Model {
         last.map_or(0, |size| usize::from(*size))
     }
 
-    const fn of<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
+    const fn from_sizes<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
         sizes.split_at_mut(N).0.copy_from_slice(&given);
         Self { kind, sizes }
     }
 
-    /// Those that its kind has.
+    /// Returns the sizes that the kind uses.
     fn row(&self) -> &[u16] {
         self.sizes.get(..self.kind.sizes()).unwrap_or_default()
     }
@@ -213,13 +217,14 @@ impl<'de> Visitor<'de> for ModelVisitor {
     type Value = Model;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the number of a model and its sizes")
+        f.write_str("the number of a model kind and its sizes")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Model, A::Error> {
-        let mut next = || values.next_element::<u16>()?.ok_or_else(|| A::Error::custom("sizes are missing"));
+        let mut next =
+            || values.next_element::<u16>()?.ok_or_else(|| A::Error::custom("the model has too few sizes"));
         let kind = usize::from(next()?);
-        let kind = *Kind::ALL.get(kind).ok_or_else(|| A::Error::custom("no such model"))?;
+        let kind = *Kind::ALL.get(kind).ok_or_else(|| A::Error::custom("unknown kind of model"))?;
         let mut sizes = [0; SIZES_MAX];
         for size in sizes.iter_mut().take(kind.sizes()) {
             *size = next()?;
@@ -263,13 +268,13 @@ impl fmt::Display for Model {
                 widths(f, dense)?;
                 write!(f, ", frozen {:#010x}", u32::from(*high) << 16 | u32::from(*low))
             }
-            // Rows have the sizes of their kind.
+            // Unreachable: the number of sizes follows from the kind.
             _ => Ok(()),
         }
     }
 }
 
-/// The widths of dense layers, each after a hyphen.
+/// Writes the widths of dense layers, each after a hyphen.
 fn widths(f: &mut fmt::Formatter<'_>, dense: &[u16]) -> fmt::Result {
     dense.iter().filter(|width| **width > 0).try_for_each(|width| write!(f, "-{width}"))
 }

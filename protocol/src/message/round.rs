@@ -1,4 +1,4 @@
-//! What is said within a round: its opening, the tensors both ways, what becomes of it.
+//! Messages within a round: its start, the tensors in both directions, and the outcome of an update.
 
 use heapless::Vec;
 use serde::{Deserialize, Serialize};
@@ -6,82 +6,83 @@ use serde::{Deserialize, Serialize};
 use super::{Descriptors, RoundId, Task};
 use crate::limits::MISSING_MAX;
 
-/// Opens a round for a device.
+/// Start of a round for a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundOpen {
-    /// Which round.
+    /// Identifier of the round.
     pub id: RoundId,
-    /// What to compute.
+    /// Task to compute.
     pub task: Task,
-    /// The tensors that come with it. Either all have `chunk == 0` and are the body, in order, or all
-    /// have `chunk > 0` and follow as chunks.
+    /// Tensors that the server sends with the round. Either all have `chunk == 0` and form the body, in order, or
+    /// all have `chunk > 0` and follow as chunks.
     pub tensors: Descriptors,
 }
 
-/// The result of a round.
+/// Result of a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Update {
-    /// Which round.
+    /// Identifier of the round.
     pub id: RoundId,
-    /// Samples that were used.
+    /// Number of samples used.
     pub samples: u32,
-    /// Samples that were not usable (not finite, out of range) and were skipped.
+    /// Number of samples skipped because they were not usable (not finite, out of range).
     pub skipped: u32,
-    /// The tensors, as in [`RoundOpen::tensors`].
+    /// Tensors of the update, sent as those in [`RoundOpen::tensors`].
     pub tensors: Descriptors,
 }
 
-/// Announces a part of a tensor; its elements are the body.
+/// Header of a part of a tensor; its elements are the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// Which round.
+    /// Identifier of the round.
     pub id: RoundId,
     /// Index of the tensor among the round's (or the update's) descriptors.
     pub tensor: u8,
-    /// First element; a multiple of the descriptor's chunk length.
+    /// First element of the part; a multiple of the descriptor's chunk length.
     pub offset: u32,
 }
 
-/// Asks for chunks by number (offset over chunk length).
+/// Request for chunks by number (offset divided by chunk length).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Which round.
+    /// Identifier of the round.
     pub id: RoundId,
     /// Index of the tensor.
     pub tensor: u8,
-    /// The first missing chunk numbers, in ascending order.
+    /// Lowest missing chunk numbers, in ascending order.
     pub chunks: Vec<u16, MISSING_MAX>,
 }
 
-/// The device will not take part in a round.
+/// Refusal of a device to take part in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decline {
-    /// Which round.
+    /// Identifier of the round.
     pub id: RoundId,
-    /// Why.
+    /// Reason of the refusal.
     pub reason: DeclineReason,
 }
 
-/// Why a device declines a round. Head, counters and storage are as before it, except where an update was
-/// computed and could not leave ([`Self::UpdateNonFinite`], [`Self::Device`]): the head may be new then.
+/// Reason why a device declines a round. Head, counters and storage are as before the round, with two exceptions:
+/// after [`Self::UpdateNonFinite`] and [`Self::Device`], which can occur after the update was computed, the head
+/// may be new.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum DeclineReason {
-    /// The task is not compiled into this device, or not allowed on it.
+    /// The task is not compiled into this firmware, or not allowed on this device.
     Task,
-    /// A tensor has another role or shape than the task needs, or there are too many, or too few: a layer of a network
-    /// that does not come has to be on the device.
+    /// A tensor has another role or shape than the task needs, or there are too many or too few tensors. Layers of
+    /// a network that are not sent must already be on the device.
     Tensors,
     /// A hyper-parameter is not finite or out of range.
     Parameter,
-    /// The round is not after the last one that this device finished.
+    /// The round number is not above that of the last round this device finished.
     RoundRepeated {
-        /// The last finished round.
+        /// Number of the last finished round.
         last: u32,
     },
-    /// The representation that came is not finite.
+    /// The received representation is not finite.
     NonFinite,
-    /// The columns of the representation that came are not orthonormal.
+    /// The columns of the received representation are not orthonormal.
     NotOrthonormal {
         /// `max |B^T B - I|`.
         error: f32,
@@ -92,74 +93,74 @@ pub enum DeclineReason {
     UpdateNonFinite,
     /// The device could not read its samples or write its storage.
     Device,
-    /// The release would cost more than is left of the device's privacy budget.
+    /// The release would cost more than the rest of the device's privacy budget.
     Budget {
-        /// What is left, in the units of [`Privacy`](super::Privacy).
+        /// Rest of the budget, in the units of [`Privacy`](super::Privacy).
         left: u64,
     },
     /// The device has no entropy for the noise that its update needs.
     Entropy,
 }
 
-/// What became of an update.
+/// Server's answer to an update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ack {
-    /// Which round.
+    /// Identifier of the round.
     pub id: RoundId,
-    /// What became of it.
+    /// Outcome of the update.
     pub outcome: AckOutcome,
 }
 
-/// What became of an update.
+/// Outcome of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum AckOutcome {
-    /// It counts.
+    /// The update is part of the round's aggregate.
     Counted,
-    /// It had been counted already; it counts once.
+    /// The same update was counted before; it counts once.
     Duplicate,
-    /// The round was complete; it does not count.
+    /// The round was already complete; the update does not count.
     Late,
-    /// It does not count.
+    /// The update was rejected and does not count.
     Rejected(Rejection),
 }
 
-/// Why an update does not count.
+/// Reason why the server rejected an update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// The device was not asked in this round.
+    /// The device was not invited to this round.
     NotAsked,
-    /// No such round is open.
+    /// No round with this identifier is open.
     WrongRound,
     /// Roles, shapes or encodings are not what the round asked for.
     Tensors,
     /// A value is not finite.
     NonFinite,
-    /// The norm is over the bound.
+    /// The norm of the update is above the bound.
     NormOverBound {
         /// Frobenius norm of the update.
         norm: f32,
-        /// The bound.
+        /// Largest allowed norm.
         bound: f32,
     },
-    /// Another update for the same round was counted already, with other content.
+    /// An update of this device with other content was already counted for the round.
     ContentChanged,
-    /// No sample was used.
+    /// The update reports zero samples.
     NoSamples,
 }
 
-/// What was wrong with a message that was ignored.
+/// Reason why the server ignored a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It could not be decoded.
+    /// The message could not be decoded.
     Malformed,
-    /// It has no place here.
+    /// The message is not allowed in the connection's current state.
     Unexpected,
-    /// A descriptor or a chunk does not fit what was announced.
+    /// A descriptor or a chunk does not match the announced tensors.
     Tensors,
-    /// Nobody has said hello on this link, as far as the server knows: the device greets again. Sent on links
-    /// that do not close when the server restarts, such as serial lines.
+    /// The server has received no hello on this link: the device must send one. Occurs on links that stay open when
+    /// the server restarts, such as serial lines.
     Greet,
 }

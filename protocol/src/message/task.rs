@@ -1,130 +1,134 @@
-//! What a device is asked to compute in a round, with its hyper-parameters.
+//! Tasks that a server assigns to a device in a round, with their hyper-parameters.
 
 use serde::{Deserialize, Serialize};
 
 use crate::tensor::{Encoding, Role};
 
-/// What a device computes in a round, with its hyper-parameters.
+/// Task of a device in a round, with its hyper-parameters. "Down" lists the tensors sent to the device, "up" those
+/// it sends back.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Task {
-    /// FedRep: solve the head on `B`, then one gradient step on `B` (Collins et al. 2021, Algorithm 2).
-    /// Down: representation. Up: gradient or representation.
+    /// FedRep: fits the head on `B`, then takes one gradient step on `B` (Collins et al. 2021, Algorithm 2). Down:
+    /// representation. Up: gradient or representation.
     FedRep {
-        /// Step size eta of the representation; only used where the new representation is sent.
+        /// Step size eta of the representation; only used if the new representation is uploaded.
         step_size: f32,
-        /// How the head is solved.
+        /// Solver for the head.
         head: HeadSolve,
-        /// What is sent.
+        /// Tensor that is uploaded.
         upload: Upload,
-        /// How it is encoded.
+        /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// Fit the head on the final `B`; nothing is uploaded. Down: representation.
+    /// Fits the head on the final `B`; nothing is uploaded. Down: representation.
     FitHead {
-        /// How the head is solved.
+        /// Solver for the head.
         head: HeadSolve,
     },
-    /// Gradient steps on one shared linear model. Down and up: representation and shared head.
+    /// FedAvg on one shared linear model. Down and up: representation and shared head.
     FedAvg {
         /// Step size of the representation.
         step_size: f32,
         /// Step size of the head.
         head_step_size: f32,
-        /// Gradient steps before the upload.
+        /// Number of gradient steps before the upload.
         local_steps: u16,
-        /// How the upload is encoded.
+        /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// One power iteration of the start: `(1/m) sum |y|^2 x (x^T Q)`. Down and up: subspace.
+    /// One step of the power method for the start: `(1/m) sum |y|^2 x (x^T Q)`. Down and up: subspace.
     PowerStart,
-    /// Rows of the moment matrix `(1/m) sum |y|^2 x x^T`, upper half. Up: moment. Reveals records: the
-    /// device must have been built to allow it.
+    /// Rows of the upper half of the moment matrix `(1/m) sum |y|^2 x x^T`. Up: moment. The rows can reveal single
+    /// records, so the firmware must be built to allow this task.
     MomentRows {
-        /// First row.
+        /// Index of the first row.
         first: u16,
-        /// Rows.
+        /// Number of rows.
         count: u16,
     },
-    /// Power iterations with the device's own `A_i = (1/s) M_i^T M_i`, of s rows of norm 1 at most: `Y = A_i Z`, and
-    /// between two of them the orthonormal factor of `Y` (FedPower, Guo et al. 2024, Algorithms 1 to 3). Down: subspace.
-    /// Up: one or two subspaces.
+    /// FedPower (Guo et al. 2024, Algorithms 1 to 3): power iterations `Y = A_i Z` with the device's own
+    /// `A_i = (1/s) M_i^T M_i`, whose s rows have a norm of at most 1. The next `Z` is the orthonormal factor of
+    /// `Y`. Down: subspace. Up: one or two subspaces.
     FedPower {
-        /// How many.
+        /// Number of iterations.
         iterations: u16,
-        /// What a row of `M_i` is.
+        /// Definition of the rows of `M_i`.
         rows: PowerRows,
-        /// What is sent.
+        /// Tensors that are uploaded.
         upload: PowerUpload,
-        /// How it is encoded.
+        /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// Stochastic gradient descent on the cross-entropy of a network, of which some layers travel: those of its body
-    /// (FedRep, FedPer), the last ones (LG-FedAvg), all (FedAvg) or none. Down and up: these layers, a tensor each.
+    /// Stochastic gradient descent on the cross-entropy of a network. The shared layers are the tensors of the
+    /// round, one tensor a layer, down and up: the body (FedRep, FedPer), the last layers (LG-FedAvg), all layers
+    /// (FedAvg) or none.
     Sgd {
-        /// Its steps.
+        /// Step size, momentum and batch size.
         descent: Descent,
-        /// Epochs of the layers that stay, those that travel as they came: FedRep's tau_h. They come first.
+        /// Number of epochs on the personal layers, with the shared layers fixed: FedRep's tau_h. They come first.
         head_epochs: u16,
-        /// Epochs of `trained`: FedRep's tau_phi, everybody else's tau.
+        /// Number of epochs on the layers `trained`: FedRep's tau_phi, the other methods' tau.
         epochs: u16,
-        /// What these change.
+        /// Layers that the second phase of epochs trains.
         trained: Trained,
-        /// How the layers are encoded on the way up.
+        /// Encoding of the uploaded layers.
         encoding: Encoding,
     },
-    /// What a baseline does with a network, to compare: for simulated devices. Down and up: all layers, a tensor each.
+    /// Baseline method on a network, for comparisons with simulated devices. Down and up: all layers, a tensor
+    /// each.
     Baseline {
-        /// Which one.
+        /// Baseline method and its parameters.
         baseline: Baseline,
-        /// The steps of its epochs.
+        /// Step size, momentum and batch size.
         descent: Descent,
-        /// Epochs.
+        /// Number of epochs.
         epochs: u16,
-        /// How the layers are encoded on the way up.
+        /// Encoding of the uploaded layers.
         encoding: Encoding,
     },
-    /// The up-projection that fits best under a linear model's down-projection (RoLoRA, Chen et al. 2025, Algorithm 2).
-    /// Down: adapter-down, unless the device has it. Up: adapter-up.
+    /// RoLoRA, first half (Chen et al. 2025, Algorithm 2): fits the up-projection of a linear model to its
+    /// down-projection. Down: adapter-down, unless the device has it. Up: adapter-up.
     AdapterUp {
-        /// How it is found.
+        /// Solver for the up-projection.
         head: HeadSolve,
-        /// How it is encoded.
+        /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// One gradient step on the down-projection of a linear model, under everyone's up-projection. Down: adapter-down,
-    /// unless the device has it, and adapter-up. Up: adapter-down.
+    /// RoLoRA, second half: one gradient step on the down-projection of a linear model, with the shared
+    /// up-projection fixed. Down: adapter-down, unless the device has it, and adapter-up. Up: adapter-down.
     AdapterDown {
         /// Step size.
         step_size: f32,
-        /// How the new one is encoded.
+        /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// Sums and sums of squares of some features, as exact integers: from those of a fleet the server computes one
-    /// scale. Up: feature sums, `count` x [`SUMS_COLUMNS`](crate::tensor::SUMS_COLUMNS). Reveals the device's means.
+    /// Sums and sums of squares of some features, as exact integers, from which the server computes one scale for
+    /// the fleet. Up: feature sums, `count` x [`SUMS_COLUMNS`](crate::tensor::SUMS_COLUMNS). Reveals the device's
+    /// means.
     FeatureSums {
-        /// First feature.
+        /// Index of the first feature.
         first: u16,
-        /// Features.
+        /// Number of features.
         count: u16,
     },
-    /// For each ridge of a geometric grid, how many of the device's own samples a head gets right that was fitted on
-    /// `labels_per_class` of them. Down: representation, and scale where the campaign has one. Up: ridge scores, 1 x
-    /// `count`.
+    /// Scores of a geometric grid of ridges. For each ridge the device fits a head on `labels_per_class` of its own
+    /// samples and counts the correct predictions on the others. Down: representation, and scale if the campaign
+    /// has one. Up: ridge scores, 1 x `count`.
     RidgeScores {
-        /// Samples of each class that a head is fitted on.
+        /// Number of labelled samples per class that a head is fitted on.
         labels_per_class: u16,
-        /// The first ridge.
+        /// First ridge of the grid.
         first: f32,
-        /// Each further ridge is the one before times this.
+        /// Ratio between neighbouring ridges of the grid.
         factor: f32,
-        /// Ridges.
+        /// Number of ridges.
         count: u8,
     },
 }
 
 impl Task {
-    /// This task's bit in a set of tasks.
+    /// Returns this task's bit in a set of tasks.
     #[must_use]
     pub const fn bit(&self) -> u16 {
         match self {
@@ -143,141 +147,145 @@ impl Task {
         }
     }
 
-    /// The same for a device that does not choose ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its head takes the ridge
-    /// that comes with the choice. `None` where there is no choice in it.
+    /// Returns the task for a device that cannot select ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its head
+    /// takes the fallback ridge. `None` if the task leaves no ridge to the device.
     #[must_use]
-    pub const fn without_choice(mut self) -> Option<Self> {
+    pub const fn without_ridge_choice(mut self) -> Option<Self> {
         let (Self::FedRep { head, .. } | Self::FitHead { head } | Self::AdapterUp { head, .. }) = &mut self
         else {
             return None;
         };
-        let HeadSolve::LeaveOneOut { otherwise } = *head else { return None };
+        let HeadSolve::LeaveOneOut { fallback_ridge: otherwise } = *head else { return None };
         *head = HeadSolve::LeastSquares { ridge: otherwise };
         Some(self)
     }
 }
 
-/// How a device finds its head on a given representation.
+/// Method by which a device fits its head on a given representation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum HeadSolve {
-    /// Minimises `1/(2m) |X B W - Y|^2 + ridge/2 |W|^2`; the minimum-norm solution where that is not
-    /// unique.
+    /// Minimises `1/(2m) |X B W - Y|^2 + ridge/2 |W|^2`; the minimum-norm solution if several exist.
     LeastSquares {
         /// The ridge; 0 for none.
         ridge: f32,
     },
-    /// Gradient steps from the head the device has (zero at first): GD-GD with one, 10GD-GD with ten.
+    /// Gradient steps from the device's current head (initially zero): GD-GD with one step, 10GD-GD with ten.
     Gradient {
-        /// How many.
+        /// Number of steps.
         steps: u16,
         /// Step size.
         step_size: f32,
     },
-    /// Epochs of stochastic gradient descent on a network's cross-entropy, from the head the device has; none leave it
-    /// as it is.
+    /// Stochastic gradient descent on a network's cross-entropy, from the device's current head. Zero epochs leave
+    /// the head unchanged.
     Sgd {
-        /// How many; [`UNTIL_SETTLED`](crate::limits::UNTIL_SETTLED) for as many as the loss falls in.
+        /// Number of epochs; [`UNTIL_PLATEAU`](crate::limits::UNTIL_PLATEAU) trains until the loss stops falling.
         epochs: u16,
-        /// Their steps.
+        /// Step size, momentum and batch size.
         descent: Descent,
     },
-    /// The ridge of least leave-one-out error where every class present has two samples; `otherwise` elsewhere.
+    /// Least squares with the ridge of smallest leave-one-out error, if every class that occurs has at least two
+    /// samples; otherwise with `fallback_ridge`.
     LeaveOneOut {
-        /// The ridge where leaving a sample out would leave a class without any; 0 for none.
-        otherwise: f32,
+        /// Ridge for data in which leaving one sample out would leave a class empty; 0 for none.
+        fallback_ridge: f32,
     },
 }
 
-/// The steps of stochastic gradient descent: `v <- momentum v + g`, `W <- W - step_size v`, with g the mean gradient of
-/// the next `batch` samples, in an order that each epoch draws anew. `v` is zero at the start of a phase.
+/// Parameters of stochastic gradient descent: `v <- momentum v + g`, `W <- W - step_size v`, with g the mean
+/// gradient of the next `batch` samples. Each epoch draws a new order of samples. `v` is zero at the start of a
+/// phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Descent {
     /// Step size.
     pub step_size: f32,
-    /// Momentum, from 0 to below 1.
+    /// Momentum, at least 0 and below 1.
     pub momentum: f32,
-    /// Samples in a batch; the last of an epoch has what is left.
+    /// Number of samples in a batch; the last batch of an epoch may be smaller.
     pub batch: u16,
 }
 
-/// What the epochs of [`Task::Sgd`] change.
+/// Layers that the second phase of [`Task::Sgd`] trains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Trained {
-    /// The layers that travel.
+    /// The shared layers.
     #[default]
-    Travelling,
+    Shared,
     /// All layers.
     All,
-    /// LoRA's down-projection, which alone is sent; the up-projection stays as it is.
+    /// LoRA's down-projection, the only tensor uploaded; the up-projection stays fixed.
     Down,
-    /// LoRA's up-projection, which alone is sent; the down-projection stays as it is.
+    /// LoRA's up-projection, the only tensor uploaded; the down-projection stays fixed.
     Up,
 }
 
-/// What a device does in a round of a baseline. Its gradient g is that of a batch, `w` what it trains, `w0` what came.
+/// Baseline method of a device's round. In the formulas g is the gradient of a batch, w the trained model and w0
+/// the received one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Baseline {
-    /// FedProx (Li et al. 2020): steps along `g + pull (w - w0)`.
-    Proximal {
-        /// mu.
-        pull: f32,
+    /// FedProx (Li et al. 2020): steps along `g + proximal_weight (w - w0)`.
+    FedProx {
+        /// Proximal weight mu.
+        proximal_weight: f32,
     },
-    /// SCAFFOLD (Karimireddy et al. 2020), option II: steps along `g - c_i + c`. Tensors have twice the rows: a layer, and
-    /// below it the control variate (down: c; up: by how much c_i has changed).
+    /// SCAFFOLD (Karimireddy et al. 2020), option II: steps along `g - c_i + c`. Each tensor has twice the rows of
+    /// its layer: the layer, then the control variate (down: c; up: the change of c_i).
     Scaffold,
     /// Per-FedAvg (Fallah et al. 2020), first order: steps along the gradient at `w - inner_step g`.
-    FirstOrderMeta {
-        /// alpha.
+    PerFedAvg {
+        /// Inner step size alpha.
         inner_step: f32,
     },
-    /// Per-FedAvg, Hessian-free: the same, times the derivative of `w - inner_step g`, by a difference of gradients.
-    HessianFreeMeta {
-        /// alpha.
+    /// Per-FedAvg, Hessian-free: the first-order gradient times the derivative of `w - inner_step g`, approximated
+    /// by a difference of gradients.
+    PerFedAvgHf {
+        /// Inner step size alpha.
         inner_step: f32,
     },
-    /// Ditto (Li et al. 2021): what came is trained and sent; beside it the device's own model, along
-    /// `g + pull (v - w0)`.
+    /// Ditto (Li et al. 2021): trains and uploads the received model, and trains a personal model v along
+    /// `g + proximal_weight (v - w0)`.
     Ditto {
-        /// lambda.
-        pull: f32,
+        /// Proximal weight lambda.
+        proximal_weight: f32,
     },
-    /// APFL (Deng et al. 2020): what came is trained and sent; beside it the device's own model, in a mixture of both.
-    Mixture {
-        /// alpha: how much of the mixture is its own, at first.
-        own: f32,
-        /// Step size of alpha, which each device learns; 0 keeps it.
-        adaptation: f32,
+    /// APFL (Deng et al. 2020): trains and uploads the received model, and trains a personal model in a mixture of
+    /// both.
+    Apfl {
+        /// Initial mixing weight alpha: the share of the personal model in the mixture.
+        mixing_weight: f32,
+        /// Step size of alpha, which each device learns; 0 keeps alpha fixed.
+        mixing_step_size: f32,
     },
-    /// L2GD (Hanzely and Richtarik 2020): the device's own model moves towards the mean that came, takes its steps, and
-    /// is sent.
-    TowardsMean {
-        /// What part of the way, from 0 to 1.
-        part: f32,
+    /// L2GD (Hanzely and Richtarik 2020): moves the personal model towards the received mean, trains it, and
+    /// uploads it.
+    L2gd {
+        /// Fraction of the way to the mean, 0 to 1.
+        averaging_step: f32,
     },
-    /// Fed-MTL (Smith et al. 2017) with all tasks related alike: the device's own model takes steps along
-    /// `g + pull (w - w0)`, w0 the mean of all, and is sent.
-    MultiTask {
-        /// lambda.
-        pull: f32,
+    /// Fed-MTL (Smith et al. 2017) with all tasks equally related: trains the personal model along
+    /// `g + proximal_weight (w - w0)`, w0 the mean of all models, and uploads it.
+    FedMtl {
+        /// Proximal weight lambda.
+        proximal_weight: f32,
     },
 }
 
-/// What a FedRep device sends.
+/// Tensor that a FedRep device uploads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Upload {
-    /// The gradient of its loss.
+    /// The gradient of the device's loss.
     #[default]
     Gradient,
-    /// Its representation after the step.
+    /// The representation after the device's gradient step.
     Representation,
 }
 
 impl Upload {
-    /// The role of the tensor that is sent.
+    /// Returns the role of the uploaded tensor.
     #[must_use]
     pub const fn role(self) -> Role {
         match self {
@@ -287,33 +295,33 @@ impl Upload {
     }
 }
 
-/// What a power iteration takes for a row; one of norm over 1 is scaled to norm 1.
+/// Rows of the matrix in a power iteration. A row of norm over 1 is scaled to norm 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PowerRows {
     /// The sample's features.
     #[default]
     Features,
-    /// The features times the norm of the target: of such rows the principal directions are those in which regression
-    /// finds a representation (a start for FedRep).
+    /// The features times the norm of the target. Their principal directions are a start for FedRep: regression
+    /// finds its representation in them.
     Weighted,
 }
 
-/// What a FedPower device sends.
+/// Tensors that a FedPower device uploads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PowerUpload {
     /// `Y` of the last iteration.
     #[default]
     Product,
-    /// `Y` of the last iteration, and the `Z` that it was computed from, which the server aligns by.
+    /// `Y` of the last iteration and the `Z` it was computed from, with which the server aligns the bases.
     ProductAndBasis,
     /// The orthonormal factor of `Y` of the last iteration.
     Basis,
 }
 
 impl PowerUpload {
-    /// Tensors that are sent, each a subspace of the shape that came.
+    /// Returns the number of uploaded tensors, each of the shape of the received subspace.
     #[must_use]
     pub const fn tensors(self) -> u8 {
         match self {

@@ -1,7 +1,7 @@
 //! ChaCha20-Poly1305 (RFC 8439, section 2.8) from RustCrypto's audited `chacha20` and `poly1305`.
 //!
-//! The two are put together here, and not by the crate of that name, because its code can reach a panic (at the end
-//! of a key stream of 256 GiB), and a firmware is to link without one. That crate is the oracle in the tests.
+//! The `chacha20poly1305` crate composes the two as well, but its code can reach a panic (at the end of a key
+//! stream of 256 GiB), and firmware must link without panics. That crate is the oracle in the tests.
 
 use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
@@ -11,35 +11,37 @@ use zeroize::Zeroize;
 
 use super::{KEY, TAG};
 
-/// Bytes of a nonce.
+/// Length of a nonce, in bytes.
 pub const NONCE: usize = 12;
 
-/// Bytes of a block of the key stream. The first one is the authenticator's key; the text's begin after it.
+/// Length of a block of the key stream, in bytes. The first block is the authenticator's key; the text uses the
+/// others.
 const BLOCK: usize = 64;
 
-/// The nonce of a direction's frame: four zeros and the counter, little endian.
+/// Returns the nonce of a direction's frame: four zeros and the counter, little endian.
 pub const fn nonce(counter: u64) -> [u8; NONCE] {
     let [a, b, c, d, e, f, g, h] = counter.to_le_bytes();
     [0, 0, 0, 0, a, b, c, d, e, f, g, h]
 }
 
 /// Encrypts `text` in place and returns the tag over it and `head`. `None` if `text` is longer than the key stream;
-/// it is then not all encrypted and must not leave.
+/// it is then partly encrypted and must not be sent.
 pub fn encrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -> Option<[u8; TAG]> {
     apply(key, nonce, BLOCK, text)?;
     Some(authenticate(key, nonce, head, text)?.finalize().into())
 }
 
-/// Verifies `tag`, and only then decrypts `text` in place. `false` if it is wrong; `text` is as it was.
+/// Verifies `tag`, and only then decrypts `text` in place. Returns false, and leaves `text` unchanged, if the tag
+/// is wrong.
 #[must_use]
 pub fn decrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8], tag: &[u8; TAG]) -> bool {
     let Some(mac) = authenticate(key, nonce, head, text) else { return false };
-    // In constant time.
+    // Compares in constant time.
     mac.verify(&(*tag).into()).is_ok() && apply(key, nonce, BLOCK, text).is_some()
 }
 
-/// Adds the key stream from byte `offset` on, a multiple of [`BLOCK`]. Not inlined: the cipher's state and the
-/// authenticator's are then never on a device's stack at once.
+/// Applies the key stream from byte `offset`, a multiple of [`BLOCK`]. Not inlined, so that the states of cipher
+/// and authenticator are not on a device's stack at the same time.
 #[cfg_attr(target_os = "none", inline(never))]
 fn apply(key: &[u8; KEY], nonce: &[u8; NONCE], offset: usize, text: &mut [u8]) -> Option<()> {
     let mut stream = ChaCha20::new(key.into(), nonce.into());
@@ -47,7 +49,7 @@ fn apply(key: &[u8; KEY], nonce: &[u8; NONCE], offset: usize, text: &mut [u8]) -
     stream.try_apply_keystream(text).ok()
 }
 
-/// The authenticator, after `head`, `text`, and the lengths of both.
+/// Returns the authenticator over `head`, `text`, and the lengths of both.
 #[cfg_attr(target_os = "none", inline(never))]
 fn authenticate(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &[u8]) -> Option<Poly1305> {
     let mut block = [0; BLOCK];

@@ -1,4 +1,4 @@
-//! A connection's two keys at work: sealing what goes out, opening what comes in.
+//! Encrypted channel: seals outgoing frames and opens incoming ones with the two keys of a connection.
 
 use core::fmt;
 use core::ops::Range;
@@ -12,20 +12,20 @@ use crate::frame::{Envelope, HEADER_ANSWER, HEADER_SEALED, encode_in};
 use crate::limits::HEADER;
 use crate::message::{Message, ToDevice};
 
-/// Why a sealed frame was not opened. Nothing has changed but its bytes, which are zero.
+/// Reason why a sealed frame was not opened. The channel is unchanged, and [`Channel::open`] has zeroed the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unopened {
-    /// Its counter was used before, or is too far behind to know.
+pub enum OpenError {
+    /// The counter was used before, or is below the window of accepted counters.
     Replayed,
-    /// Its tag is wrong: another key, or other bytes than were sealed.
+    /// The tag is wrong: another key, or modified bytes.
     Forged,
-    /// It is too short, or its header is not that of a sealed frame.
-    Shapeless,
+    /// The frame is too short, or its header is not that of a sealed frame.
+    Malformed,
 }
 
-/// The state of one side of a connection after the handshake. Its keys are overwritten when it is dropped. It cannot be
-/// cloned: both would use the same counters, which are the nonces.
+/// State of one side of a connection after the handshake. The keys are overwritten when it is dropped. A channel
+/// cannot be cloned, because two copies would use the same counters, which are the nonces.
 ///
 /// ```compile_fail
 /// fn twice<T: Clone>() {}
@@ -34,20 +34,20 @@ pub enum Unopened {
 pub struct Channel {
     own: [u8; KEY],
     peer: [u8; KEY],
-    /// Counter of the next frame that goes out.
+    /// Counter of the next outgoing frame.
     next: u64,
     window: Window,
 }
 
 impl Channel {
-    /// The device's side: `transcript` of the hello that it said, `nonce` of the answer.
+    /// Creates the device's side from the `transcript` of its hello and the `nonce` of the server's answer.
     #[must_use]
     pub fn device(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
         Self { own: keys.up, peer: keys.down, next: 0, window: Window::default() }
     }
 
-    /// The server's side: `transcript` of the hello that it heard, `nonce` of its own.
+    /// Creates the server's side from the `transcript` of the received hello and its own `nonce`.
     #[must_use]
     pub fn server(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
@@ -57,7 +57,7 @@ impl Channel {
     /// Encodes and seals `message` and its body, as [`encode`](crate::frame::encode) does without keys.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] as there; [`Error::Exhausted`] after 2^64 - 1 frames.
+    /// [`Error::BufferTooSmall`] as [`encode`](crate::frame::encode); [`Error::Exhausted`] after 2^64 - 1 frames.
     #[cfg_attr(target_os = "none", inline(never))]
     pub fn seal<M: Message>(
         &mut self,
@@ -67,7 +67,7 @@ impl Channel {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         let counter = self.next;
-        // Whatever comes of it: no counter is used twice.
+        // Advanced before anything can fail, so that no counter is used twice.
         self.next = counter.checked_add(1).ok_or(Error::Exhausted)?;
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
         let key = &self.own;
@@ -81,7 +81,7 @@ impl Channel {
     /// Encodes and seals the server's answer to a hello, its first frame.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`]; [`Error::Exhausted`] if it is not the first.
+    /// [`Error::BufferTooSmall`] if it does not fit; [`Error::Exhausted`] if it is not the first frame.
     pub fn seal_answer(
         &mut self,
         nonce: &[u8; NONCE],
@@ -101,12 +101,13 @@ impl Channel {
         encode_in(envelope, message, 0, &mut |_| {}, close, out)
     }
 
-    /// Verifies and decrypts a frame in place; its message and body are what is at the returned place.
+    /// Verifies and decrypts a frame in place and returns its message and body.
     ///
     /// # Errors
-    /// [`Unopened`]. The frame is overwritten with zeros, and the counter of no frame has been used up.
+    /// [`OpenError`] if the frame is a replay, forged or malformed. The frame is then zeroed, and no counter is
+    /// marked as used.
     #[cfg_attr(target_os = "none", inline(never))]
-    pub fn open<'a>(&mut self, frame: &'a mut [u8]) -> Result<&'a [u8], Unopened> {
+    pub fn open<'a>(&mut self, frame: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
         match self.try_open(frame) {
             Ok(message) => Ok(frame.get(message).unwrap_or_default()),
             Err(reason) => {
@@ -116,40 +117,41 @@ impl Channel {
         }
     }
 
-    /// [`Self::open`] for a frame that may be another channel's: it stays as it is if it is not this one's.
+    /// Opens a frame that may belong to another channel: on an error the frame is left as it was. Returns the range
+    /// of the message and body.
     ///
     /// # Errors
-    /// [`Unopened`].
-    pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, Unopened> {
+    /// [`OpenError`] as [`Self::open`].
+    pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
         let (before, counter) = match frame.split_first() {
             Some((&HEADER_SEALED, rest)) => {
-                let counter = rest.first_chunk().ok_or(Unopened::Shapeless)?;
+                let counter = rest.first_chunk().ok_or(OpenError::Malformed)?;
                 (HEADER + COUNTER, u64::from_le_bytes(*counter))
             }
             Some((&HEADER_ANSWER, _)) => (HEADER + NONCE, 0),
-            _ => return Err(Unopened::Shapeless),
+            _ => return Err(OpenError::Malformed),
         };
-        let (head, rest) = frame.split_at_mut_checked(before).ok_or(Unopened::Shapeless)?;
-        let (secret, tag) = rest.split_last_chunk_mut::<TAG>().ok_or(Unopened::Shapeless)?;
+        let (head, rest) = frame.split_at_mut_checked(before).ok_or(OpenError::Malformed)?;
+        let (secret, tag) = rest.split_last_chunk_mut::<TAG>().ok_or(OpenError::Malformed)?;
         if !self.window.admits(counter) {
-            return Err(Unopened::Replayed);
+            return Err(OpenError::Replayed);
         }
         let end = before + secret.len();
         if !aead::decrypt(&self.peer, &aead::nonce(counter), head, secret, tag) {
-            return Err(Unopened::Forged);
+            return Err(OpenError::Forged);
         }
         self.window.accept(counter);
         Ok(before..end)
     }
 }
 
-/// Whether this is the frame with which a server answers a hello.
+/// Returns true if this is the frame with which a server answers a hello.
 #[must_use]
 pub fn is_answer(frame: &[u8]) -> bool {
     frame.first() == Some(&HEADER_ANSWER)
 }
 
-/// The server's nonce in its answer to a hello. `None` if the frame is something else.
+/// Returns the server's nonce in its answer to a hello; `None` if the frame is something else.
 #[must_use]
 pub fn answer_nonce(frame: &[u8]) -> Option<[u8; NONCE]> {
     match frame.split_first() {
@@ -164,7 +166,7 @@ fn set_header(frame: &mut [u8], header: u8, rest: &[u8]) {
     }
 }
 
-/// Encrypts what is between the first `before` bytes, which are authenticated with it, and the tag.
+/// Encrypts the bytes between the first `before` ones, which are authenticated as well, and the tag.
 #[cfg_attr(target_os = "none", inline(never))]
 fn encrypt(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
     let Some((head, rest)) = frame.split_at_mut_checked(before) else { return };

@@ -1,14 +1,13 @@
-//! The secret that a device and its server share.
+//! Pre-shared key of a device and its server.
 
 use core::fmt;
 
 use zeroize::Zeroize;
 
-/// Bytes of a key.
+/// Length of a key, in bytes.
 pub const KEY: usize = 32;
 
-/// A pre-shared key, and which of a device's keys it is. Its bytes are overwritten when it is dropped, and never
-/// printed.
+/// Pre-shared key with its epoch. The bytes are never printed, and are overwritten when the key is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     epoch: u16,
@@ -16,19 +15,19 @@ pub struct Key {
 }
 
 impl Key {
-    /// The `epoch`th key of a device, from 0: every rotation adds one.
+    /// Creates the key of an epoch. A device's first key has epoch 0, and every rotation adds one.
     #[must_use]
     pub const fn new(epoch: u16, bytes: [u8; KEY]) -> Self {
         Self { epoch, bytes }
     }
 
-    /// Which of the device's keys it is.
+    /// Returns the key's epoch.
     #[must_use]
     pub const fn epoch(&self) -> u16 {
         self.epoch
     }
 
-    /// The secret itself.
+    /// Returns the secret bytes.
     #[must_use]
     pub const fn expose(&self) -> &[u8; KEY] {
         &self.bytes

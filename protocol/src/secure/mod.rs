@@ -1,5 +1,5 @@
-//! Authenticated encryption of every frame after hello: a key that device and server share, a handshake that gives
-//! both fresh keys and proves each to the other, and frames that are sealed with them.
+//! Authenticated encryption of every frame after the hello, from a pre-shared key: a handshake derives fresh keys
+//! and authenticates both sides, and frames are sealed with them.
 //!
 //! ```text
 //!   device                                                server
@@ -9,23 +9,23 @@
 //!     | <-- sealed RoundOpen ... sealed Update --> ...         |
 //! ```
 //!
-//! The composition is that of Noise's `NNpsk0` without its ephemeral keys: HKDF-SHA256 (RFC 5869) over the key and
-//! both sides' messages gives a key for each direction, ChaCha20-Poly1305 (RFC 8439) seals, counters are nonces.
-//! `SPEC.md` states it step by step. The primitives are RustCrypto's; nothing here is made by hand but their order.
+//! The composition is Noise's `NNpsk0` without ephemeral keys: HKDF-SHA256 (RFC 5869) over the key and both sides'
+//! messages gives one key per direction, ChaCha20-Poly1305 (RFC 8439) seals frames, and counters are the nonces.
+//! `SPEC.md` states it step by step. The primitives are RustCrypto's; only their composition is written here.
 //!
-//! Whoever steals a device's key can read what was recorded on its wire before: there is no ephemeral exchange.
+//! There is no forward secrecy: an attacker who steals a device's key can decrypt recorded traffic.
 
 mod aead;
 mod channel;
-mod greeting;
+mod handshake_init;
 mod key;
 mod noise;
 mod provision;
 mod schedule;
 mod window;
 
-pub use channel::{Channel, Unopened, answer_nonce, is_answer};
-pub use greeting::{GREETING, Greeting, encode_hello, transcript};
+pub use channel::{Channel, OpenError, answer_nonce, is_answer};
+pub use handshake_init::{HANDSHAKE_INIT, HandshakeInit, encode_hello, transcript};
 pub use key::{KEY, Key};
 pub use noise::ProvisionedNoise;
 pub use provision::{
@@ -35,11 +35,11 @@ pub use provision::{
 pub use schedule::derive;
 pub use window::{WINDOW, Window};
 
-/// Bytes of randomness that each side adds to a handshake.
+/// Number of random bytes that each side adds to a handshake.
 pub const NONCE: usize = 16;
 
-/// Bytes of a frame's counter.
+/// Length of a frame's counter, in bytes.
 pub const COUNTER: usize = 8;
 
-/// Bytes of a frame's tag.
+/// Length of a frame's tag, in bytes.
 pub const TAG: usize = 16;

@@ -1,34 +1,34 @@
-//! The entry of a provisioning record that says what noise the device adds to what it sends.
+//! Noise entry of a provisioning record: the noise that the device adds to its uploads, and its privacy budget.
 
 use super::provision::take;
 
-/// The entry's tag. Without bit 7: a firmware that does not know it must not run without noise.
+/// Tag of the entry. Without bit 7, so that a firmware that does not know it refuses the record instead of running
+/// without noise.
 pub(super) const TAG: u8 = 0x01;
 
-/// Bytes of its value.
+/// Length of the entry's value, in bytes.
 pub(super) const VALUE: usize = 8 + 8 + 4 + 4 + 4 + 2;
 
-/// What noise a device adds, and how much of it its owner lets it spend. The numbers are as they are provisioned:
-/// whether noise can be made of them is for the device to say.
+/// Noise of a device and its privacy budget, as provisioned. The device checks whether the numbers are usable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProvisionedNoise {
-    /// The square of the noise multiplier (standard deviation over sensitivity), in units of 2^-16.
+    /// Square of the noise multiplier (standard deviation over sensitivity), in units of 2^-16.
     pub multiplier_square: u64,
-    /// What all releases of the device's life may cost together, in units of 2^-30 (one costs the inverse square of the
+    /// Budget for all releases of the device's life, in units of 2^-30 (one release costs the inverse square of the
     /// multiplier).
     pub budget: u64,
-    /// Samples of a round that count.
+    /// Maximum number of samples of a round that are used.
     pub rows_max: u32,
-    /// The time from the beginning of a computation to its answer, in milliseconds.
+    /// Time from the start of a computation to its answer, in milliseconds.
     pub slot: u32,
-    /// The norm that whole gradients are clipped to; 0 if no gradient leaves.
+    /// Norm that whole gradients are clipped to; 0 if the device uploads no gradient.
     pub clip: f32,
-    /// Iterations, or gradient steps of a head, that a round may ask for.
+    /// Maximum number of iterations, or gradient steps of a head, of a round.
     pub iterations_max: u16,
 }
 
 impl ProvisionedNoise {
-    /// Reads a value; `None` if it has another length, or a norm that is none.
+    /// Decodes the entry's value; `None` if it has another length or the clipping norm is negative or not finite.
     pub(super) fn read(mut value: &[u8]) -> Option<Self> {
         let fields = &mut value;
         let noise = Self {
@@ -42,7 +42,7 @@ impl ProvisionedNoise {
         (value.is_empty() && noise.clip.is_finite() && noise.clip.is_sign_positive()).then_some(noise)
     }
 
-    /// The whole entry, byte by byte.
+    /// Encodes the whole entry, byte by byte.
     pub(super) fn bytes(&self) -> impl Iterator<Item = u8> {
         [TAG, VALUE as u8]
             .into_iter()

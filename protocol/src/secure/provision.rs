@@ -1,4 +1,4 @@
-//! The provisioning record: what makes a board one device of one fleet, as it is flashed beside the firmware.
+//! Provisioning record: identity, key and noise of one device, flashed separately from the firmware.
 //!
 //! ```
 //! use fedspan_protocol::secure::{Key, Provision};
@@ -16,91 +16,90 @@ use super::key::{KEY, Key};
 use super::noise::{self, ProvisionedNoise};
 use crate::frame::crc32c;
 
-/// First bytes of a record.
+/// Magic bytes at the start of a record.
 pub const PROVISION_MAGIC: [u8; 4] = *b"FSPV";
 
 /// Version of the record that this crate writes and reads.
 pub const PROVISION_VERSION: u16 = 1;
 
-/// Longest record: a quarter of the smallest flash page that is common.
+/// Maximum length of a record, in bytes: a quarter of the smallest common flash page.
 pub const PROVISION_MAX: usize = 512;
 
-/// Magic, version, length, device, epoch, key.
+/// Length of magic, version, length, device, epoch and key.
 const FIXED: usize = 4 + 2 + 2 + 8 + 2 + KEY;
 
 const CRC: usize = 4;
 
-/// Bytes of a record without entries.
+/// Length of a record without entries, in bytes.
 pub const PROVISION: usize = FIXED + CRC;
 
-/// Bytes of a record with the entry for noise: the longest that this version writes.
+/// Length of a record with the noise entry, in bytes: the longest that this version writes.
 pub const PROVISION_WITH_NOISE: usize = PROVISION + 2 + noise::VALUE;
 
-/// An entry whose tag has this bit may be skipped by a reader that does not know it.
+/// Tag bit of an entry that a reader may skip if it does not know it.
 const SKIPPABLE: u8 = 0x80;
 
-/// What a board needs to know to be one device of one fleet.
+/// Data that makes a board one device of one fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provision {
-    /// Its number.
+    /// Identity of the device, unique in the fleet.
     pub device: u64,
-    /// The secret that it shares with its server.
+    /// Key shared with the server.
     pub key: Key,
-    /// The noise that it adds to what it sends. A firmware that cannot add it must not join.
+    /// Noise that the device adds to its uploads. A firmware that cannot add it must not join a campaign.
     pub noise: Option<ProvisionedNoise>,
 }
 
-/// Why there is no provisioning record.
+/// Reason why no provisioning record could be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProvisionError {
-    /// The flash is erased: nothing was provisioned.
+    /// The flash is erased: the device was not provisioned.
     Erased,
-    /// The bytes begin otherwise.
+    /// The bytes do not start with [`PROVISION_MAGIC`].
     Magic {
-        /// What stands there.
+        /// First bytes found.
         found: [u8; 4],
     },
-    /// A record of another version.
+    /// The record has another version.
     Version {
-        /// Which.
+        /// Version found.
         found: u16,
     },
-    /// The record says that it is shorter or longer than any.
+    /// The length field is out of range.
     Length {
-        /// What it says.
+        /// Length found, in bytes.
         found: u16,
     },
-    /// The bytes (or, writing, the buffer) end before the record.
+    /// The input, or the output buffer, is shorter than the record.
     Truncated {
-        /// Bytes of the record.
+        /// Length of the record, in bytes.
         needed: usize,
-        /// Bytes that are there.
+        /// Number of bytes available.
         got: usize,
     },
-    /// The record is damaged. Its CRC-32C covers the key, and is not told.
+    /// The CRC-32C does not match. It covers the key, so its value is not reported.
     Check,
-    /// An entry ends after the record does, does not follow its predecessor in the order of tags, or holds what no entry
-    /// with its tag can hold.
+    /// An entry ends after the record does, is out of the order of tags, or has an invalid value.
     Entry {
-        /// Offset of its tag.
+        /// Offset of the entry's tag.
         offset: usize,
     },
-    /// An entry that this firmware does not know and must not ignore.
+    /// The record has an entry that this firmware does not know and must not skip.
     UnknownEntry {
-        /// Its tag.
+        /// Tag of the entry.
         tag: u8,
     },
 }
 
 impl Provision {
-    /// Reads the record at the start of `bytes`; what follows it (the rest of an erased page) does not matter.
+    /// Reads the record at the start of `bytes`; bytes after it (the rest of an erased page) are ignored.
     ///
     /// # Errors
-    /// [`ProvisionError`] for anything that is not a whole record of this version.
+    /// [`ProvisionError`] if the bytes are not a complete record of this version; its variants name the cause.
     pub fn read(bytes: &[u8]) -> Result<Self, ProvisionError> {
         let mut fields = bytes;
-        // Bytes of the part that is the same for all records.
+        // Length of the shortest record.
         let needed = PROVISION;
         let truncated = ProvisionError::Truncated { needed, got: bytes.len() };
         let found: [u8; 4] = take(&mut fields).ok_or(truncated)?;
@@ -131,16 +130,16 @@ impl Provision {
         Ok(Self { device, key, noise })
     }
 
-    /// Bytes of the record.
+    /// Returns the length of the record, in bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         if self.noise.is_some() { PROVISION_WITH_NOISE } else { PROVISION }
     }
 
-    /// Writes the record to the start of `out`; says how many bytes it has, [`PROVISION_WITH_NOISE`] at most.
+    /// Writes the record to the start of `out` and returns its length, at most [`PROVISION_WITH_NOISE`].
     ///
     /// # Errors
-    /// [`ProvisionError::Truncated`] if `out` is too short; it is not written then.
+    /// [`ProvisionError::Truncated`] if `out` is too short; nothing is written then.
     pub fn write(&self, out: &mut [u8]) -> Result<usize, ProvisionError> {
         let (needed, got) = (self.length(), out.len());
         let record = out.get_mut(..needed).ok_or(ProvisionError::Truncated { needed, got })?;
@@ -159,14 +158,14 @@ impl Provision {
     }
 }
 
-/// Takes the next field.
+/// Splits the next field off.
 pub(super) fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
     let (field, rest) = fields.split_first_chunk()?;
     *fields = rest;
     Some(*field)
 }
 
-/// Entries follow the key: tag, length, value; every tag at most once, in ascending order.
+/// Reads the entries after the key. An entry is tag, length and value; tags are unique and in ascending order.
 fn read_entries(content: &[u8]) -> Result<Option<ProvisionedNoise>, ProvisionError> {
     let mut offset = FIXED;
     let (mut before, mut noise) = (None, None);
@@ -192,23 +191,26 @@ fn read_entries(content: &[u8]) -> Result<Option<ProvisionedNoise>, ProvisionErr
 impl fmt::Display for ProvisionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Erased => f.write_str("the flash is erased: nothing was provisioned"),
+            Self::Erased => f.write_str("the flash is erased: the device was not provisioned"),
             Self::Magic { found: [a, b, c, d] } => {
-                write!(f, "no provisioning record: it begins with {a:02x} {b:02x} {c:02x} {d:02x}")
+                write!(f, "no provisioning record: the bytes begin with {a:02x} {b:02x} {c:02x} {d:02x}")
             }
             Self::Version { found } => {
-                write!(f, "provisioning record of version {found}, this firmware reads {PROVISION_VERSION}")
+                write!(
+                    f,
+                    "provisioning record of version {found}; this firmware reads version {PROVISION_VERSION}"
+                )
             }
             Self::Length { found } => {
-                write!(f, "provisioning record of {found} bytes, it has {PROVISION} to {PROVISION_MAX}")
+                write!(f, "provisioning record of {found} bytes; allowed: {PROVISION} to {PROVISION_MAX}")
             }
             Self::Truncated { needed, got } => {
-                write!(f, "provisioning record of {needed} bytes, {got} are there")
+                write!(f, "provisioning record of {needed} bytes, but only {got} are available")
             }
-            Self::Check => f.write_str("provisioning record damaged: its CRC-32C is another"),
+            Self::Check => f.write_str("provisioning record is damaged: its CRC-32C does not match"),
             Self::Entry { offset } => write!(f, "provisioning record: malformed entry at byte {offset}"),
             Self::UnknownEntry { tag } => {
-                write!(f, "provisioning record: entry {tag:#04x} must be known, and is not")
+                write!(f, "provisioning record: mandatory entry {tag:#04x} is unknown to this firmware")
             }
         }
     }

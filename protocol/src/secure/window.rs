@@ -1,21 +1,21 @@
-//! Which frame counters have been seen: the sliding window of RFC 4303, section 3.4.3, for 64 counters.
+//! Replay window: the received frame counters, as in RFC 4303, section 3.4.3, with 64 counters.
 
-/// Counters behind the largest one that may still come.
+/// Number of counters, up to the largest accepted one, that are tracked.
 pub const WINDOW: u64 = 64;
 
-/// The counters that were accepted. Nothing changes until [`Window::accept`] is called, which is for after the tag
-/// of the frame has been verified.
+/// Set of accepted counters. Only [`Window::accept`] changes it, which the caller invokes after verifying the
+/// frame's tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// One more than the largest accepted counter; 0 if there was none.
+    /// One more than the largest accepted counter; 0 if there is none.
     end: u64,
-    /// Bit `i`: `end - 1 - i` was accepted.
+    /// Bitmap: bit `i` is set if `end - 1 - i` was accepted.
     seen: u64,
 }
 
 impl Window {
-    /// Whether a frame with this counter may be new: it was not accepted before, is not [`WINDOW`] or more behind
-    /// the largest one, and is not the last number there is, which no sender uses.
+    /// Returns true if a frame with this counter may be new: the counter was not accepted before, is less than
+    /// [`WINDOW`] behind the largest one, and is not `u64::MAX`, which no sender uses.
     #[must_use]
     pub const fn admits(&self, counter: u64) -> bool {
         if counter >= self.end {
@@ -25,7 +25,7 @@ impl Window {
         behind < WINDOW && self.seen >> behind & 1 == 0
     }
 
-    /// Remembers a counter that [`Self::admits`]; others change nothing.
+    /// Records a counter that [`Self::admits`]; ignores others.
     pub const fn accept(&mut self, counter: u64) {
         if !self.admits(counter) {
             return;

@@ -1,35 +1,39 @@
-//! One exchange under a key, from hello to acknowledgement, with nonces that are given: the sealed vectors.
+//! Sealed vectors: one exchange under a key, from hello to acknowledgement, with fixed nonces.
 
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Message, ToServer};
-use fedspan_protocol::secure::{Channel, Greeting, Key, encode_hello};
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, encode_hello};
 
 use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
 
 use super::golden::{self, Golden};
 
-/// `00 01 02 .. 1f`, as SPEC.md has it.
+/// Returns the key `00 01 02 .. 1f` of SPEC.md.
 pub fn key() -> Key {
     Key::new(0, std::array::from_fn(|i| i as u8))
 }
 
-/// The device's part: fields that cannot be exchanged without showing.
-pub fn greeting() -> Greeting {
-    Greeting { epoch: 0, handshake: 0x0102_0304_0506_0708, nonce: std::array::from_fn(|i| 0xA0 + i as u8) }
+/// Returns the device's part. Every field has another value, so that a swap shows.
+pub fn greeting() -> HandshakeInit {
+    HandshakeInit {
+        epoch: 0,
+        handshake: 0x0102_0304_0506_0708,
+        nonce: std::array::from_fn(|i| 0xA0 + i as u8),
+    }
 }
 
-/// The server's nonce. A zero byte, so that COBS has something to do.
+/// Returns the server's nonce. It contains a zero byte, which COBS must encode.
 pub fn nonce() -> [u8; 16] {
     std::array::from_fn(|i| 0x10 * i as u8)
 }
 
-/// A frame of the exchange, as it travels.
+/// Frame of the exchange, as sent.
 #[derive(Clone, Debug)]
 pub struct Sealed {
     pub name: &'static str,
     pub meaning: &'static str,
-    /// What is in it: message and body.
+    /// Content: message and body.
     pub payload: Vec<u8>,
     pub wire: Vec<u8>,
 }
@@ -46,7 +50,7 @@ pub fn seal(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u
     wire
 }
 
-/// Both ends right after the handshake, and its two frames: hello and answer.
+/// Returns both channels right after the handshake, with its two frames: hello and answer.
 pub fn shake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
     let golden::Message::Up(ToServer::Hello(hello)) = find("to_server_hello").message else { panic!() };
     let golden::Message::Down(welcome) = find("to_device_welcome").message else { panic!() };
@@ -60,7 +64,7 @@ pub fn shake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
     (device, server, said, answer)
 }
 
-/// Transcript, up and down of the exchange, by the crates of the primitives and the text of SPEC.md alone.
+/// Computes transcript, up and down keys of the exchange from the text of SPEC.md and the crates of the primitives.
 pub fn secrets() -> [[u8; 32]; 3] {
     let mut said = find("to_server_hello").payload();
     said.extend_from_slice(&greeting().to_bytes());
@@ -71,7 +75,7 @@ pub fn secrets() -> [[u8; 32]; 3] {
     [transcript, both[..32].try_into().unwrap(), both[32..].try_into().unwrap()]
 }
 
-/// The vectors, in the order in which they travel; the last one was tampered with.
+/// Returns the vectors in the order in which they are sent; the last one was modified.
 pub fn all() -> Vec<Sealed> {
     let (mut device, mut server, hello, answer) = shake();
     let mut said = find("to_server_hello").payload();
@@ -124,7 +128,7 @@ pub fn all() -> Vec<Sealed> {
     all
 }
 
-/// The acknowledgement with one bit changed in what is encrypted: Counted would become Duplicate.
+/// Returns the acknowledgement with one encrypted bit changed: Counted would become Duplicate.
 fn forged() -> Sealed {
     let (_, mut server, ..) = shake();
     let golden = find("to_device_ack_counted");
@@ -134,7 +138,7 @@ fn forged() -> Sealed {
     seal(&mut server, open, &before.body);
     let wire = seal(&mut server, message, &[]);
     let mut plain = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
-    // Header and counter, then tag, round and stage of Ack; after those its outcome.
+    // Header and counter, then tag, round and stage of Ack, and then its outcome.
     plain[1 + 8 + 3] ^= 1;
     Sealed {
         name: "sealed_forged",

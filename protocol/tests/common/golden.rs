@@ -1,11 +1,11 @@
-//! The canonical instances whose bytes are pinned in `vectors/`. Fields of one type have different values, so
-//! that exchanging them shows.
+//! Golden messages: the instances whose bytes are pinned in `vectors/`. Fields of the same type have different
+//! values, so that a swap shows.
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy,
-    Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, Refusal,
+    Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -13,7 +13,7 @@ use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::Random;
 
-/// A message of either direction.
+/// Message of either direction.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant)]
 pub enum Message {
@@ -26,14 +26,14 @@ pub enum Message {
 pub struct Golden {
     /// File name without extension, and name of the C array.
     pub name: &'static str,
-    /// What a reader of the C header is told.
+    /// Description in the C header.
     pub meaning: &'static str,
     pub message: Message,
     pub body: Vec<u8>,
 }
 
 impl Golden {
-    /// The message bytes and the body.
+    /// Returns the message bytes and the body.
     pub fn payload(&self) -> Vec<u8> {
         let mut bytes = match &self.message {
             Message::Up(m) => super::head(m),
@@ -43,7 +43,7 @@ impl Golden {
         bytes
     }
 
-    /// The complete wire frame.
+    /// Returns the complete wire frame.
     pub fn frame(&self) -> Vec<u8> {
         match &self.message {
             Message::Up(m) => super::wire(m, &self.body),
@@ -60,7 +60,7 @@ const SGD: Task = Task::Sgd {
     descent: DESCENT,
     head_epochs: 3,
     epochs: 2,
-    trained: Trained::Travelling,
+    trained: Trained::Shared,
     encoding: Encoding::F32,
 };
 
@@ -78,7 +78,7 @@ pub const PROVISIONED: (u64, u16, [u8; 32]) = (0x0123_4567_89ab_cdef, 0x0203, {
     key
 });
 
-/// The provisioning record of the vectors, field by field from the table in SPEC.md.
+/// Builds the provisioning record of the vectors, field by field from the table in SPEC.md.
 pub fn provision_record() -> Vec<u8> {
     let (device, epoch, key) = PROVISIONED;
     let mut record = b"FSPV".to_vec();
@@ -91,7 +91,7 @@ pub fn provision_record() -> Vec<u8> {
     record
 }
 
-/// The noise of the vectors' other provisioning record.
+/// Returns the noise of the vectors' second provisioning record.
 pub const NOISE: ProvisionedNoise = ProvisionedNoise {
     multiplier_square: 0x0504_0302_0100,
     budget: 0x2726_2524_2322_2120,
@@ -101,7 +101,7 @@ pub const NOISE: ProvisionedNoise = ProvisionedNoise {
     iterations_max: 3,
 };
 
-/// The same with noise.
+/// Builds the same record with noise.
 pub fn provision_with_noise() -> Vec<u8> {
     let mut record = provision_record();
     record.truncate(50);
@@ -117,26 +117,26 @@ pub fn provision_with_noise() -> Vec<u8> {
     record
 }
 
-/// The representation of the vectors: 20 x 2 with orthonormal columns, row-major.
+/// Returns the representation of the vectors: 20 x 2 with orthonormal columns, row-major.
 pub fn representation() -> Vec<f32> {
     let mut b = Random(1).matrix(20, 2);
     orthonormalise(&mut b, 2).unwrap();
     b
 }
 
-/// The gradient of the vectors: 20 x 2, small.
+/// Returns the gradient of the vectors: 20 x 2, small.
 pub fn gradient() -> Vec<f32> {
     Random(2).matrix(20, 2).iter().map(|v| v * 0.125).collect()
 }
 
-/// A tall representation, 64 x 8, that needs chunks.
+/// Returns a tall representation, 64 x 8, that needs chunks.
 pub fn tall() -> Vec<f32> {
     let mut b = Random(3).matrix(64, 8);
     orthonormalise(&mut b, 8).unwrap();
     b
 }
 
-/// Values none of whose bytes is zero: COBS blocks of full length.
+/// Returns values without a zero byte: COBS blocks of full length.
 fn no_zero_byte(count: usize) -> Vec<f32> {
     let mut random = Random(4);
     std::iter::repeat_with(|| random.unit())
@@ -167,10 +167,11 @@ fn fed_power(iterations: u16, upload: PowerUpload) -> Task {
     Task::FedPower { iterations, rows: PowerRows::Features, upload, encoding: Encoding::F32 }
 }
 
-/// Samples of the vectors' sums, a feature a row: all of one magnitude, and of several.
+/// Samples of the vectors' feature sums, one row a feature: one of a single magnitude, one of several.
 const SAMPLES: [[f32; 3]; 2] = [[1013.25, 1008.5, 1017.0], [-2.0, 0.5, -0.25]];
 
-/// The feature sums of [`SAMPLES`], from the definition in SPEC.md. Samples are multiples of their feature's unit.
+/// Computes the feature sums of [`SAMPLES`] from the definition in SPEC.md. Samples are multiples of their
+/// feature's unit.
 fn feature_sums() -> Vec<f32> {
     let limb = |value: i128, i: usize, limbs: usize| {
         let rest = value >> (22 * i);
@@ -187,7 +188,7 @@ fn feature_sums() -> Vec<f32> {
     SAMPLES.iter().flat_map(row).collect()
 }
 
-/// Every golden message, in the order of their file names.
+/// Returns every golden message, in the order of file names.
 pub fn all() -> Vec<Golden> {
     let mut all = up();
     all.extend(down());
@@ -507,42 +508,42 @@ fn down() -> Vec<Golden> {
         (
             "to_device_refused_tasks",
             "Refused: the campaign needs the tasks FedRep and FitHead (0x0003)",
-            Refusal::Capability(Need::Tasks(3)),
+            Refusal::Capability(Requirement::Tasks(3)),
         ),
         (
             "to_device_refused_roles",
             "Refused: the campaign needs the role Gradient (0x0002)",
-            Refusal::Capability(Need::Roles(2)),
+            Refusal::Capability(Requirement::Roles(2)),
         ),
         (
             "to_device_refused_encodings",
             "Refused: the campaign needs the encoding I8 (0x04)",
-            Refusal::Capability(Need::Encodings(4)),
+            Refusal::Capability(Requirement::Encodings(4)),
         ),
         (
             "to_device_refused_numeric",
             "Refused: the campaign needs the arithmetic I16",
-            Refusal::Capability(Need::Numeric(Numeric::I16)),
+            Refusal::Capability(Requirement::Numeric(Numeric::I16)),
         ),
         (
             "to_device_refused_tensor_elements",
             "Refused: the campaign needs 6272 elements in one tensor",
-            Refusal::Capability(Need::TensorElements(6272)),
+            Refusal::Capability(Requirement::TensorElements(6272)),
         ),
         (
             "to_device_refused_tensors",
             "Refused: the campaign needs 2 tensors in one direction of a round",
-            Refusal::Capability(Need::Tensors(2)),
+            Refusal::Capability(Requirement::Tensors(2)),
         ),
         (
             "to_device_refused_total_elements",
             "Refused: the campaign needs 6280 elements in one direction of a round",
-            Refusal::Capability(Need::TotalElements(6280)),
+            Refusal::Capability(Requirement::TotalElements(6280)),
         ),
         (
             "to_device_refused_privacy",
             "Refused: the campaign needs noise, and a budget of at most 2^24 units",
-            Refusal::Capability(Need::Privacy(1 << 24)),
+            Refusal::Capability(Requirement::Privacy(1 << 24)),
         ),
         ("to_device_refused_device", "Refused: UnknownDevice", Refusal::UnknownDevice),
         ("to_device_refused_key_needed", "Refused: KeyNeeded", Refusal::KeyNeeded),
@@ -550,7 +551,7 @@ fn down() -> Vec<Golden> {
         (
             "to_device_refused_frame_limit",
             "Refused: the frame limit must be 128 to 4096",
-            Refusal::FrameLimit { least: FRAME_LIMIT_MIN as u16, most: FRAME_LIMIT_MAX as u16 },
+            Refusal::FrameLimit { min: FRAME_LIMIT_MIN as u16, max: FRAME_LIMIT_MAX as u16 },
         ),
     ] {
         add(name, meaning, ToDevice::Refused(refusal), none());
@@ -653,7 +654,7 @@ fn down() -> Vec<Golden> {
          momentum 0.5, batches of 10, 2 epochs, back as f16; a 4 x 3 body and a 4 x 2 head as f32 in the body",
         open(
             Task::Baseline {
-                baseline: Baseline::Mixture { own: 0.5, adaptation: 0.01 },
+                baseline: Baseline::Apfl { mixing_weight: 0.5, mixing_step_size: 0.01 },
                 descent: DESCENT,
                 epochs: 2,
                 encoding: Encoding::F16,
@@ -709,7 +710,7 @@ fn down() -> Vec<Golden> {
         "RoundOpen of round 7, stage 1: FitHead with the ridge of least leave-one-out error, or 0.5; the 20 x 2 \
          representation as f32 in the body",
         open(
-            Task::FitHead { head: HeadSolve::LeaveOneOut { otherwise: 0.5 } },
+            Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 0.5 } },
             &[inline(Role::Representation, Encoding::F32, 20, 2)],
         ),
         encoded(Encoding::F32, &representation()),

@@ -1,21 +1,21 @@
-//! What several test files share: framing by other means, a decoder's events, a small random source.
+//! Shared test helpers: an independent framing, a decoder's events, a small random generator.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 pub mod exchange;
 pub mod golden;
 pub mod strategies;
 
-use fedspan_protocol::frame::{self, Decoder, Dropped, Fed, FrameCounters, HEADER_CRC32C};
+use fedspan_protocol::frame::{self, Decoder, FeedResult, FrameCounters, FrameError, HEADER_CRC32C};
 use fedspan_protocol::limits::{CHECK, HEADER, wire_capacity};
 use fedspan_protocol::message::Message;
 use serde::Serialize;
 
-/// The bytes of a message without its body.
+/// Encodes a message without its body.
 pub fn head<M: Serialize>(message: &M) -> Vec<u8> {
     postcard::to_slice(message, &mut [0; 256]).unwrap().to_vec()
 }
 
-/// The frame of a message and its body, as `frame::encode` writes it.
+/// Frames a message and its body with `frame::encode`.
 pub fn wire<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let plain = HEADER + head(message).len() + body.len() + CHECK;
     let mut out = vec![0xAA; wire_capacity(plain)];
@@ -24,14 +24,14 @@ pub fn wire<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Bitwise CRC-32C, straight from the parameters in SPEC.md.
+/// Bitwise CRC-32C from the parameters in SPEC.md.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg()))
     })
 }
 
-/// Header, message, check: a frame before COBS.
+/// Concatenates header, message and check: a frame before COBS.
 pub fn plain(message: &[u8]) -> Vec<u8> {
     let mut plain = vec![HEADER_CRC32C];
     plain.extend_from_slice(message);
@@ -39,7 +39,7 @@ pub fn plain(message: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// COBS and the delimiter, by the `cobs` crate.
+/// Applies COBS and the delimiter, by the `cobs` crate.
 pub fn stuff(plain: &[u8]) -> Vec<u8> {
     let mut wire = vec![0; cobs::max_encoding_length(plain.len()) + 2];
     let n = cobs::encode(plain, &mut wire);
@@ -48,20 +48,20 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// The frame of any message bytes, made without the crate under test.
+/// Frames any message bytes without the crate under test.
 pub fn seal(message: &[u8]) -> Vec<u8> {
     stuff(&plain(message))
 }
 
-/// What a decoder reports, owned.
+/// Owned event of a decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Message(Vec<u8>),
     Sealed(Vec<u8>),
-    Dropped(Dropped),
+    Dropped(FrameError),
 }
 
-/// Feeds one read to the end and hands every event to `sink`. Each call of `feed` must move on.
+/// Feeds one read completely and passes every event to `sink`. Each call of `feed` must consume input.
 pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
     decoder: &mut Decoder<B>,
     mut read: &[u8],
@@ -70,19 +70,19 @@ pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
     loop {
         let before = read.len();
         match decoder.feed(&mut read) {
-            Fed::NeedMore => {
-                assert!(read.is_empty(), "input left although more is wanted");
+            FeedResult::NeedMore => {
+                assert!(read.is_empty(), "NeedMore was returned before the input was consumed");
                 return;
             }
-            Fed::Message(m) => sink(Event::Message(m.to_vec())),
-            Fed::Sealed(frame) => sink(Event::Sealed(frame.to_vec())),
-            Fed::Dropped(why) => sink(Event::Dropped(why)),
+            FeedResult::Message(m) => sink(Event::Message(m.to_vec())),
+            FeedResult::Sealed(frame) => sink(Event::Sealed(frame.to_vec())),
+            FeedResult::Dropped(why) => sink(Event::Dropped(why)),
         }
         assert!(read.len() < before, "an event without progress would hang");
     }
 }
 
-/// The events of a stream that comes in reads of the given lengths (cycled), and the final counters.
+/// Returns the events of a stream in reads of the given lengths (cycled), and the final counters.
 pub fn events(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, FrameCounters) {
     let mut decoder = Decoder::new(vec![0; limit]);
     let mut events = Vec::new();
@@ -98,7 +98,7 @@ pub fn events(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, Fram
     (events, decoder.counters())
 }
 
-/// SplitMix64: test data that is the same everywhere.
+/// SplitMix64: the same test data everywhere.
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,16 +1,16 @@
-//! Strategies for every message: any variant, any bits, extremes included.
+//! Proptest strategies for every message: any variant, any bits, extremes included.
 
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Need, Numeric, PowerRows, PowerUpload, Privacy,
-    Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, Refusal,
+    Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Any bits: infinities, every NaN, subnormals.
+/// Floats of any bits: infinities, every NaN, subnormals.
 pub fn float() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits)
 }
@@ -86,7 +86,7 @@ pub fn head_solve() -> impl Strategy<Value = HeadSolve> {
         float().prop_map(|ridge| HeadSolve::LeastSquares { ridge }),
         (u16s(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
         (u16s(), descent()).prop_map(|(epochs, descent)| HeadSolve::Sgd { epochs, descent }),
-        float().prop_map(|otherwise| HeadSolve::LeaveOneOut { otherwise }),
+        float().prop_map(|otherwise| HeadSolve::LeaveOneOut { fallback_ridge: otherwise }),
     ]
 }
 
@@ -96,14 +96,17 @@ fn descent() -> impl Strategy<Value = Descent> {
 
 fn baseline() -> impl Strategy<Value = Baseline> {
     prop_oneof![
-        float().prop_map(|pull| Baseline::Proximal { pull }),
+        float().prop_map(|pull| Baseline::FedProx { proximal_weight: pull }),
         Just(Baseline::Scaffold),
-        float().prop_map(|inner_step| Baseline::FirstOrderMeta { inner_step }),
-        float().prop_map(|inner_step| Baseline::HessianFreeMeta { inner_step }),
-        float().prop_map(|pull| Baseline::Ditto { pull }),
-        (float(), float()).prop_map(|(own, adaptation)| Baseline::Mixture { own, adaptation }),
-        float().prop_map(|part| Baseline::TowardsMean { part }),
-        float().prop_map(|pull| Baseline::MultiTask { pull }),
+        float().prop_map(|inner_step| Baseline::PerFedAvg { inner_step }),
+        float().prop_map(|inner_step| Baseline::PerFedAvgHf { inner_step }),
+        float().prop_map(|pull| Baseline::Ditto { proximal_weight: pull }),
+        (float(), float()).prop_map(|(own, adaptation)| Baseline::Apfl {
+            mixing_weight: own,
+            mixing_step_size: adaptation
+        }),
+        float().prop_map(|part| Baseline::L2gd { averaging_step: part }),
+        float().prop_map(|pull| Baseline::FedMtl { proximal_weight: pull }),
     ]
 }
 
@@ -131,7 +134,7 @@ pub fn task() -> impl Strategy<Value = Task> {
             descent(),
             u16s(),
             u16s(),
-            select(vec![Trained::Travelling, Trained::All, Trained::Down, Trained::Up]),
+            select(vec![Trained::Shared, Trained::All, Trained::Down, Trained::Up]),
             encoding()
         )
             .prop_map(|(descent, head_epochs, epochs, trained, encoding)| Task::Sgd {
@@ -272,13 +275,13 @@ pub fn ack() -> impl Strategy<Value = Ack> {
 
 pub fn refusal() -> impl Strategy<Value = Refusal> {
     let need = prop_oneof![
-        u16s().prop_map(Need::Tasks),
-        u16s().prop_map(Need::Roles),
-        any::<u8>().prop_map(Need::Encodings),
-        numeric().prop_map(Need::Numeric),
-        u32s().prop_map(Need::TensorElements),
-        any::<u8>().prop_map(Need::Tensors),
-        u32s().prop_map(Need::TotalElements),
+        u16s().prop_map(Requirement::Tasks),
+        u16s().prop_map(Requirement::Roles),
+        any::<u8>().prop_map(Requirement::Encodings),
+        numeric().prop_map(Requirement::Numeric),
+        u32s().prop_map(Requirement::TensorElements),
+        any::<u8>().prop_map(Requirement::Tensors),
+        u32s().prop_map(Requirement::TotalElements),
     ];
     prop_oneof![
         u16s().prop_map(|served| Refusal::WireVersion { served }),
@@ -286,7 +289,7 @@ pub fn refusal() -> impl Strategy<Value = Refusal> {
         model().prop_map(|expected| Refusal::Model { expected }),
         need.prop_map(Refusal::Capability),
         Just(Refusal::UnknownDevice),
-        (u16s(), u16s()).prop_map(|(least, most)| Refusal::FrameLimit { least, most }),
+        (u16s(), u16s()).prop_map(|(least, most)| Refusal::FrameLimit { min: least, max: most }),
     ]
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use embedded_io_adapters::tokio_1::FromTokio;
+use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
 use fedspan_client::session::{Config, Protection};
@@ -84,6 +85,12 @@ pub async fn connect(address: &str) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
+/// The device's time: milliseconds since `began`.
+#[must_use]
+pub fn now_since(began: Instant) -> Millis {
+    Millis::new(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
+}
+
 /// Runs a session over a link that is there, until it ends. `began` is the device's time 0.
 pub async fn converse_over(
     session: &mut SimSession,
@@ -94,7 +101,8 @@ pub async fn converse_over(
     let mut receive = vec![0; usize::from(config.frame_limit)];
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
-    let clock = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let sleep = move |at: u64| tokio::time::sleep_until(began + Duration::from_millis(at.min(1 << 40)));
+    let clock = move || now_since(began);
+    let sleep =
+        move |at: Millis| tokio::time::sleep_until(began + Duration::from_millis(at.as_u64().min(1 << 40)));
     run_async(session, &mut FromTokio::new(link), buffers, clock, sleep).await
 }

@@ -6,16 +6,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage, Traffic};
+use fedspan_client::Millis;
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
-use fedspan_client::session::{Config, Millis, Protection};
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::{NoStore, Store};
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::network_parameters;
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, Model, Numeric, RoundId, RoundOpen, Task as Asked};
 use fedspan_protocol::tensor::SUMS_COLUMNS;
@@ -37,7 +38,7 @@ pub struct HeapWorkspace {
     shape: Shape,
     values: Vec<f32>,
     /// Another d x k, for power iterations.
-    second: Option<Vec<f32>>,
+    extra_matrix: Option<Vec<f32>>,
     /// Integers, for 16-bit fixed point.
     fixed: Option<(Scale, Vec<i16>)>,
 }
@@ -51,22 +52,22 @@ impl HeapWorkspace {
         Self {
             shape,
             values: vec![0.0; d * k + k * c + k * k + k * c + d * c + k + c],
-            second: None,
+            extra_matrix: None,
             fixed: integers.map(|integers| (Scale::LEAST, integers)),
         }
     }
 
     /// The same with room for power iterations, the counterpart of a `PowerWorkspace<D, K, C>`.
     #[must_use]
-    pub fn with_second(self) -> Self {
+    pub fn with_extra_matrix(self) -> Self {
         let values = self.shape.features * self.shape.width;
-        Self { second: Some(vec![0.0; values]), ..self }
+        Self { extra_matrix: Some(vec![0.0; values]), ..self }
     }
 }
 
 impl Memory for HeapWorkspace {
     fn parts(&mut self) -> Parts<'_> {
-        Parts { second: self.second.as_deref_mut(), ..parts(self.shape, &mut self.values) }
+        Parts { extra_matrix: self.extra_matrix.as_deref_mut(), ..parts(self.shape, &mut self.values) }
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
@@ -76,7 +77,7 @@ impl Memory for HeapWorkspace {
         let (head, rest) = rest.split_at(k * c);
         let (_, rest) = rest.split_at(k * k + k * c);
         let (residual, _) = rest.split_at(d * c);
-        PartsRef { shape, representation, head, residual, second: self.second.as_deref() }
+        PartsRef { shape, representation, head, residual, extra_matrix: self.extra_matrix.as_deref() }
     }
 
     fn numeric(&self) -> Numeric {
@@ -104,7 +105,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     let (rhs, rest) = rest.split_at_mut(k * c);
     let (residual, rest) = rest.split_at_mut(d * c);
     let (z, y) = rest.split_at_mut(k);
-    Parts { shape, representation, head, factor, rhs, residual, second: None, blocks: None, z, y }
+    Parts { shape, representation, head, factor, rhs, residual, extra_matrix: None, blocks: None, z, y }
 }
 
 /// The client as the simulator runs it.
@@ -124,7 +125,7 @@ pub struct Build {
     /// Arithmetic of FedRep.
     pub numeric: Numeric,
     /// Whether there is room for another d x k: for power iterations, and for gradients in noise.
-    pub second: bool,
+    pub extra_matrix: bool,
     /// How they hide what they send.
     pub privacy: Option<Hiding>,
     /// Of the noise.
@@ -176,7 +177,7 @@ impl Build {
             scale: scenario.scale != ScaleSource::None,
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
-            second: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),
+            extra_matrix: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),
             privacy: noise::settings(scenario, dataset).map_err(BuildError)?,
             seeds,
         })
@@ -249,7 +250,7 @@ impl Build {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, joins)));
         }
         let memory = HeapWorkspace::new(self.shape, self.numeric);
-        let memory = if self.second { memory.with_second() } else { memory };
+        let memory = if self.extra_matrix { memory.with_extra_matrix() } else { memory };
         let noise = SimNoise::new(self.privacy, self.seeds, device);
         let task = Linear::private(memory, noise).map_err(|error| BuildError(error.to_string()))?;
         Ok(SimTask::Linear(task))
@@ -315,7 +316,7 @@ impl SimDevice {
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],
             wire: Vec::new(),
-            now: 0,
+            now: Millis::ZERO,
         };
         device.step(Event::LinkUp);
         device
@@ -330,7 +331,7 @@ impl SimDevice {
             }
             let wire = std::mem::take(&mut self.wire);
             let mut input = wire.as_slice();
-            while let Fed::Message(message) = self.decoder.feed(&mut input) {
+            while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
                 let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
                 let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                 self.connection.receive(sent, &mut self.said);
@@ -339,9 +340,9 @@ impl SimDevice {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
                     let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                     self.connection.receive(sent, &mut self.said);
-                    let quiet_until = self.session.quiet_until();
-                    more = progress.again && progress.sent > 0 || quiet_until > self.now;
-                    self.now = self.now.max(quiet_until);
+                    let silent_until = self.session.silent_until();
+                    more = progress.again && progress.sent > 0 || silent_until > self.now;
+                    self.now = self.now.max(silent_until);
                 }
             }
             self.wire = wire;

@@ -1,7 +1,7 @@
 //! Noise of simulated devices: the client's own mechanism, with seeds that a simulation can draw again.
 
 use fedspan_client::Mechanism;
-use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, Seed, Settings};
+use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
 use fedspan_client::session::Millis;
 use fedspan_engine::random::{Purpose, stream};
 
@@ -10,13 +10,13 @@ use crate::scenario::Scenario;
 
 /// How long a device that adds noise is quiet while it computes, on a clock of its own: a simulation sets that forward, and
 /// a device on a host computes less long.
-pub const SLOT: Millis = 1_000;
+pub const SLOT: Millis = Millis::new(1_000);
 
 /// How devices hide what they send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hiding {
     /// Of the noise.
-    pub settings: Settings,
+    pub settings: PrivacySettings,
     /// Of whole gradients.
     pub clip: Option<Clip>,
 }
@@ -33,7 +33,7 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0));
-    let settings = Settings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
+    let settings = PrivacySettings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
     // A server of the scenario asks for no more, and heads of whatever steps.
     let settings = settings.with_iterations(u16::MAX);
     settings.variance(side(dataset.features), side(scenario.model.k)).map_err(|error| error.to_string())?;
@@ -55,7 +55,7 @@ pub enum Seeds {
 /// The mechanism of a simulated device, or none.
 #[derive(Debug)]
 pub struct SimNoise {
-    settings: Option<Settings>,
+    settings: Option<PrivacySettings>,
     clipping: Option<Clipping>,
     seeds: Seeds,
     device: u64,
@@ -73,7 +73,7 @@ impl SimNoise {
 }
 
 impl Mechanism for SimNoise {
-    fn settings(&self) -> Option<Settings> {
+    fn settings(&self) -> Option<PrivacySettings> {
         self.settings
     }
 

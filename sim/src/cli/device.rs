@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use clap::Args;
 use fedspan_aggregator::keys::read_keys;
+use fedspan_client::Millis;
 use fedspan_client::session::Event;
 use fedspan_engine::config::read_file;
 use fedspan_sim_core::data::Dataset;
-use fedspan_sim_core::device::{Identity, client_session, connect, converse_over};
+use fedspan_sim_core::device::{Identity, client_session, connect, converse_over, now_since};
 use fedspan_sim_core::evaluate;
 use fedspan_sim_core::fleet::SimSession;
 use fedspan_sim_core::scenario::Scenario;
@@ -148,11 +149,11 @@ async fn take_part(
             }
             Some(Err(error)) => {
                 eprintln!("device {}: {}: {error}, trying again", arguments.wearer, arguments.connect);
-                try_again_at(&mut session, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
+                try_again_at(&mut session, now_since(began))
             }
         };
         tokio::select! {
-            () = tokio::time::sleep_until(began + Duration::from_millis(retry_at)) => {}
+            () = tokio::time::sleep_until(began + Duration::from_millis(retry_at.as_u64())) => {}
             _ = &mut interrupted => break,
         }
     }
@@ -200,7 +201,7 @@ fn report(
 }
 
 /// When a session that could not connect tries again: it waits longer and longer, as after a link that was lost.
-fn try_again_at(session: &mut SimSession, now: u64) -> u64 {
+fn try_again_at(session: &mut SimSession, now: Millis) -> Millis {
     let mut nothing = vec![0; session.config().transmit_capacity()];
     session.handle(now, Event::Tick, &mut nothing).wake
 }

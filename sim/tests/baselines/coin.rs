@@ -14,7 +14,7 @@ const STEPS: Descent = Descent { momentum: 0.0, ..WHOLE };
 
 /// Steps of this part to the mean, and local steps of so many epochs, that a round asks for.
 fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
-    let Task::Baseline { baseline: Baseline::TowardsMean { part }, epochs, .. } = task else {
+    let Task::Baseline { baseline: Baseline::L2gd { averaging_step: part }, epochs, .. } = task else {
         panic!("{task:?}")
     };
     let steps = (1.0 - f64::from(part)).ln() / (1.0 - f64::from(one)).ln();

@@ -22,23 +22,28 @@ fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), 
 fn numbers_out_of_range_are_declined() {
     let [infinite, nan] = [f32::INFINITY, f32::NAN];
     let wrong: Vec<(Method, Vec<Baseline>)> = vec![
-        (OF_EVERYONE[0], [-0.1, infinite, nan].map(|pull| Baseline::Proximal { pull }).to_vec()),
         (
-            OF_EVERYONE[2],
-            [-0.1, infinite, nan].map(|inner_step| Baseline::FirstOrderMeta { inner_step }).to_vec(),
+            OF_EVERYONE[0],
+            [-0.1, infinite, nan].map(|pull| Baseline::FedProx { proximal_weight: pull }).to_vec(),
         ),
+        (OF_EVERYONE[2], [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvg { inner_step }).to_vec()),
         (
             OF_EVERYONE[3],
-            [-0.1, infinite, nan].map(|inner_step| Baseline::HessianFreeMeta { inner_step }).to_vec(),
+            [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvgHf { inner_step }).to_vec(),
         ),
-        (PERSONAL[0], [-0.1, infinite, nan].map(|pull| Baseline::Ditto { pull }).to_vec()),
-        (PERSONAL[1], [-0.1, 1.1, nan].map(|own| Baseline::Mixture { own, adaptation: 0.0 }).to_vec()),
+        (PERSONAL[0], [-0.1, infinite, nan].map(|pull| Baseline::Ditto { proximal_weight: pull }).to_vec()),
         (
             PERSONAL[1],
-            [-0.1, infinite, nan].map(|adaptation| Baseline::Mixture { own: 0.5, adaptation }).to_vec(),
+            [-0.1, 1.1, nan].map(|own| Baseline::Apfl { mixing_weight: own, mixing_step_size: 0.0 }).to_vec(),
         ),
-        (PERSONAL[2], [-0.1, 1.1, nan].map(|part| Baseline::TowardsMean { part }).to_vec()),
-        (PERSONAL[3], [-0.1, infinite, nan].map(|pull| Baseline::MultiTask { pull }).to_vec()),
+        (
+            PERSONAL[1],
+            [-0.1, infinite, nan]
+                .map(|adaptation| Baseline::Apfl { mixing_weight: 0.5, mixing_step_size: adaptation })
+                .to_vec(),
+        ),
+        (PERSONAL[2], [-0.1, 1.1, nan].map(|part| Baseline::L2gd { averaging_step: part }).to_vec()),
+        (PERSONAL[3], [-0.1, infinite, nan].map(|pull| Baseline::FedMtl { proximal_weight: pull }).to_vec()),
     ];
     for (method, baselines) in wrong {
         for wrong in baselines {
@@ -120,9 +125,9 @@ fn the_rounds_of_another_method_are_declined() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([Method::FedAvg]) {
         let mut fleet = fleet_of(method);
         let other = if method == OF_EVERYONE[0] {
-            Baseline::Ditto { pull: 0.0 }
+            Baseline::Ditto { proximal_weight: 0.0 }
         } else {
-            Baseline::Proximal { pull: 0.0 }
+            Baseline::FedProx { proximal_weight: 0.0 }
         };
         let change = |open: &mut RoundOpen| {
             let (Task::Baseline { descent, epochs, encoding, .. }

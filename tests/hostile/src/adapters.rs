@@ -1,12 +1,13 @@
-//! Files of adapters: a header that is accepted says what the format's own library reads in it, a configuration agrees with
-//! itself, and a mean depends on nothing but the numbers.
+//! Adapter files: an accepted header agrees with the format's own library, an accepted configuration agrees
+//! with itself, and a mean depends only on the numbers.
 
 use fedspan_adapters::files::{Config, Exact, Fault, Header, Kind, Layout, mean};
 use safetensors::SafeTensors;
 
 use crate::{Random, Work};
 
-/// The first byte chooses: a file, a header with as many bytes behind it as the second says, a configuration, numbers.
+/// Runs an input: the first byte chooses a file, a header followed by as many bytes as the second byte says,
+/// a configuration, or numbers.
 pub fn adapter_files(bytes: &[u8]) -> Work {
     let Some(([which, count], rest)) = bytes.split_first_chunk() else {
         return Work { frames: 1, refused: 1, steps: 1 };
@@ -23,8 +24,8 @@ pub fn adapter_files(bytes: &[u8]) -> Work {
     Work { frames: 1, refused: u64::from(!taken), steps: 1 }
 }
 
-/// Messages are one line, however long what they quote.
-fn said(tensor: Option<&str>, fault: &Fault, length: usize) {
+/// Checks that an error message is not much longer than the input it quotes.
+fn check_message(tensor: Option<&str>, fault: &Fault, length: usize) {
     let text = fault.to_string();
     assert!(!text.is_empty() && text.len() <= 4 * length + 1000, "a message of {} bytes", text.len());
     assert!(tensor.is_none_or(|name| name.len() <= 4 * length), "a name that was not there");
@@ -34,7 +35,7 @@ fn file(bytes: &[u8]) -> bool {
     let header = match Header::read(bytes, bytes.len() as u64) {
         Ok(header) => header,
         Err((tensor, fault)) => {
-            said(tensor.as_deref(), &fault, bytes.len());
+            check_message(tensor.as_deref(), &fault, bytes.len());
             return false;
         }
     };
@@ -60,7 +61,7 @@ fn file(bytes: &[u8]) -> bool {
             true
         }
         Err((tensor, fault)) => {
-            said(tensor.as_deref(), &fault, bytes.len());
+            check_message(tensor.as_deref(), &fault, bytes.len());
             false
         }
     }
@@ -74,13 +75,14 @@ fn config(bytes: &[u8]) -> bool {
             true
         }
         Err(fault) => {
-            said(None, &fault, bytes.len());
+            check_message(None, &fault, bytes.len());
             false
         }
     }
 }
 
-/// Up to four clients of the same length: in any order, and whole or in pieces, the same bits; what is not finite is found.
+/// Averages one to four clients of equal length. The result has the same bits in any order, whole or element
+/// by element; values that are not finite are found.
 fn numbers(count: u8, bytes: &[u8]) -> bool {
     let kind = [Kind::F32, Kind::F16, Kind::Bf16][usize::from(count / 4) % 3];
     let (clients, size) = (usize::from(count % 4) + 1, kind.size());
@@ -151,7 +153,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.push([&[2, 0], config.as_bytes()].concat());
     }
     for count in 0..12 {
-        // Exponents in the middle, and bits as they come.
+        // Random values with exponents of medium size, and equal values.
         let drawn: Vec<u8> = (0..48).map(|_| random.byte() & 0xBF).collect();
         seeds.push([&[3, count], &drawn[..]].concat());
         seeds.push([&[3, count], &[0x3C; 40][..]].concat());

@@ -1,71 +1,72 @@
-//! Many inputs in a row, on several threads, with figures: how many frames were refused, the slowest input,
-//! how much memory was held before and after.
+//! Runs many inputs on several threads, and reports how many frames were refused, the slowest input, and the
+//! memory in use.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use crate::{Random, TARGETS, Target, Work, mutate};
 
-/// What is asked for.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Refused frames, over all targets and threads.
+    /// Number of frames to refuse, over all targets and threads.
     pub refused: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// Other inputs for another number.
+    /// Seed of the inputs.
     pub seed: u64,
 }
 
-/// What one target has done.
+/// Totals of one target.
 #[derive(Clone, Debug)]
-pub struct Tally {
-    /// Of which target.
+pub struct Totals {
+    /// Name of the target.
     pub target: &'static str,
-    /// Inputs run.
+    /// Number of inputs.
     pub inputs: u64,
-    /// The sum of their work.
+    /// Sum of their work.
     pub work: Work,
-    /// The time that the slowest input took, the best of several runs of it.
+    /// Time of the slowest input, the best of several runs of it.
     pub slowest: Duration,
-    /// That input.
+    /// The slowest input.
     pub slowest_input: Vec<u8>,
-    /// Most steps of an input.
+    /// Largest number of steps of an input.
     pub most_steps: u64,
-    /// Time that was spent on it, over all threads.
+    /// Time spent, over all threads.
     pub spent: Duration,
 }
 
-/// A law was broken.
+/// An input that breaks an invariant.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// By which target.
+    /// Name of the target.
     pub target: &'static str,
-    /// The input, made as short as it goes.
+    /// The input, shortened as far as possible.
     pub input: Vec<u8>,
 }
 
-/// Shares of the targets in a thousand refused frames; images and files are no frames, and few will do.
+/// Thousandths of the refused frames that each target gets. Images and files are not frames; for them a few
+/// inputs suffice.
 fn share(target: &str) -> u64 {
     match target {
         "frame" => 400,
         "accumulator" => 220,
         "to_server" | "to_device" => 150,
         "device_session" => 50,
-        // Here each takes two ciphers.
+        // Opening a sealed frame takes two ciphers.
         "sealed" => 20,
         "host_connection" => 10,
         _ => 0,
     }
 }
 
-/// Runs the plan. The figures of each target, or the first input that breaks a law.
+/// Runs the plan; returns the totals of each target.
 ///
 /// # Errors
-/// [`Broken`], with the input.
-pub fn run(plan: Plan, only: Option<&str>) -> Result<Vec<Tally>, Broken> {
+/// [`Broken`] with the first input that breaks an invariant.
+pub fn run(plan: Plan, only: Option<&str>) -> Result<Vec<Totals>, Broken> {
     let targets = TARGETS.iter().filter(|target| only.is_none_or(|name| name == target.name));
-    let mut tallies = Vec::new();
+    let mut totals = Vec::new();
     for target in targets {
         let wanted = match (only, share(target.name)) {
             (Some(_), _) => plan.refused,
@@ -73,25 +74,25 @@ pub fn run(plan: Plan, only: Option<&str>) -> Result<Vec<Tally>, Broken> {
             (None, share) => (plan.refused * share).div_ceil(1000),
         };
         let part = wanted.div_ceil(plan.threads.max(1));
-        let results: Vec<Result<Tally, Broken>> = std::thread::scope(|scope| {
+        let results: Vec<Result<Totals, Broken>> = std::thread::scope(|scope| {
             let start = |thread| scope.spawn(move || refuse(target, part, plan.seed ^ (thread << 32)));
             let threads: Vec<_> = (0..plan.threads.max(1)).map(start).collect();
             threads.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
         });
-        let mut all: Option<Tally> = None;
+        let mut all: Option<Totals> = None;
         for result in results {
-            let tally = result?;
+            let sum = result?;
             all = Some(match all {
-                Some(sum) => sum.and(tally),
-                None => tally,
+                Some(earlier) => earlier.and(sum),
+                None => sum,
             });
         }
-        tallies.extend(all);
+        totals.extend(all);
     }
-    Ok(tallies)
+    Ok(totals)
 }
 
-impl Tally {
+impl Totals {
     fn and(mut self, other: Self) -> Self {
         self.inputs += other.inputs;
         self.work.frames += other.work.frames;
@@ -106,10 +107,10 @@ impl Tally {
     }
 }
 
-/// Runs inputs until so many frames were refused.
-fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Tally, Broken> {
+/// Runs inputs until `refused` frames were refused.
+fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Broken> {
     let (mut random, seeds, mut input) = (Random(seed), (target.seeds)(), Vec::new());
-    let mut tally = Tally {
+    let mut sum = Totals {
         target: target.name,
         inputs: 0,
         work: Work::default(),
@@ -119,30 +120,30 @@ fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Tally, Bro
         spent: Duration::ZERO,
     };
     let started = Instant::now();
-    while tally.work.refused < refused {
+    while sum.work.refused < refused {
         mutate::next(&mut random, &seeds, &mut input);
         let start = Instant::now();
         let Ok(work) = catch_unwind(AssertUnwindSafe(|| (target.body)(&input))) else {
             return Err(Broken { target: target.name, input: shortest(target, input) });
         };
         let took = start.elapsed();
-        tally.inputs += 1;
-        tally.work.frames += work.frames;
-        tally.work.refused += work.refused;
-        tally.work.steps += work.steps;
-        tally.most_steps = tally.most_steps.max(work.steps);
-        if took > tally.slowest {
-            // The machine may have been busy with something else: what is slow is slow again.
+        sum.inputs += 1;
+        sum.work.frames += work.frames;
+        sum.work.refused += work.refused;
+        sum.work.steps += work.steps;
+        sum.most_steps = sum.most_steps.max(work.steps);
+        if took > sum.slowest {
+            // The machine may have been busy: only an input that is slow again counts.
             let again = (0..4).map(|_| time(target, &input)).min();
             let took = again.map_or(took, |again| again.min(took));
-            if took > tally.slowest {
-                tally.slowest = took;
-                tally.slowest_input.clone_from(&input);
+            if took > sum.slowest {
+                sum.slowest = took;
+                sum.slowest_input.clone_from(&input);
             }
         }
     }
-    tally.spent = started.elapsed();
-    Ok(tally)
+    sum.spent = started.elapsed();
+    Ok(sum)
 }
 
 fn time(target: &Target, input: &[u8]) -> Duration {
@@ -151,13 +152,13 @@ fn time(target: &Target, input: &[u8]) -> Duration {
     start.elapsed()
 }
 
-/// The shortest input that still breaks a law, as far as leaving out goes.
+/// Shortens an input by leaving out pieces, as long as it still breaks an invariant.
 #[must_use]
 pub fn shortest(target: &Target, input: Vec<u8>) -> Vec<u8> {
     mutate::shrink(input, |input| catch_unwind(AssertUnwindSafe(|| (target.body)(input))).is_err())
 }
 
-/// Kilobytes of memory that this process holds; `None` where the system does not say.
+/// Resident memory of this process in KiB; `None` if the system does not report it.
 #[must_use]
 pub fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

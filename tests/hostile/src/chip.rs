@@ -1,4 +1,4 @@
-//! NOR flash in memory that counts what is done to it, and may stop working.
+//! NOR flash in memory that counts operations and can lose its power.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,13 +11,13 @@ pub const WORD: usize = 4;
 #[derive(Debug, Default)]
 pub struct State {
     pub bytes: Vec<u8>,
-    /// Reads, writes and erasures.
+    /// Number of reads, writes and erasures.
     pub operations: u64,
-    /// Words that can still be written or erased before the power goes.
+    /// Number of words that can still be written or erased before the power fails.
     pub power: usize,
 }
 
-/// A handle: the chip outlives the program that uses it.
+/// Handle of a chip, which outlives the store that uses it.
 #[derive(Clone, Debug)]
 pub struct Chip(pub Rc<RefCell<State>>);
 

@@ -1,5 +1,5 @@
-//! The device's session under a script of events: links that come and go, time that passes, samples, resets,
-//! messages that are honest, damaged, or noise.
+//! The device's session under a script of events: links, time, samples, resets, and messages that are honest,
+//! damaged or random.
 
 mod bench;
 mod messages;
@@ -11,12 +11,13 @@ use crate::Work;
 use crate::script::Script;
 use bench::Bench;
 
-/// `d`, `k` of the model: its representation needs chunks at the smallest frame limit and none at 4096.
+/// Feature count `d` and width `k` of the model: its representation needs chunks at the smallest frame limit
+/// but not at 4096 bytes.
 const D: usize = 20;
 const K: usize = 3;
 
-/// A byte of settings, then events, until the script ends. Some settings give the device a key; what an honest server
-/// says is then sealed.
+/// Runs a script: a byte of settings, then events. Some settings give the device a key; the honest server
+/// then seals its messages.
 pub fn device_session(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -36,37 +37,37 @@ fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>
             1 => bench.link_down(),
             2 => {
                 let milliseconds = script.word();
-                bench.pass(milliseconds.into());
+                bench.elapse(milliseconds.into());
             }
             3 => bench.wake(),
             4 => {
                 let length = script.index();
-                bench.message(script.take(length));
+                bench.deliver_plain(script.take(length));
             }
             5..=7 => {
                 let index = usize::from(script.word());
-                bench.say(&honest[index % honest.len()]);
+                bench.deliver_honest(&honest[index % honest.len()]);
             }
             8 => {
                 let mut message = honest[usize::from(script.word()) % honest.len()].clone();
                 script.damage(&mut message);
-                bench.say(&message);
+                bench.deliver_honest(&message);
             }
             9 => bench.sample(script.byte()),
             // A whole round at once, inline or in chunks.
             10 => {
                 for message in messages::round(script.index()) {
-                    bench.say(message);
+                    bench.deliver_honest(message);
                 }
             }
             11 => bench.reset(),
-            kind => bench.keyed(kind, &mut script),
+            kind => bench.encrypted_event(kind, &mut script),
         }
     }
     bench.finish()
 }
 
-/// Rounds as an honest server opens them, in every setting; then what a hostile one might do.
+/// Rounds as an honest server opens them, for all settings, then replays and attacks.
 pub fn seeds() -> Vec<Vec<u8>> {
     const WELCOME: [u8; 4] = [0, 5, 0, 0];
     let mut seeds = Vec::new();
@@ -78,7 +79,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             seed.extend(WELCOME);
             seed.extend(open);
             seed.extend(&samples);
-            // The link breaks, and the same round is opened again; then a reset, and again.
+            // The link breaks and the same round is opened again; then a reset, and the round once more.
             seed.extend([3, 1]);
             seed.extend(WELCOME);
             seed.extend(open);
@@ -89,7 +90,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             seeds.push(seed);
         }
     }
-    // With a key: the answer twice, a round, replays and frames of other connections, plaintext; then all over again.
+    // With a key: the answer twice, a round, replays, frames of other connections, plaintext; then all of it
+    // again.
     for settings in [48, 49, 50, 55, 193, 198, 240, 243].into_iter() {
         for round in 0..messages::ROUNDS as u8 {
             let handshake = [0, 12, 0, 13, 0, 14, 5, 0, 17, round, 2, 3];

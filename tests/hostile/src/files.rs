@@ -1,5 +1,5 @@
-//! Files of samples: whatever they are, reading them ends in samples that hold together or in a message, and takes
-//! no more memory than they account for.
+//! Data files: reading any file ends in consistent samples or in a message, and takes no more memory than the
+//! file accounts for.
 
 use fedspan_sim_core::data::cifar::{self, Kind};
 use fedspan_sim_core::data::idx::Idx;
@@ -10,12 +10,12 @@ use fedspan_sim_core::data::{DataError, Labels, Set};
 
 use crate::{Random, Work};
 
-/// Most bytes that one byte of a compressed file stands for (RFC 1951: 258 bytes in two bits, and a block's head).
+/// Largest expansion of a compressed byte (RFC 1951: 258 bytes in two bits, plus the block header).
 const DEFLATE: usize = 1032;
-/// Values that a short file may account for, whatever its length: the header's own.
+/// Number of values that even an empty file may account for: those of the header.
 const FEW: usize = 64;
 
-/// The first byte chooses the reader, the second says how many bytes are the first of two files.
+/// Runs an input: the first byte chooses the reader, the second is the length of the first of two files.
 pub fn data_files(bytes: &[u8]) -> Work {
     let Some(([which, cut], rest)) = bytes.split_first_chunk() else {
         return Work { frames: 1, refused: 1, steps: 1 };
@@ -41,12 +41,12 @@ pub fn data_files(bytes: &[u8]) -> Work {
 fn idx(idx: &Idx, images: &[u8], labels: &[u8]) -> Result<(), DataError> {
     let names = ["a file of images", "a file of labels"];
     let pool = idx.parse([(images, names[0]), (labels, names[1])], None)?;
-    holds(&pool.set, pool.features, pool.classes);
+    check_set(&pool.set, pool.features, pool.classes);
     assert!(pool.set.x.len() <= 2 * DEFLATE * images.len() + FEW);
     Ok(())
 }
 
-/// Records are longer than what a fuzzer makes: what there is is repeated, and may end within one.
+/// Records are longer than a fuzzer's inputs, so the input is repeated, possibly ending within a record.
 fn images(first: &[u8], second: &[u8]) -> Result<(), DataError> {
     let kind = match first.first() {
         Some(0..=99) => Kind::Ten,
@@ -57,7 +57,7 @@ fn images(first: &[u8], second: &[u8]) -> Result<(), DataError> {
     let bytes: Vec<u8> = second.iter().copied().cycle().take(count.max(second.len())).collect();
     let mut set = Set::empty(true);
     cifar::append(&bytes, "a file of records", kind, &mut set)?;
-    holds(&set, 3073, 100);
+    check_set(&set, 3073, 100);
     assert!(set.x.len() <= bytes.len());
     Ok(())
 }
@@ -65,10 +65,10 @@ fn images(first: &[u8], second: &[u8]) -> Result<(), DataError> {
 fn numbers(bytes: &[u8]) -> Result<(), DataError> {
     let users = json::parse(bytes, "a file of users")?;
     let pool = leaf::pool("a file of users", &[users], None)?;
-    holds(&pool.set, pool.features, pool.classes);
+    check_set(&pool.set, pool.features, pool.classes);
     let mut samples: Vec<usize> = pool.users.iter().flat_map(|user| user.samples.clone()).collect();
     samples.sort_unstable();
-    assert!(samples.into_iter().eq(0..pool.set.len()), "every sample is somebody's");
+    assert!(samples.into_iter().eq(0..pool.set.len()), "every sample belongs to one user");
     assert!(pool.set.x.len() <= bytes.len() + FEW);
     Ok(())
 }
@@ -95,20 +95,20 @@ fn rows(bytes: &[u8]) -> Result<(), DataError> {
         not_missing: Vec::new(),
     };
     let table = table::parse(bytes, "a table", &columns)?;
-    // Gzip is read as well.
-    is_whole(&table, DEFLATE * bytes.len());
+    // The reader also accepts gzip.
+    check_table(&table, DEFLATE * bytes.len());
     Ok(())
 }
 
 fn archive(bytes: &[u8]) -> Result<(), DataError> {
     let arrays = Arrays { classification: bytes.len() % 2 == 1, ..Arrays::default() };
     let (table, _) = npz::table(bytes, "a file", &arrays)?;
-    is_whole(&table, DEFLATE * bytes.len());
+    check_table(&table, DEFLATE * bytes.len());
     Ok(())
 }
 
-/// As many rows of features as targets, everything finite, every name somebody's; and what becomes samples of it.
-fn is_whole(table: &Table, length: usize) {
+/// Checks a table: as many feature rows as targets, finite values, valid codes; and the samples made from it.
+fn check_table(table: &Table, length: usize) {
     let rows = table.rows();
     assert_eq!(table.x.len(), rows * table.features.len());
     assert!(table.x.iter().all(|value| value.is_finite()));
@@ -127,8 +127,8 @@ fn is_whole(table: &Table, length: usize) {
     assert_eq!(wide, rows * (table.features.len() + 1));
 }
 
-/// Rows are whole, numbers are finite, labels are below the number of classes.
-fn holds(set: &Set, features: usize, classes: usize) {
+/// Checks a set: whole rows, finite values, labels below the number of classes.
+fn check_set(set: &Set, features: usize, classes: usize) {
     assert_eq!(set.x.len(), set.len() * features);
     assert!(set.x.iter().all(|value| value.is_finite()));
     if let Labels::Classes(labels) = &set.y {
@@ -173,7 +173,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// One of values, one of classes, and one that says whose each row is, in NumPy's format: the first compressed.
+/// NumPy archives: values (compressed), classes, and one with the owner of each row.
 const ARCHIVES: [&[u8]; 3] = [
     include_bytes!("files/values.npz"),
     include_bytes!("files/classes.npz"),

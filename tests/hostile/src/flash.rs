@@ -1,9 +1,10 @@
-//! The record and the privacy ledger in flash that may hold anything, in pages that may stop working: they are read or not,
-//! the next ones are kept or refused, in a bounded number of operations; and what is spent never falls.
+//! The record and the privacy ledger in flash that may hold anything and may lose power. Reading succeeds or
+//! fails, writing succeeds or is refused, in a bounded number of operations, and the spent budget never
+//! falls.
 
 use std::sync::OnceLock;
 
-use fedspan_client::store::{FlashStore, Loaded, Record, SPENT, Store, StoreError, record_len};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
 
 use crate::Work;
 use crate::chip::{Chip, PAGE, WORD};
@@ -11,11 +12,12 @@ use crate::reference;
 use crate::script::Script;
 
 const K: usize = 4;
-/// A head of 4 x 1, in whole words.
+/// Record with a head of 4 x 1, in whole words.
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
-/// How often every word may be looked at in one load or save. A page that is full of foreign records is emptied one record
-/// at a time, and each is looked for in all pages: no more often than a page has records of eight bytes and a word.
+/// Largest number of times that a load or save may visit each word. A page full of foreign records is emptied
+/// one record at a time, and each record is searched in all pages; a page holds at most this many records of
+/// eight bytes and a word.
 const PASSES: usize = 8 + PAGE / (8 + WORD);
 
 type Flash = FlashStore<Chip, BYTES>;
@@ -25,12 +27,12 @@ fn store(chip: &Chip) -> Flash {
     FlashStore::new(chip.clone(), 0..end).expect("whole pages")
 }
 
-fn record(round: u32) -> (Loaded, [f32; K]) {
-    (Loaded { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
+fn record(round: u32) -> (RecordHeader, [f32; K]) {
+    (RecordHeader { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
 }
 
-/// Two bytes of settings (pages and what is in them at first, whether the device is private, when the power goes), then
-/// pieces of an image: where, how long, and the bytes.
+/// Runs an input: two bytes of settings (pages and their initial image, whether the device is private, when
+/// the power fails), then pieces of an image: position, length and bytes.
 pub fn flash_image(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -43,9 +45,9 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     let image = images()[usize::from(private)][pages - 2][usize::from(settings / 3 % 4)].clone();
     let mut bench = Bench { chip: Chip::new(image), work: Work { frames: 1, ..Work::default() } };
     let full = [usize::MAX, power][usize::from(settings / 12 % 2)];
-    let mut spoilt = false;
+    let mut is_foreign = false;
     while let Some(low) = script.next() {
-        spoilt = true;
+        is_foreign = true;
         let at = usize::from(u16::from_le_bytes([low, script.byte()]));
         let length = script.index();
         let mut chip = bench.chip.0.borrow_mut();
@@ -54,14 +56,14 @@ pub fn flash_image(bytes: &[u8]) -> Work {
             chip.bytes[(first + offset) % size] = *byte;
         }
     }
-    // What is spent by the bytes that are there, and what it has been since.
-    let were = copies(&bench.chip.0.borrow().bytes);
-    let was = were.iter().copied().max();
-    let spent = was.unwrap_or_else(|| begun(&bench.chip.0.borrow().bytes));
+    // Spent budget according to the image, and the range it may have afterwards.
+    let initial = ledger_copies(&bench.chip.0.borrow().bytes);
+    let newest = initial.iter().copied().max();
+    let spent = newest.unwrap_or_else(|| spent_without_copy(&bench.chip.0.borrow().bytes));
     let mut paid = spent..=spent;
-    // Where somebody else has written, and the power goes while that is mended, the newest copy may go with it, and what is
-    // older is damage that nothing can tell. Of one or the other alone everything below holds.
-    let lost = spoilt && full != usize::MAX;
+    // If foreign bytes initial written and the power fails during the repair, the newest copy may be may_lose, and
+    // an older one looks the same as damage. With only one of the two, all checks below hold.
+    let may_lose = is_foreign && full != usize::MAX;
     bench.chip.0.borrow_mut().power = full;
     if private {
         let found = bench.spent();
@@ -69,10 +71,10 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     }
     let found = bench.load();
     bench.work.refused = u64::from(matches!(found, Ok(None)));
-    // Whatever was there: while the power lasts, what is saved is there after a reset.
+    // From any image: while the power lasts, a saved record is there after a reset.
     for round in 100..104 {
         let next = paid.end().saturating_add(3);
-        if private && next < SPENT {
+        if private && next < ALL_SPENT {
             paid = if bench.pay(next).is_ok() { next..=next } else { *paid.start()..=next };
         }
         if bench.save(round).is_ok() {
@@ -80,27 +82,27 @@ pub fn flash_image(bytes: &[u8]) -> Work {
             assert_eq!(bench.load(), Ok(Some(record(round))));
         }
         if private && let Ok(spent) = bench.spent() {
-            assert!(paid.contains(&spent) || spent == SPENT || lost, "{spent} of {paid:?}");
+            assert!(paid.contains(&spent) || spent == SPENT || may_lose, "{spent} of {paid:?}");
             paid = spent..=spent.max(*paid.end());
         }
     }
-    // And once it is back.
+    // After the power has returned, saving succeeds.
     bench.chip.0.borrow_mut().power = usize::MAX;
     bench.save(200).expect("sound flash");
     assert_eq!(bench.load(), Ok(Some(record(200))));
-    // Also where a firmware without privacy has been at it, which leaves no flash blank: a ledger that was there before it
-    // is there still, and there is none to begin.
+    // Also after firmware without privacy has written to this flash, which then is never blank: an existing
+    // ledger survives, and none is created.
     let spent = bench.spent().expect("sound flash");
-    let known = if private { paid.contains(&spent) } else { was == Some(spent) };
-    assert!(known || spent == SPENT || lost, "{spent} of {were:?} and {paid:?}");
+    let known = if private { paid.contains(&spent) } else { newest == Some(spent) };
+    assert!(known || spent == SPENT || may_lose, "{spent} of {initial:?} and {paid:?}");
     bench.work
 }
 
-/// What a ledger's copy begins with.
+/// First bytes of a copy of the ledger.
 const MAGIC: &[u8; 8] = b"FSPLPAID";
 
-/// What these bytes say by a second reading: all whole copies.
-fn copies(bytes: &[u8]) -> Vec<u64> {
+/// Spent budgets of all valid copies, by a second implementation.
+fn ledger_copies(bytes: &[u8]) -> Vec<u64> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
     let whole = |copy: &&[u8]| {
         copy.starts_with(MAGIC) && number(&copy[16..]) == u64::from(reference::crc32c(&copy[..16]))
@@ -108,9 +110,9 @@ fn copies(bytes: &[u8]) -> Vec<u64> {
     bytes.windows(20).filter(whole).map(|copy| number(&copy[8..16])).collect()
 }
 
-/// What they say where there is no copy: nothing if they are blank, or but for the places where a device begins its ledger, the next
-/// one each time that the power went in the one before; and else everything.
-fn begun(bytes: &[u8]) -> u64 {
+/// Spent budget of an image without a valid copy: nothing if it is blank, apart from the places where a
+/// device starts its ledger (one more after each power cut); else the whole budget.
+fn spent_without_copy(bytes: &[u8]) -> u64 {
     let place = bytes.len() - PAGE / 2 + 20;
     let first = [&MAGIC[..], &[0; 8]].concat();
     let first = [&first[..], &reference::crc32c(&first).to_le_bytes()].concat();
@@ -119,14 +121,14 @@ fn begun(bytes: &[u8]) -> u64 {
         let written = if places.contains(&at) { first[(at - place) % first.len()] } else { 0xFF };
         byte & written == written
     });
-    if blank { 0 } else { SPENT }
+    if blank { 0 } else { ALL_SPENT }
 }
 
-/// Without a ledger and with one, for two, three and four pages: erased, all zero, a few records of this firmware of which
-/// the last is no number, and records in all pages.
+/// Initial images without and with a ledger, for two, three and four pages: erased, all zero, a few records
+/// of which the last holds NaN, and records in all pages.
 fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
     static IMAGES: OnceLock<[[[Vec<u8>; 4]; 3]; 2]> = OnceLock::new();
-    let of = |private: bool| {
+    let with_ledger = |private: bool| {
         [2, 3, 4].map(|pages| {
             let saved = |rounds| {
                 let chip = Chip::new(vec![0xFF; pages * PAGE]);
@@ -140,7 +142,7 @@ fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
                 }
                 bench.chip.0.take().bytes
             };
-            // A record of something that is no number can be written, and must not come back.
+            // A record with NaN can be written but must not be loaded.
             let chip = Chip::new(saved(3));
             let record =
                 Record { campaign: 3, round: 9, representation: 0, head: &[1.0, f32::NAN, 0.0, 0.0] };
@@ -148,7 +150,7 @@ fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
             [vec![0xFF; pages * PAGE], vec![0; pages * PAGE], chip.0.take().bytes, saved(40)]
         })
     };
-    IMAGES.get_or_init(|| [of(false), of(true)])
+    IMAGES.get_or_init(|| [with_ledger(false), with_ledger(true)])
 }
 
 struct Bench {
@@ -157,19 +159,19 @@ struct Bench {
 }
 
 impl Bench {
-    /// After a reset each time, since nothing is kept in RAM.
-    fn load(&mut self) -> Result<Option<(Loaded, [f32; K])>, StoreError> {
+    /// Loads after a reset, as nothing is kept in RAM.
+    fn load(&mut self) -> Result<Option<(RecordHeader, [f32; K])>, StoreError> {
         let mut head = [7.0; K];
         let loaded = self.count(|store| store.load(&mut head));
         match loaded {
             Ok(Some(_)) => assert!(head.iter().all(|value| value.is_finite())),
-            _ => assert_eq!(head, [7.0; K], "nothing is there, so nothing is written"),
+            _ => assert_eq!(head, [7.0; K], "a failed load changed the head"),
         }
         loaded.map(|loaded| loaded.map(|loaded| (loaded, head)))
     }
 
     fn save(&mut self, round: u32) -> Result<(), StoreError> {
-        let (Loaded { campaign, round, representation }, head) = record(round);
+        let (RecordHeader { campaign, round, representation }, head) = record(round);
         self.count(|store| store.save(&Record { campaign, round, representation, head: &head }))
     }
 
@@ -192,7 +194,7 @@ impl Bench {
     }
 }
 
-/// Images of every kind, with noise in the pages' headers and in a record.
+/// All initial images, with noise in the page headers and in a record.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for settings in 0..48u8 {

@@ -1,5 +1,5 @@
-//! The host's connection under a script: a round opens and closes while a device says things that are honest,
-//! damaged, or noise, in reads of any length.
+//! The server's connection under a script: rounds open and close while a device sends messages that are
+//! honest, damaged or random, in reads of any length.
 
 mod messages;
 mod peer;
@@ -8,23 +8,23 @@ use std::sync::Arc;
 
 use fedspan_aggregator::connection::{Acceptor, Connection, OUTBOX_MAX, PeerMessage};
 use fedspan_engine::{Opening, Update};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX};
 use fedspan_protocol::message::{Fault, Hello, ToDevice, decode};
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use crate::script::Script;
-use crate::stream::counted;
+use crate::stream::totals;
 use crate::{Work, reference};
 use messages::{WELCOME, messages, openings, requirements};
 use peer::Peer;
 
-/// Messages that one script may send without naming each: a short input is a short run.
+/// Largest number of messages from the events that send many at once, so that a short input is a short run.
 const AT_ONCE: usize = 512;
 const AT_ONCE_SEALED: usize = 128;
 
-/// Two bytes of settings (the kind of connection, the length of a read), then events. The settings' second bit asks for
-/// keys: the honest device then seals what it says.
+/// Runs a script: two bytes of settings (kind of connection, length of a read), then events. The second bit
+/// of the settings adds keys; the honest device then seals its messages.
 pub fn host_connection(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -35,20 +35,20 @@ pub fn host_connection(bytes: &[u8]) -> Work {
         match kind % kinds {
             0 => {
                 let length = script.index();
-                bench.hear(script.take(length));
+                bench.receive(script.take(length));
             }
-            1..=6 => bench.say(&honest[usize::from(script.word()) % honest.len()]),
-            // Damaged behind a sound check, or a sound seal.
+            1..=6 => bench.deliver_honest(&honest[usize::from(script.word()) % honest.len()]),
+            // Damaged before the checksum or seal is added.
             7 | 8 => {
                 let mut message = honest[usize::from(script.word()) % honest.len()].clone();
                 script.damage(&mut message);
-                bench.say(&message);
+                bench.deliver_honest(&message);
             }
-            // Damaged on the line.
+            // Damaged in transit.
             9 => {
                 let mut frame = bench.frame(&honest[usize::from(script.word()) % honest.len()]);
                 script.damage(&mut frame);
-                bench.hear(&frame);
+                bench.receive(&frame);
             }
             10 => bench.open(script.index()),
             11 => bench.close(script.index()),
@@ -63,10 +63,10 @@ pub fn host_connection(bytes: &[u8]) -> Work {
                 let (from, count) = (script.index(), script.index().min(at_once));
                 at_once -= count;
                 for message in honest.iter().cycle().skip(from).take(count) {
-                    bench.say(message);
+                    bench.deliver_honest(message);
                 }
             }
-            kind => bench.keyed(kind, &mut script),
+            kind => bench.encrypted_event(kind, &mut script),
         }
     }
     bench.finish()
@@ -74,34 +74,34 @@ pub fn host_connection(bytes: &[u8]) -> Work {
 
 struct Bench {
     connection: Connection,
-    /// The honest device, where there are keys.
+    /// The honest device, if there are keys.
     peer: Option<Peer>,
-    /// Bytes that wait for the next read, and how many make one.
+    /// Bytes for the next read.
     unread: Vec<u8>,
     read: usize,
-    /// All bytes that were delivered.
+    /// All delivered bytes.
     stream: Vec<u8>,
     open: Option<Arc<Opening>>,
     greeted: bool,
-    /// The host has refused the device and closes the connection.
+    /// The server has refused the device and closes the connection.
     ended: bool,
     limit: usize,
-    /// Messages that the host itself has queued, and of which as many may wait still.
-    own: usize,
+    /// Upper bound of the messages that the server itself has queued.
+    own_messages: usize,
     faults: u32,
     work: Work,
 }
 
 impl Bench {
     fn new(settings: u8, read: usize) -> Self {
-        let lasting = settings % 2 == 1;
+        let persistent = settings % 2 == 1;
         let peer = (settings / 2 % 2 == 1).then(Peer::default);
         let gate = Arc::new(match &peer {
             Some(peer) => Acceptor::encrypted(requirements(), WELCOME, peer.keys(), peer.entropy()),
             None => Acceptor::plaintext(requirements(), WELCOME),
         });
         Self {
-            connection: if lasting { Connection::persistent(gate) } else { Connection::new(gate) },
+            connection: if persistent { Connection::persistent(gate) } else { Connection::new(gate) },
             peer,
             unread: Vec::new(),
             read: if read == 0 { usize::MAX } else { read },
@@ -110,13 +110,13 @@ impl Bench {
             greeted: false,
             ended: false,
             limit: HELLO_FRAME_MAX,
-            own: usize::from(lasting),
+            own_messages: usize::from(persistent),
             faults: 0,
             work: Work::default(),
         }
     }
 
-    /// The frame of any message bytes, as the honest device makes it.
+    /// Frame of any message bytes, as the honest device makes it.
     fn frame(&mut self, message: &[u8]) -> Vec<u8> {
         match &mut self.peer {
             Some(peer) => peer.seal(message),
@@ -124,35 +124,35 @@ impl Bench {
         }
     }
 
-    fn say(&mut self, message: &[u8]) {
+    fn deliver_honest(&mut self, message: &[u8]) {
         let frame = self.frame(message);
-        self.hear(&frame);
+        self.receive(&frame);
     }
 
-    /// What only happens where there are keys.
-    fn keyed(&mut self, kind: u8, script: &mut Script<'_>) {
+    /// Events that need keys.
+    fn encrypted_event(&mut self, kind: u8, script: &mut Script<'_>) {
         let honest = messages();
         let Some(peer) = &mut self.peer else { return };
         let frame = match kind {
-            // A new handshake: device, frame limit; and once more the last one.
+            // A new handshake (device and frame limit), then a replay of the last frame.
             16 => peer.hello(script.byte()),
-            17 => peer.earlier(0),
-            18 => peer.earlier(script.index()),
-            // It is on its way for longer.
+            17 => peer.replay(0),
+            18 => peer.replay(script.index()),
+            // A frame that stays in transit.
             19 => {
                 peer.seal(&honest[usize::from(script.word()) % honest.len()]);
                 return;
             }
             20 => reference::seal(&honest[usize::from(script.word()) % honest.len()]),
-            21 => peer.elsewhere(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
-            22 => return peer.turn_to(script.index()),
+            21 => peer.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
+            22 => return peer.switch_handshake(script.index()),
             _ => return peer.revoke(script.byte()),
         };
-        self.hear(&frame);
+        self.receive(&frame);
     }
 
-    /// Gathers bytes into reads of the script's length.
-    fn hear(&mut self, bytes: &[u8]) {
+    /// Collects bytes into reads of the script's length.
+    fn receive(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         while self.unread.len() >= self.read {
             let rest = self.unread.split_off(self.read);
@@ -170,13 +170,13 @@ impl Bench {
             return;
         }
         self.stream.extend_from_slice(bytes);
-        let (mut said, before) = (Vec::new(), self.connection.traffic());
-        self.connection.receive(bytes, &mut said);
+        let (mut events, before) = (Vec::new(), self.connection.traffic());
+        self.connection.receive(bytes, &mut events);
         self.work.steps += 1;
         if let Some(peer) = &mut self.peer {
-            peer.judge(bytes, &before, &self.connection.traffic(), &said);
+            peer.check_accepted(bytes, &before, &self.connection.traffic(), &events);
         }
-        for inbound in said {
+        for inbound in events {
             match inbound {
                 PeerMessage::Hello(hello) => self.greet(&hello),
                 PeerMessage::OtherDevice => {
@@ -198,24 +198,28 @@ impl Bench {
                 }
             }
         }
-        // Not more faults than are counted. The host's own messages come on top of the bound.
+        // The server's own_messages messages are not limited by the outbox, so they are added to the bound.
         assert_eq!(self.connection.traffic().faults, self.faults);
-        assert!(self.connection.pending() <= OUTBOX_MAX + self.own + 1, "{}", self.connection.pending());
+        assert!(
+            self.connection.pending() <= OUTBOX_MAX + self.own_messages + 1,
+            "{}",
+            self.connection.pending()
+        );
     }
 
     fn greet(&mut self, hello: &Hello) {
         self.greeted = true;
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
-        self.own += 1;
+        self.own_messages += 1;
     }
 
-    /// Only what was asked for has been given memory.
+    /// Checks that memory was used only for requested tensors.
     fn update(&mut self, update: &Update) {
-        let opening = self.open.as_ref().expect("an update where no round was ever open");
+        let opening = self.open.as_ref().expect("an update although no round was opened");
         assert_eq!(update.id, opening.id);
         let asked: usize = opening.request.expects.iter().map(TensorDescriptor::elements).sum();
         let came: usize = update.tensors.iter().map(|tensor| tensor.values.len()).sum();
-        assert!(came <= asked, "{came} numbers where {asked} were asked for");
+        assert!(came <= asked, "{came} numbers received, {asked} requested");
         assert_eq!(update.tensors.len(), update.descriptors.len());
         for (tensor, descriptor) in update.tensors.iter().zip(&update.descriptors) {
             assert_eq!(tensor.values.len(), descriptor.elements());
@@ -223,24 +227,24 @@ impl Bench {
     }
 
     fn open(&mut self, index: usize) {
-        // The host opens rounds on devices that it knows.
+        // The server opens rounds only on devices that it has welcomed.
         if self.greeted && !self.ended {
             let openings = openings();
             let opening = &openings[index % openings.len()];
             self.connection.open(opening);
             self.open = Some(Arc::clone(opening));
-            self.own += 2;
+            self.own_messages += 2;
         }
     }
 
     fn close(&mut self, index: usize) {
-        // Nor does it tell anybody else that they are over.
+        // The same holds for closing rounds.
         if !self.greeted || self.ended {
             return;
         }
         let openings = openings();
         self.connection.close_round(openings[index % openings.len()].id);
-        self.own += 1;
+        self.own_messages += 1;
     }
 
     fn ask(&mut self, how: u8) {
@@ -248,10 +252,10 @@ impl Bench {
             0 => self.connection.request_missing(),
             _ => self.connection.resend_round(),
         }
-        self.own += 2;
+        self.own_messages += 2;
     }
 
-    /// The device reads some frames: each is one message, and fits its limit.
+    /// Lets the device read frames: each is one message within its limit.
     fn send(&mut self, frames: usize) {
         let mut decoder = Decoder::new(vec![0; self.limit]);
         for _ in 0..frames {
@@ -262,27 +266,27 @@ impl Bench {
             self.work.steps += 1;
             let mut input = frame.as_slice();
             match (decoder.feed(&mut input), &mut self.peer) {
-                (Fed::Message(bytes), peer) => {
+                (FeedResult::Message(bytes), peer) => {
                     let (message, _) = decode::<ToDevice>(bytes).expect("a message");
                     assert!(peer.is_none() || is_public(&message), "in the clear: {message:?}");
                 }
-                (Fed::Sealed(bytes), Some(peer)) => peer.hear(bytes),
+                (FeedResult::Sealed(bytes), Some(peer)) => peer.receive(bytes),
                 (other, _) => panic!("{other:?} from {frame:x?}"),
             }
             assert!(input.is_empty(), "more than a frame");
         }
         assert_eq!(self.connection.traffic().unsent, 0);
-        self.own = self.own.min(self.connection.pending());
+        self.own_messages = self.own_messages.min(self.connection.pending());
     }
 
-    /// Every delimited sequence of the stream was counted, as a frame or as a drop.
+    /// Checks that every delimited sequence was counted, as a frame or as dropped.
     fn finish(mut self) -> Work {
         let bytes = std::mem::take(&mut self.unread);
         self.deliver(&bytes);
         self.send(usize::MAX);
         assert_eq!(self.connection.pending(), 0);
         let traffic = self.connection.traffic();
-        let [accepted, sealed, dropped] = counted(traffic.frames);
+        let [accepted, sealed, dropped] = totals(traffic.frames);
         let sequences = reference::sequences(&self.stream).count() as u64;
         let [replayed, forged, unsealed] =
             [traffic.replayed, traffic.forged, traffic.unsealed].map(u64::from);
@@ -296,10 +300,10 @@ impl Bench {
                 sealed + dropped + unsealed
             }
         };
-        // A hello that is answered is not counted where there are keys.
+        // With keys, answered hellos are not counted as frames.
         let answered = if self.peer.is_some() { hellos(&self.stream) } else { 0 };
         assert!(known <= sequences, "{known} counted of {sequences}");
-        // What came in the same read as the last straw is not looked at.
+        // Frames after the refusal in the same read are not processed.
         assert!(known + answered >= sequences || self.ended, "{known} counted of {sequences}: {traffic:?}");
         self.work.frames = sequences;
         self.work.refused = dropped + replayed + forged + unsealed;
@@ -308,18 +312,18 @@ impl Bench {
     }
 }
 
-/// What a host may say to somebody who has proved nothing (SPEC.md, section 12).
+/// True for messages that the server may send to an unauthenticated peer (SPEC.md, section 12).
 fn is_public(message: &ToDevice) -> bool {
     matches!(message, ToDevice::Refused(_) | ToDevice::RetryAfter { .. } | ToDevice::Fault(Fault::Greet))
 }
 
-/// Hellos in a stream, whole or not.
+/// Number of hellos in a stream, valid or not.
 fn hellos(stream: &[u8]) -> u64 {
     let messages = reference::sequences(stream).filter_map(|sequence| reference::open(sequence, usize::MAX));
     messages.filter(|message| message.first() == Some(&0)).count() as u64
 }
 
-/// A hello, a round, and all that answers it, in reads of several lengths.
+/// A hello, a round and all answers to it, in reads of several lengths.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for settings in 0..2u8 {
@@ -334,7 +338,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             }
         }
     }
-    // With keys: a handshake, a confirmation, the same; replays, other connections, other handshakes; a revocation.
+    // With keys: a handshake, its confirmation, the same again; replays, other connections, other handshakes;
+    // a revocation.
     for settings in 2..4u8 {
         for read in [0, 1, 7, 200] {
             for device in 0..8u8 {

@@ -1,10 +1,11 @@
-//! What the parts that read foreign bytes must do with any bytes: one *body* a surface, a plain function that
-//! panics where a law is broken. The same bodies are run by the fuzzer (`tests/fuzz`), by the tests of this
-//! crate (seeds, corpus, seeded mutations) and by the program `hostile`, a hundred million frames at a time.
+//! Invariants of the code that reads untrusted bytes. Each attack surface has one *body*: a plain function
+//! that takes any bytes and panics if an invariant is broken. The same bodies are run by the fuzzer
+//! (`tests/fuzz`), by the tests of this crate (seeds, corpus, seeded mutations) and by the program `hostile`,
+//! which feeds a hundred million frames.
 //!
-//! The laws: nothing panics; what is accepted is a message that encodes to itself; every frame is counted,
-//! accepted or dropped; buffers and queues keep their bounds; the work for an input is bounded by its
-//! length, in steps that are counted, not in time.
+//! The invariants: nothing panics; an accepted message encodes to itself; every frame is counted, as accepted
+//! or dropped; buffers and queues keep their bounds; the work for an input is bounded by its length, counted
+//! in steps and not in time.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a body fails by panicking")]
@@ -40,33 +41,33 @@ pub use sealed::sealed;
 pub use secrets::{key_lines, provision};
 pub use stream::{accumulator, frame};
 
-/// What a body has done.
+/// Work that a body has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Frames, messages or images that were handed in.
+    /// Frames, messages or images in the input.
     pub frames: u64,
-    /// Those of them that were dropped, malformed or out of place.
+    /// Frames that were dropped, malformed or out of place.
     pub refused: u64,
-    /// Calls into the code under test, or of the code under test into its flash.
+    /// Calls into the code under test, or flash operations by it.
     pub steps: u64,
 }
 
-/// One surface.
+/// An attack surface.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: of the fuzz target and of its corpus.
+    /// Name of the fuzz target and of its corpus.
     pub name: &'static str,
-    /// Runs one input. Panics where a law is broken.
+    /// Runs one input. Panics if an invariant is broken.
     pub body: fn(&[u8]) -> Work,
-    /// Inputs that reach far: what honest peers say.
+    /// Makes inputs that reach deep: messages of honest peers.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
 impl Target {
-    /// Writes the seeds as files.
+    /// Writes the seeds to files.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub fn write_seeds(&self, folder: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
         for (index, seed) in (self.seeds)().iter().enumerate() {
@@ -76,15 +77,16 @@ impl Target {
     }
 }
 
-/// For a fuzzer that starts: writes the seeds of a target into the folder that `FEDSPAN_FUZZ_SEEDS` names, if it does.
+/// Writes the seeds of a target to the directory in the environment variable `FEDSPAN_FUZZ_SEEDS`, if it is
+/// set. Called at the start of a fuzzer.
 pub fn seed_fuzzer(name: &str) {
     let folder = std::env::var_os("FEDSPAN_FUZZ_SEEDS");
     if let (Some(folder), Some(target)) = (folder, TARGETS.iter().find(|target| target.name == name)) {
-        target.write_seeds(Path::new(&folder)).expect("the seeds' folder");
+        target.write_seeds(Path::new(&folder)).expect("the directory of the seeds is writable");
     }
 }
 
-/// All surfaces.
+/// All attack surfaces.
 pub const TARGETS: [Target; 12] = [
     Target { name: "frame", body: frame, seeds: stream::frame_seeds },
     Target { name: "accumulator", body: accumulator, seeds: stream::accumulator_seeds },

@@ -1,4 +1,5 @@
-//! `hostile`: refused frames by the million, and what they cost. See [`USAGE`].
+//! `hostile`: runs every body until millions of frames were refused, and prints what they cost. See
+//! [`USAGE`].
 
 #![forbid(unsafe_code)]
 
@@ -7,24 +8,24 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use fedspan_hostile::TARGETS;
-use fedspan_hostile::bulk::{Broken, Plan, Tally, resident, run};
+use fedspan_hostile::bulk::{Broken, Plan, Totals, resident, run};
 
 const USAGE: &str = "usage: hostile [--frames N] [--threads N] [--seed N] [--target NAME]
        hostile --seeds FOLDER
        hostile --run NAME FILE...
 
-Hands damaged frames, messages and scripts to every part that reads foreign bytes, until N of them were refused
-(default 1e6, two threads), and prints how many there were, the slowest input and the memory held before and after.
-  --target NAME    this part only
-  --seeds FOLDER   writes the inputs that it starts from, one folder a part, and ends
+Feeds damaged frames, messages and scripts to every target until N of them were refused (default 1e6, two threads). Prints
+totals for each target, the slowest input, and the memory in use before and after.
+  --target NAME    only this target
+  --seeds FOLDER   writes the initial inputs, one folder for each target, and exits
   --run NAME FILE  runs these inputs once
-exit: 0 all laws hold, 1 one is broken (its input is in target/hostile-NAME.bin), an input takes more than 10 ms
-or more than 4 MiB of memory are lost, 2 wrong arguments";
+exit: 0 all invariants hold, 1 one is broken (its input is in target/hostile-NAME.bin), an input takes more than 10 ms,
+or memory grows by more than 4 MiB, 2 wrong arguments";
 
-/// An input that takes longer hangs.
-const HANG: Duration = Duration::from_millis(10);
-/// Memory, in KiB, that an allocator may keep for itself.
-const KEPT: u64 = 4096;
+/// Largest allowed time of one input.
+const SLOWEST_ALLOWED: Duration = Duration::from_millis(10);
+/// Largest allowed growth of the resident memory, in KiB: the allocator may keep some pages.
+const MEMORY_ALLOWED: u64 = 4096;
 
 fn main() -> ExitCode {
     let mut plan = Plan { refused: 1_000_000, threads: 2, seed: 1 };
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
     bulk(plan, only.as_deref())
 }
 
-/// A whole number, also as 1e8.
+/// Parses a whole number; `1e8` is allowed.
 fn number(text: &str) -> Option<u64> {
     let (digits, zeros) = text.split_once('e').unwrap_or((text, "0"));
     let power = 10u64.checked_pow(zeros.parse().ok()?)?;
@@ -64,68 +65,72 @@ fn number(text: &str) -> Option<u64> {
 }
 
 fn bulk(plan: Plan, only: Option<&str>) -> ExitCode {
-    // Everything that is made once is made, and the allocator has its pages.
+    // The warm-up run creates static data and lets the allocator get its pages.
     let warm = Plan { refused: (plan.refused / 20).min(200_000), ..plan };
     let started = Instant::now();
     let result = run(warm, only).and_then(|_| {
         let before = resident();
-        run(plan, only).map(|tallies| (before, tallies))
+        run(plan, only).map(|results| (before, results))
     });
     match result {
-        Ok((before, tallies)) => report(before, &tallies, started.elapsed()),
-        Err(broken) => broke(&broken),
+        Ok((before, results)) => report(before, &results, started.elapsed()),
+        Err(broken) => report_broken(&broken),
     }
 }
 
-fn broke(Broken { target, input }: &Broken) -> ExitCode {
+fn report_broken(Broken { target, input }: &Broken) -> ExitCode {
     let file = format!("target/hostile-{target}.bin");
     let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
-    eprintln!("hostile: {target} broke a law on {} bytes: {hex}", input.len());
+    eprintln!("hostile: {target} broke an invariant on {} bytes: {hex}", input.len());
     match std::fs::write(&file, input) {
-        Ok(()) => eprintln!("again: hostile --run {target} {file}"),
+        Ok(()) => eprintln!("repeat with: hostile --run {target} {file}"),
         Err(error) => eprintln!("{file}: {error}"),
     }
     ExitCode::FAILURE
 }
 
-fn report(before: Option<u64>, tallies: &[Tally], took: Duration) -> ExitCode {
+fn report(before: Option<u64>, results: &[Totals], took: Duration) -> ExitCode {
     println!(
         "{:<16} {:>11} {:>12} {:>12} {:>10} {:>11} {:>10}",
         "target", "inputs", "frames", "refused", "per s", "most steps", "slowest us"
     );
     let (mut refused, mut slowest) = (0, Duration::ZERO);
-    for tally in tallies {
-        let rate = tally.work.refused as f64 / tally.spent.as_secs_f64().max(1e-9);
+    for totals in results {
+        let rate = totals.work.refused as f64 / totals.spent.as_secs_f64().max(1e-9);
         println!(
             "{:<16} {:>11} {:>12} {:>12} {:>10.0} {:>11} {:>10}",
-            tally.target,
-            tally.inputs,
-            tally.work.frames,
-            tally.work.refused,
+            totals.target,
+            totals.inputs,
+            totals.work.frames,
+            totals.work.refused,
             rate,
-            tally.most_steps,
-            tally.slowest.as_micros()
+            totals.most_steps,
+            totals.slowest.as_micros()
         );
-        if !matches!(tally.target, "flash_image" | "provision" | "key_lines") {
-            refused += tally.work.refused;
+        if !matches!(totals.target, "flash_image" | "provision" | "key_lines") {
+            refused += totals.work.refused;
         }
-        slowest = slowest.max(tally.slowest);
+        slowest = slowest.max(totals.slowest);
     }
     println!("{refused} frames refused, none of them with a panic, in {:.1} s", took.as_secs_f64());
     let mut failed = false;
-    if slowest > HANG {
-        println!("the slowest input takes {} us, {} are allowed", slowest.as_micros(), HANG.as_micros());
-        for tally in tallies.iter().filter(|tally| tally.slowest > HANG) {
-            let _ = broke(&Broken { target: tally.target, input: tally.slowest_input.clone() });
+    if slowest > SLOWEST_ALLOWED {
+        println!(
+            "the slowest input takes {} us, allowed: {} us",
+            slowest.as_micros(),
+            SLOWEST_ALLOWED.as_micros()
+        );
+        for totals in results.iter().filter(|totals| totals.slowest > SLOWEST_ALLOWED) {
+            let _ = report_broken(&Broken { target: totals.target, input: totals.slowest_input.clone() });
         }
         failed = true;
     }
     match (before, resident()) {
         (Some(before), Some(after)) => {
             println!("memory: {before} KiB before, {after} KiB after");
-            failed |= after > before + KEPT;
+            failed |= after > before + MEMORY_ALLOWED;
         }
-        _ => println!("memory: this system does not say"),
+        _ => println!("memory: unknown on this system"),
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
@@ -142,7 +147,7 @@ fn write_seeds(folder: &Path) -> ExitCode {
 
 fn replay(name: &str, files: impl Iterator<Item = String>) -> ExitCode {
     let Some(target) = TARGETS.iter().find(|target| target.name == name) else {
-        eprintln!("hostile: no part is called {name}\n{USAGE}");
+        eprintln!("hostile: unknown target {name}\n{USAGE}");
         return ExitCode::from(2);
     };
     for file in files {

@@ -1,39 +1,39 @@
-//! Messages of either direction: whatever decodes encodes to itself, and its tensors keep their laws.
+//! Messages of both directions: a message that decodes encodes to itself, and its tensors are consistent.
 
-use fedspan_protocol::frame::{Decoder, Fed, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::{FRAME_LIMIT_MIN, HEADER, SEAL_MAX, wire_capacity};
-use fedspan_protocol::message::{Introduction, Message, ToDevice, ToServer, decode};
+use fedspan_protocol::message::{HelloPrefix, Message, ToDevice, ToServer, decode};
 
 use crate::{Work, honest, tensors};
 
-/// One message from a device.
+/// Runs one message from a device.
 pub fn to_server(bytes: &[u8]) -> Work {
     let decoded = decode::<ToServer>(bytes);
     if let Ok((message, body)) = &decoded {
         encodes_to_itself(message, body, bytes);
         match message {
-            ToServer::Update(update) => tensors::laws(&update.tensors, body),
+            ToServer::Update(update) => tensors::check(&update.tensors, body),
             ToServer::Hello(hello) => {
-                let who = Introduction::read(bytes).expect("every hello introduces itself");
+                let who = HelloPrefix::read(bytes).expect("every hello introduces itself");
                 let fields = (hello.wire_version, hello.schema_hash, hello.device);
                 assert_eq!((who.wire_version, who.schema_hash, who.device), fields);
             }
             _ => {}
         }
     } else {
-        // Of another version it may still be a hello.
-        let _ = Introduction::read(bytes);
+        // A hello of another version may still be recognised.
+        let _ = HelloPrefix::read(bytes);
     }
     work(decoded.is_ok())
 }
 
-/// One message from the server.
+/// Runs one message from the server.
 pub fn to_device(bytes: &[u8]) -> Work {
     let decoded = decode::<ToDevice>(bytes);
     if let Ok((message, body)) = &decoded {
         encodes_to_itself(message, body, bytes);
         if let ToDevice::RoundOpen(open) = message {
-            tensors::laws(&open.tensors, body);
+            tensors::check(&open.tensors, body);
         }
     }
     work(decoded.is_ok())
@@ -43,8 +43,9 @@ fn work(accepted: bool) -> Work {
     Work { frames: 1, refused: u64::from(!accepted), steps: 1 }
 }
 
-/// Encoded anew it is no longer than it was, and decodes to the same bytes. (Not always to those that came: a
-/// varint may be longer than it must be.) Bytes are compared, since a float may be NaN.
+/// Checks that a message encodes to at most as many bytes as it came in, and decodes to the same again. (Not
+/// always to the bytes received: a varint may be longer than necessary.) Compares bytes, since a float may be
+/// NaN.
 fn encodes_to_itself<M: Message>(message: &M, body: &[u8], bytes: &[u8]) {
     assert!(message.has_body() || body.is_empty());
     let (first, second) = (payload(message, body), bytes.len());
@@ -56,14 +57,14 @@ fn encodes_to_itself<M: Message>(message: &M, body: &[u8], bytes: &[u8]) {
     assert_eq!(payload(&again, rest), first);
 }
 
-/// [`honest::payload`] in a buffer that fits exactly.
+/// Like [`honest::payload`], in a buffer that fits exactly.
 fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let most = HEADER + FRAME_LIMIT_MIN + body.len() + SEAL_MAX;
     let mut wire = vec![0; wire_capacity(most)];
     let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut wire).expect("room");
     match Decoder::new(vec![0; most]).feed(&mut &wire[..n]) {
-        Fed::Message(bytes) => bytes.to_vec(),
-        other => panic!("what was encoded is {other:?}"),
+        FeedResult::Message(bytes) => bytes.to_vec(),
+        other => panic!("an encoded message decodes to {other:?}"),
     }
 }
 

@@ -1,14 +1,14 @@
-//! Inputs by the million without a fuzzer: seeds with damage, and noise.
+//! Inputs without a fuzzer: seeds with mutations, and noise.
 
 use crate::Random;
 
-/// Longest input that is made.
+/// Longest input.
 pub const LENGTH_MAX: usize = 2048;
 
-/// Bytes at which something changes: varints, COBS codes, delimiters.
+/// Bytes at boundaries: varints, COBS codes, delimiters.
 const EDGES: [u8; 10] = [0, 1, 2, 4, 0x10, 0x11, 0x7F, 0x80, 0xFE, 0xFF];
 
-/// Writes the next input: noise, or a seed with one to four kinds of damage.
+/// Writes the next input: noise, or a seed with one to four mutations.
 pub fn next(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
     out.clear();
     if seeds.is_empty() || random.below(16) == 0 {
@@ -52,7 +52,7 @@ fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
             out.splice(at..at, again);
         }
         7 => {
-            // The head of one and the tail of another.
+            // The beginning of one seed and the end of another.
             let other = &seeds[random.below(seeds.len())];
             out.truncate(at);
             out.extend_from_slice(&other[random.below(other.len() + 1)..]);
@@ -61,7 +61,7 @@ fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
     }
 }
 
-/// A shorter input that still fails, by leaving out pieces as long as that helps.
+/// Shortens an input that fails by leaving out pieces, as long as it still fails.
 pub fn shrink(mut input: Vec<u8>, fails: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut piece = input.len() / 2;
     while piece > 0 {

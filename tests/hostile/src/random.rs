@@ -1,6 +1,6 @@
-//! SplitMix64: the same inputs everywhere.
+//! SplitMix64 random numbers: the same inputs on every machine.
 
-/// A small seeded source of random numbers.
+/// A small seeded random number generator.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -19,7 +19,7 @@ impl Random {
         (self.bits() % n.max(1) as u64) as usize
     }
 
-    /// True once in so many times.
+    /// True with probability 1 / `n`.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }

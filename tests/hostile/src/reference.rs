@@ -1,5 +1,5 @@
-//! The frame layer a second time, as plainly as `protocol/SPEC.md` states it: a whole sequence between two
-//! delimiters at once, no state. What the streaming decoder says must be what this says.
+//! Second implementation of the frame layer, a literal transcription of `protocol/SPEC.md` without state:
+//! takes a whole sequence between two delimiters. The streaming decoder must agree with it.
 
 use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
 
@@ -19,13 +19,13 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// CRC-32C, from its polynomial.
+/// CRC-32C from its polynomial.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (crc >> 8) ^ TABLE[(crc as u8 ^ byte) as usize])
 }
 
-/// COBS and the delimiter.
+/// COBS-encodes bytes and adds the delimiter.
 #[must_use]
 pub fn stuff(plain: &[u8]) -> Vec<u8> {
     let mut wire = Vec::with_capacity(plain.len() + plain.len() / 254 + 2);
@@ -39,7 +39,7 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
             wire.extend_from_slice(block);
             rest = tail;
             if rest.is_empty() && last {
-                // A full block needs no zero after it, so nothing is left to say.
+                // A full block at the end needs no further code.
                 wire.push(0);
                 return wire;
             }
@@ -51,7 +51,7 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// Undoes COBS for what stands between two delimiters; `None` if it is not COBS.
+/// Decodes COBS between two delimiters; `None` if the sequence is invalid.
 #[must_use]
 pub fn unstuff(sequence: &[u8]) -> Option<Vec<u8>> {
     let mut plain = Vec::with_capacity(sequence.len());
@@ -67,7 +67,7 @@ pub fn unstuff(sequence: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Header, message and check of a frame that CRC-32C protects.
+/// Header, message and CRC-32C of a plain frame.
 #[must_use]
 pub fn plain(message: &[u8]) -> Vec<u8> {
     let mut plain = vec![HEADER_CRC32C];
@@ -76,7 +76,7 @@ pub fn plain(message: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The frame of any message bytes.
+/// Plain frame of any message bytes, COBS-encoded.
 #[must_use]
 pub fn seal(message: &[u8]) -> Vec<u8> {
     stuff(&plain(message))
@@ -85,13 +85,13 @@ pub fn seal(message: &[u8]) -> Vec<u8> {
 /// A frame that is not dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Its check is right: the message.
+    /// Message of a plain frame with a correct CRC.
     Checked(Vec<u8>),
-    /// It says that it is sealed: all of it.
+    /// Whole sealed frame, unchecked.
     Sealed(Vec<u8>),
 }
 
-/// What stands between two delimiters, if it is a frame of at most `limit` bytes.
+/// Reads the sequence between two delimiters as a frame of at most `limit` bytes.
 #[must_use]
 pub fn read(sequence: &[u8], limit: usize) -> Option<Frame> {
     let plain = unstuff(sequence).filter(|plain| plain.len() <= limit)?;
@@ -105,7 +105,7 @@ pub fn read(sequence: &[u8], limit: usize) -> Option<Frame> {
     }
 }
 
-/// The message, if it is in a frame that CRC-32C protects.
+/// Message of a plain frame; `None` for anything else.
 #[must_use]
 pub fn open(sequence: &[u8], limit: usize) -> Option<Vec<u8>> {
     match read(sequence, limit)? {
@@ -114,7 +114,7 @@ pub fn open(sequence: &[u8], limit: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// What stands between the delimiters of a stream, empty sequences and the unfinished end left out.
+/// Sequences between the delimiters of a stream, without empty ones and the unfinished end.
 pub fn sequences(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
     let whole = stream.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     stream[..whole].split(|byte| *byte == 0).filter(|sequence| !sequence.is_empty())

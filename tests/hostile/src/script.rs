@@ -1,6 +1,6 @@
-//! Bytes as a script: what a body does next is read from its input.
+//! An input as a script: a body reads its next action from it.
 
-/// Reads numbers and slices from the front of an input. Past the end everything is zero or empty.
+/// Reads numbers and slices from the front of an input; zero or empty past its end.
 pub struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -27,7 +27,7 @@ impl<'a> Script<'a> {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// The next `length` bytes, or what is left.
+    /// Takes the next `length` bytes, or all that is left.
     pub fn take(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
@@ -38,7 +38,7 @@ impl<'a> Script<'a> {
         self.take(usize::MAX)
     }
 
-    /// Changes up to three places of `bytes`: each a position, then what is xored in.
+    /// Damages up to three bytes: reads their positions and the values to xor.
     pub fn damage(&mut self, bytes: &mut [u8]) {
         for _ in 0..self.byte() % 4 {
             let (at, with) = (usize::from(self.word()), self.byte());

@@ -1,17 +1,17 @@
-//! The two ends of an encrypted connection alone: [`sealed`] hands them honest frames in any order, damaged, of others,
-//! and noise; the window of counters is that of a second, plain implementation.
+//! The two ends of an encrypted connection. [`sealed`] delivers honest frames in any order, damaged frames,
+//! frames of other senders, and noise. The counter window must agree with a second, simple implementation.
 
 use std::collections::BTreeSet;
 
 use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_SEALED};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::ToServer;
-use fedspan_protocol::secure::{COUNTER, Channel, Key, NONCE, TAG, Unopened, WINDOW, Window};
+use fedspan_protocol::secure::{COUNTER, Channel, Key, NONCE, OpenError, TAG, WINDOW, Window};
 
 use crate::script::Script;
 use crate::{Work, reference};
 
-/// What was accepted, all of it.
+/// Reference window: the set of all accepted counters.
 #[derive(Default)]
 struct Model(BTreeSet<u64>);
 
@@ -22,7 +22,8 @@ impl Model {
     }
 }
 
-/// Frames of one of four senders: the device of this connection, the server of it, and both with other keys.
+/// A frame of one of four senders: this connection's device, its server, a device with another key, a device
+/// with another nonce.
 struct Frame {
     sender: usize,
     counter: u64,
@@ -33,19 +34,19 @@ struct Frame {
 struct Bench {
     senders: [Channel; 4],
     receiver: Channel,
-    /// Hears the same, by the way that keeps what it cannot open.
+    /// Receives the same frames through `try_open`, which keeps frames that do not open.
     twin: Channel,
     model: Model,
     frames: Vec<Frame>,
-    /// Of each sender's next frame.
+    /// Next counter of each sender.
     counters: [u64; 4],
     work: Work,
 }
 
-/// Frames of one script: a short input is a short run.
+/// Largest number of frames in one script, so that a short input is a short run.
 const FRAMES: usize = 400;
 
-/// Frames are sealed, then handed in: the script says which, how often, in which order, and what was done to them.
+/// Runs a script: seals frames, then delivers them in the script's order and number, damaged or not.
 pub fn sealed(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let key = |byte| Key::new(0, [byte; 32]);
@@ -85,14 +86,14 @@ pub fn sealed(bytes: &[u8]) -> Work {
                 let length = script.index();
                 bench.open(&[&[header], script.take(length)].concat());
             }
-            // Many at once, so that the window moves.
+            // Many frames at once, so that the window moves.
             6 => (0..script.byte()).for_each(|_| bench.seal(0, &[])),
             _ => {
                 let mut number = [0; 8];
                 let length = script.index() % 9;
                 let taken = script.take(length);
                 number[..taken.len()].copy_from_slice(taken);
-                // Near the largest one, or anywhere.
+                // A counter near the largest one, or anywhere.
                 let near = model.0.last().map_or(0, |last| last.wrapping_sub(100));
                 let counter = u64::from_le_bytes(number).wrapping_add(if kind >= 128 { near } else { 0 });
                 let (admits, before) = (window.admits(counter), window);
@@ -134,7 +135,7 @@ impl Bench {
         self.open(&frame);
     }
 
-    /// What `open` and `try_open` make of a frame, and what is left of its bytes.
+    /// Compares `open` and `try_open`, and what they leave of the frame, with the model.
     fn open(&mut self, bytes: &[u8]) {
         let before = format!("{:?}", self.receiver);
         let expected = self.expected(bytes);
@@ -143,7 +144,7 @@ impl Bench {
             Ok(place) => assert_eq!(Ok(&copy[place]), expected.as_deref()),
             Err(why) => {
                 assert_eq!(Err(&why), expected.as_deref());
-                assert_eq!(copy, bytes, "changed by a look");
+                assert_eq!(copy, bytes, "try_open changed the frame");
                 assert_eq!(format!("{:?}", self.twin), before);
             }
         }
@@ -152,7 +153,7 @@ impl Bench {
         assert_eq!(opened, expected);
         assert_eq!(format!("{:?}", self.receiver), format!("{:?}", self.twin));
         if opened.is_err() {
-            assert!(copy.iter().all(|byte| *byte == 0), "not zeros");
+            assert!(copy.iter().all(|byte| *byte == 0), "the rejected frame was not zeroed");
             assert_eq!(format!("{:?}", self.receiver), before);
         }
         self.work.frames += 1;
@@ -160,32 +161,32 @@ impl Bench {
         self.work.steps += 2;
     }
 
-    /// As SPEC.md states it: the shape, the counter, the tag.
-    fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Unopened> {
+    /// Expected result by SPEC.md: shape, then counter, then tag.
+    fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (head, counter) = match bytes.split_first() {
             Some((&HEADER_SEALED, rest)) => {
-                let counter = rest.first_chunk().ok_or(Unopened::Shapeless)?;
+                let counter = rest.first_chunk().ok_or(OpenError::Malformed)?;
                 (1 + COUNTER, u64::from_le_bytes(*counter))
             }
             Some((&HEADER_ANSWER, _)) => (1 + NONCE, 0),
-            _ => return Err(Unopened::Shapeless),
+            _ => return Err(OpenError::Malformed),
         };
         if bytes.len() < head + TAG {
-            return Err(Unopened::Shapeless);
+            return Err(OpenError::Malformed);
         }
         if !self.model.admits(counter) {
-            return Err(Unopened::Replayed);
+            return Err(OpenError::Replayed);
         }
         let honest = self.frames.iter().find(|frame| frame.sender == 0 && frame.plain == bytes);
-        let frame = honest.ok_or(Unopened::Forged)?;
-        assert_eq!(frame.counter, counter, "a counter that does not grow by one");
+        let frame = honest.ok_or(OpenError::Forged)?;
+        assert_eq!(frame.counter, counter, "a counter that did not increase by one");
         self.model.0.insert(counter);
-        // The tag of Alive, and what stands where its body would.
+        // The tag of Alive, then its body.
         Ok([&[5], &frame.body[..]].concat())
     }
 }
 
-/// In order, in any order, twice, damaged, too late; and windows near the ends of the numbers.
+/// Frames in order, in any order, twice, damaged, too late; and windows near the largest counters.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for setting in 0..8u8 {

@@ -1,4 +1,4 @@
-//! What keys are read from: the record in a board's flash, and the text of `keys export`.
+//! Readers of key material: the provisioning record in a board's flash, and the text of `keys export`.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-/// Device, epoch, key, and the bytes of its noise.
+/// Device, epoch, key, and the bytes of the noise entry.
 type Fields = (u64, u16, [u8; 32], Option<[u8; 30]>);
 
-/// The record as SPEC.md, section 13, states it: the whole of it at once.
+/// Reads a record by a second implementation of SPEC.md, section 13.
 fn record(bytes: &[u8]) -> Option<Fields> {
     let length = usize::from(u16::from_le_bytes(number(bytes, 6)?));
     let record = bytes.get(..length).filter(|_| (54..=512).contains(&length))?;
@@ -32,7 +32,7 @@ fn record(bytes: &[u8]) -> Option<Fields> {
             return None;
         }
         if tag == 1 {
-            // No sign; an exponent of ones is that of what is not finite.
+            // No sign bit; an exponent of all ones is not finite.
             noise = number(rest, 0)
                 .filter(|noise: &[u8; 30]| noise[27] < 0x7F || noise[27] == 0x7F && noise[26] < 0x80);
             noise?;
@@ -43,8 +43,8 @@ fn record(bytes: &[u8]) -> Option<Fields> {
     sound.then_some((u64::from_le_bytes(fields.0), u16::from_le_bytes(fields.1), fields.2, noise))
 }
 
-/// A byte of settings (what is made of it), then a record: as it is, with a sound frame around it, or an honest one with
-/// damage that its check may or may not cover.
+/// Runs an input: a byte of settings, then a raw record, an honest record with a tail, or an honest record
+/// with damage that its CRC covers or not.
 pub fn provision(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -61,7 +61,7 @@ pub fn provision(bytes: &[u8]) -> Work {
             page
         }
         _ => {
-            // Damage, and then the check: what is behind it is reached.
+            // Damage with a recomputed CRC, which reaches the code after the check.
             let mut page = honest(&mut script);
             script.damage(&mut page);
             let end = page.len() - 4;
@@ -84,7 +84,7 @@ pub fn provision(bytes: &[u8]) -> Work {
             let mut again = [0; PROVISION_WITH_NOISE];
             assert_eq!(provision.write(&mut again), Ok(provision.length()));
             assert_eq!(Provision::read(&again).as_ref(), Ok(provision));
-            // Nothing behind the record matters.
+            // Bytes after the record do not matter.
             let length = usize::from(u16::from_le_bytes([page[6], page[7]]));
             assert!(length <= PROVISION_MAX);
             assert_eq!(Provision::read(&page[..length]).as_ref(), Ok(provision));
@@ -95,7 +95,7 @@ pub fn provision(bytes: &[u8]) -> Work {
     Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
 }
 
-/// What noise is in a record, from its fields.
+/// Bytes of a noise entry.
 fn bytes_of(noise: &ProvisionedNoise) -> [u8; 30] {
     let ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max } = noise;
     let mut bytes = [0; 30];
@@ -108,7 +108,7 @@ fn bytes_of(noise: &ProvisionedNoise) -> [u8; 30] {
     bytes
 }
 
-/// A record with a device, a key and entries from the script, and a sound check.
+/// A record with a device, a key and entries from the script, and a correct CRC.
 fn honest(script: &mut Script<'_>) -> Vec<u8> {
     let (device, epoch, key) = (script.word(), script.word(), script.byte());
     let provision = Provision { device: device.into(), key: Key::new(epoch, [key; 32]), noise: None };
@@ -124,7 +124,7 @@ fn honest(script: &mut Script<'_>) -> Vec<u8> {
     page
 }
 
-/// Any text, or honest lines with damage: every key that is read stands there, and no device twice.
+/// Runs an input: any text, or honest lines with damage. Every line is one key, and no device comes twice.
 pub fn key_lines(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -148,9 +148,9 @@ pub fn key_lines(bytes: &[u8]) -> Work {
             assert_eq!(parse_keys(&again).as_ref(), Ok(keys));
         }
         Err((number, mistake)) => {
-            let line = lines.get(number - 1).expect("a line that is there");
+            let line = lines.get(number - 1).expect("the number of an existing line");
             assert!(!line.trim_ascii().is_empty() && !line.trim_ascii().starts_with('#'));
-            // Without it, what is before it is read.
+            // Without the faulty line, the lines before it are valid.
             let before: String = lines[..number - 1].iter().flat_map(|line| [line, "\n"]).collect();
             let before = parse_keys(&before).unwrap_or_else(|wrong| panic!("{wrong:?} before {number}"));
             let alone: Result<BTreeMap<_, _>, _> = parse_keys(line);
@@ -185,7 +185,7 @@ pub fn provision_seeds() -> Vec<Vec<u8>> {
             let length = entries.len() as u8;
             seeds.push([&[settings, 9, 0, 1, 0, 0x42, length], entries, &[1, 8, 0, 1, 0, 0]].concat());
             if settings == 4 {
-                // As it is, in an erased page.
+                // A valid record in an erased page.
                 let honest = [&[9, 0, 1, 0, 0x42, length], entries].concat();
                 seeds.push([&[4][..], &self::honest(&mut Script::new(&honest))].concat());
             }

@@ -1,46 +1,47 @@
-//! The frame layer: [`frame`] takes a stream as it is, [`accumulator`] the same stream in reads of any length.
+//! The frame layer: [`frame`] takes a stream in one read, [`accumulator`] the same stream in reads of any
+//! length.
 
-use fedspan_protocol::frame::{Decoder, Fed, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 
 use crate::reference::Frame;
 use crate::script::Script;
 use crate::{Work, honest, reference};
 
-/// What a decoder has said of a stream.
+/// Events of a decoder.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
-    /// One for each frame, in order: `None` was dropped.
+struct Events {
+    /// One entry for each frame, in order; `None` for a dropped one.
     frames: Vec<Option<Frame>>,
     /// Calls of `feed`.
     steps: u64,
 }
 
-/// Feeds one read. Each call must use up some input.
-fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8], said: &mut Said) {
+/// Feeds one read. Every call must consume input.
+fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8], events: &mut Events) {
     loop {
         let before = read.len();
-        said.steps += 1;
+        events.steps += 1;
         match decoder.feed(&mut read) {
-            Fed::NeedMore => {
-                assert!(read.is_empty(), "input left although more is wanted");
+            FeedResult::NeedMore => {
+                assert!(read.is_empty(), "NeedMore although input is left");
                 return;
             }
-            Fed::Message(message) => said.frames.push(Some(Frame::Checked(message.to_vec()))),
-            Fed::Sealed(frame) => said.frames.push(Some(Frame::Sealed(frame.to_vec()))),
-            Fed::Dropped(_) => said.frames.push(None),
+            FeedResult::Message(message) => events.frames.push(Some(Frame::Checked(message.to_vec()))),
+            FeedResult::Sealed(frame) => events.frames.push(Some(Frame::Sealed(frame.to_vec()))),
+            FeedResult::Dropped(_) => events.frames.push(None),
         }
-        assert!(read.len() < before, "an event without progress would hang");
+        assert!(read.len() < before, "an event consumed no input");
     }
 }
 
-/// Frames accepted, handed on to be opened, and dropped.
-pub fn counted(counters: FrameCounters) -> [u64; 3] {
+/// Numbers of accepted, sealed and dropped frames.
+pub fn totals(counters: FrameCounters) -> [u64; 3] {
     let FrameCounters { accepted, oversize, framing, check, header, sealed } = counters;
     let dropped = [oversize, framing, check, header].into_iter().map(u64::from).sum();
     [accepted.into(), sealed.into(), dropped]
 }
 
-/// A frame limit of any size, from a byte.
+/// Frame limit from a byte.
 fn limit(byte: u8) -> usize {
     match byte {
         0..=251 => byte.into(),
@@ -51,48 +52,48 @@ fn limit(byte: u8) -> usize {
     }
 }
 
-/// The decoder's events and counters are those of the reference.
-fn agrees(said: &Said, counters: FrameCounters, stream: &[u8], limit: usize) -> Work {
+/// Compares the decoder's events and counters with the reference.
+fn check_against_reference(events: &Events, counters: FrameCounters, stream: &[u8], limit: usize) -> Work {
     let mut expected = reference::sequences(stream).map(|sequence| reference::read(sequence, limit));
-    for frame in &said.frames {
-        assert_eq!(Some(frame), expected.next().as_ref(), "not what the reference says");
+    for frame in &events.frames {
+        assert_eq!(Some(frame), expected.next().as_ref(), "the decoder and the reference differ");
     }
     assert_eq!(expected.next(), None, "a frame without an event");
-    let [accepted, sealed, dropped] = counted(counters);
-    let (mut own, all) = ([0; 2], said.frames.len() as u64);
-    for frame in said.frames.iter().flatten() {
+    let [accepted, sealed, dropped] = totals(counters);
+    let (mut own, all) = ([0; 2], events.frames.len() as u64);
+    for frame in events.frames.iter().flatten() {
         own[usize::from(matches!(frame, Frame::Sealed(_)))] += 1;
     }
     assert_eq!(([accepted, sealed], accepted + sealed + dropped), (own, all), "{counters:?}");
-    Work { frames: said.frames.len() as u64, refused: dropped, steps: said.steps }
+    Work { frames: events.frames.len() as u64, refused: dropped, steps: events.steps }
 }
 
-/// A byte for the frame limit, then a stream.
+/// Runs an input: a byte for the frame limit, then a stream.
 pub fn frame(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let limit = limit(script.byte());
     let stream = script.rest();
-    let (mut decoder, mut said) = (Decoder::new(vec![0; limit]), Said::default());
-    feed(&mut decoder, stream, &mut said);
-    assert!(said.steps <= said.frames.len() as u64 + 1);
+    let (mut decoder, mut events) = (Decoder::new(vec![0; limit]), Events::default());
+    feed(&mut decoder, stream, &mut events);
+    assert!(events.steps <= events.frames.len() as u64 + 1);
     let unfinished = stream.last().is_some_and(|byte| *byte != 0);
     assert_eq!(decoder.is_mid_frame(), unfinished);
-    let work = agrees(&said, decoder.counters(), stream, limit);
-    // After any stream the next frame is read.
+    let work = check_against_reference(&events, decoder.counters(), stream, limit);
+    // The decoder resynchronises: after any stream it reads the next frame.
     if limit >= 5 + SENTINEL.len() {
-        said.frames.clear();
-        feed(&mut decoder, &[0], &mut said);
-        said.frames.clear();
-        feed(&mut decoder, &reference::seal(SENTINEL), &mut said);
-        assert_eq!(said.frames, [Some(Frame::Checked(SENTINEL.to_vec()))], "no resync");
+        events.frames.clear();
+        feed(&mut decoder, &[0], &mut events);
+        events.frames.clear();
+        feed(&mut decoder, &reference::seal(SENTINEL), &mut events);
+        assert_eq!(events.frames, [Some(Frame::Checked(SENTINEL.to_vec()))], "no resync");
     }
     work
 }
 
 const SENTINEL: &[u8] = b"sentinel";
 
-/// A byte for the frame limit, one for the number of read lengths, these, then pieces of a stream: raw bytes,
-/// frames, frames without their delimiter, delimiters.
+/// Runs an input: a byte for the frame limit, the number of read lengths, the lengths, then pieces of a
+/// stream: raw bytes, frames, frames without delimiter, delimiters.
 pub fn accumulator(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let limit = limit(script.byte());
@@ -116,13 +117,13 @@ pub fn accumulator(bytes: &[u8]) -> Work {
             }
         }
     }
-    let (mut decoder, mut whole) = (Decoder::new(vec![0; limit]), Said::default());
+    let (mut decoder, mut whole) = (Decoder::new(vec![0; limit]), Events::default());
     feed(&mut decoder, &stream, &mut whole);
-    let work = agrees(&whole, decoder.counters(), &stream, limit);
+    let work = check_against_reference(&whole, decoder.counters(), &stream, limit);
 
-    let (mut decoder, mut parts) = (Decoder::new(vec![0; limit]), Said::default());
+    let (mut decoder, mut parts) = (Decoder::new(vec![0; limit]), Events::default());
     let (mut rest, mut reads) = (stream.as_slice(), 0);
-    // A read may be empty, too; two in a row are not tried.
+    // A read may be empty, but not two in a row.
     for length in lengths.iter().map(|length| usize::from(*length)).chain(std::iter::repeat(usize::MAX)) {
         let (read, tail) = rest.split_at(length.min(rest.len()));
         feed(&mut decoder, read, &mut parts);
@@ -132,13 +133,13 @@ pub fn accumulator(bytes: &[u8]) -> Work {
             break;
         }
     }
-    assert_eq!(parts.frames, whole.frames, "reads of other lengths, other frames");
+    assert_eq!(parts.frames, whole.frames, "the frames depend on the lengths of the reads");
     assert!(parts.steps <= parts.frames.len() as u64 + reads);
-    agrees(&parts, decoder.counters(), &stream, limit);
+    check_against_reference(&parts, decoder.counters(), &stream, limit);
     Work { frames: 2 * work.frames, refused: 2 * work.refused, steps: work.steps + parts.steps }
 }
 
-/// Golden frames, one and several, at limits around their length.
+/// Golden frames, single and several, at limits around their length.
 pub fn frame_seeds() -> Vec<Vec<u8>> {
     let frames = honest::golden_frames();
     let mut seeds: Vec<Vec<u8>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Laws of descriptors that a peer made up.
+//! Invariants of tensor descriptors from a peer.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::limits::{CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX, TENSORS_MAX};
@@ -7,16 +7,16 @@ use fedspan_protocol::tensor::TensorDescriptor;
 
 const ID: RoundId = RoundId { round: 1, stage: 0 };
 
-/// What every receiver relies on, for descriptors and the body that came with them.
-pub fn laws(tensors: &Descriptors, body: &[u8]) {
+/// Checks the invariants that every receiver relies on, for descriptors and the body that came with them.
+pub fn check(tensors: &Descriptors, body: &[u8]) {
     assert!(tensors.len() <= TENSORS_MAX);
-    tensors.iter().filter(|tensor| tensor.validate().is_ok()).for_each(chunks_tile);
+    tensors.iter().filter(|tensor| tensor.validate().is_ok()).for_each(check_chunks);
     if let Ok(assembly) = Assembly::new(tensors) {
-        every_chunk_is_taken_once(assembly);
+        check_assembly(assembly);
     }
     if let Ok(parts) = split_body(tensors, body) {
         let taken: Vec<u8> = parts.flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
-        assert_eq!(taken, body, "the parts are the body");
+        assert_eq!(taken, body, "the parts make up the body");
     }
     for limit in [0, 64, 128, 256, 1000, FRAME_LIMIT_MAX, usize::from(u16::MAX)] {
         let mut planned = tensors.clone();
@@ -29,8 +29,8 @@ pub fn laws(tensors: &Descriptors, body: &[u8]) {
     }
 }
 
-/// The chunks cover all elements, in order, without a gap, each of at most one frame.
-fn chunks_tile(tensor: &TensorDescriptor) {
+/// Checks that the chunks cover all elements, in order, without a gap, each within one frame.
+fn check_chunks(tensor: &TensorDescriptor) {
     let count = tensor.chunks();
     assert!(count <= CHUNKS_MAX, "{tensor:?}");
     let mut next = 0;
@@ -44,15 +44,16 @@ fn chunks_tile(tensor: &TensorDescriptor) {
     assert_eq!(tensor.chunk_range(count), None, "{tensor:?}");
 }
 
-/// From the last to the first, each taken once; as long as one is missing, some are asked for.
-fn every_chunk_is_taken_once(mut assembly: Assembly) {
+/// Delivers the chunks from last to first: each is accepted once, and `missing` names some until all are
+/// there.
+fn check_assembly(mut assembly: Assembly) {
     let tensors = assembly.tensors().to_vec();
     let all: usize = tensors.iter().map(TensorDescriptor::chunks).sum();
     assert!(all <= CHUNKS_MAX);
     for (tensor, descriptor) in tensors.iter().enumerate().rev() {
         for index in (0..descriptor.chunks()).rev() {
             if index % 32 == 0 {
-                let missing = assembly.missing(ID).expect("not all is here");
+                let missing = assembly.missing(ID).expect("some chunks are missing");
                 assert!(!missing.chunks.is_empty());
             }
             let range = descriptor.chunk_range(index).expect("a chunk below the count");

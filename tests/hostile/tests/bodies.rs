@@ -1,5 +1,5 @@
-//! The bodies on stable, in every test run: the seeds, the corpus that the fuzzer has found, and seeded damage to
-//! both. `FEDSPAN_HOSTILE_SEED` draws other damage.
+//! Runs the bodies on the stable toolchain in every test run: on the seeds, on the corpus that the fuzzer has
+//! found, and on seeded mutations of both. `FEDSPAN_HOSTILE_SEED` draws other mutations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz")
 }
 
-/// The corpus of a target, in the order of its names.
+/// Corpus of a target, sorted by name.
 fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     let folder = folder().join("corpus").join(target.name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -26,17 +26,17 @@ fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Runs one input; a failure shows the shortest input that fails.
-fn holds(target: &'static Target, what: &str, input: &[u8]) -> Work {
+/// Runs one input; a failure prints the shortest input that fails.
+fn run_body(target: &'static Target, what: &str, input: &[u8]) -> Work {
     catch_unwind(AssertUnwindSafe(|| (target.body)(input))).unwrap_or_else(|_| {
         let input = shortest(target, input.to_vec());
         let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
-        panic!("{}, {what}: a law is broken by {hex}", target.name)
+        panic!("{}, {what}: an invariant is broken by {hex}", target.name)
     })
 }
 
 #[test]
-fn seeds_and_corpus() {
+fn bodies_hold_for_seeds_and_corpus() {
     for target in &TARGETS {
         let (seeds, corpus) = ((target.seeds)(), corpus(target));
         assert!(seeds.len() >= 20, "{}: {} seeds", target.name, seeds.len());
@@ -45,19 +45,19 @@ fn seeds_and_corpus() {
         let inputs =
             seeds.iter().map(|seed| ("seed", seed)).chain(corpus.iter().map(|(n, i)| (n.as_str(), i)));
         for (name, input) in inputs {
-            let work = holds(target, name, input);
+            let work = run_body(target, name, input);
             sum.frames += work.frames;
             sum.refused += work.refused;
         }
-        // Seeds that nobody accepts would reach nothing.
+        // Seeds that are all refused would reach little code.
         assert!(sum.refused < sum.frames, "{}: {sum:?}", target.name);
         println!("{}: {} seeds, {} of the corpus, {sum:?}", target.name, seeds.len(), corpus.len());
     }
 }
 
-/// Small and short, so that a checkout stays one.
+/// Keeps the repository small.
 #[test]
-fn the_corpus_is_small() {
+fn corpus_is_small_and_every_target_has_a_file() {
     let mut bytes = 0;
     for target in &TARGETS {
         let corpus = corpus(target);
@@ -65,55 +65,55 @@ fn the_corpus_is_small() {
         bytes += corpus.iter().map(|(_, input)| input.len()).sum::<usize>();
     }
     assert!(bytes < 300_000, "{bytes}");
-    // And each target has its file.
+    // Every target has a file for the fuzzer.
     for target in &TARGETS {
         assert!(folder().join(format!("fuzz_targets/{}.rs", target.name)).is_file(), "{}", target.name);
     }
 }
 
 #[test]
-fn damage_by_the_million() {
+fn bodies_hold_for_a_million_refused_frames() {
     let seed = std::env::var("FEDSPAN_HOSTILE_SEED").map_or(7, |text| text.parse().expect("a number"));
     let plan = Plan { refused: 1_000_000, threads: 2, seed };
     match run(plan, None) {
-        Ok(tallies) => {
-            assert_eq!(tallies.len(), TARGETS.len());
-            for tally in tallies {
-                // Damage that is always refused would not reach far.
-                assert!(tally.work.refused < tally.work.frames, "{}: {:?}", tally.target, tally.work);
-                println!("{}: {} inputs, {:?}", tally.target, tally.inputs, tally.work);
+        Ok(results) => {
+            assert_eq!(results.len(), TARGETS.len());
+            for totals in results {
+                // Mutations that are all refused would reach little code.
+                assert!(totals.work.refused < totals.work.frames, "{}: {:?}", totals.target, totals.work);
+                println!("{}: {} inputs, {:?}", totals.target, totals.inputs, totals.work);
             }
         }
         Err(broken) => panic!("{broken:02x?} with FEDSPAN_HOSTILE_SEED={seed}"),
     }
 }
 
-/// The corpus with damage: what the fuzzer has found reaches where seeds do not.
+/// Mutates the corpus, which reaches code that the seeds do not.
 #[test]
-fn damage_to_the_corpus() {
+fn bodies_hold_for_mutated_corpus() {
     for target in &TARGETS {
         let corpus: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).collect();
         let (mut random, mut input) = (Random(3), Vec::new());
         for _ in 0..5_000 {
             mutate::next(&mut random, &corpus, &mut input);
-            holds(target, "damaged corpus", &input);
+            run_body(target, "damaged corpus", &input);
         }
     }
 }
 
-/// What the bodies compare with is itself compared with what is known.
+/// Checks the reference implementation against known values.
 #[test]
-fn the_reference_frames_as_the_specification_says() {
+fn reference_agrees_with_the_specification() {
     assert_eq!(reference::crc32c(b"123456789"), 0xE306_9283);
-    // The examples of the COBS paper (Cheshire and Baker 1999) and the edges of a block.
-    let of = |plain: &[u8]| reference::stuff(plain);
-    assert_eq!(of(&[]), [1, 0]);
-    assert_eq!(of(&[0]), [1, 1, 0]);
-    assert_eq!(of(&[0, 0]), [1, 1, 1, 0]);
-    assert_eq!(of(&[0x11, 0x22, 0, 0x33]), [3, 0x11, 0x22, 2, 0x33, 0]);
-    assert_eq!(of(&[7; 254]).len(), 256);
-    assert_eq!(of(&[7; 255]).len(), 258);
-    assert_eq!(of(&[&[7; 254][..], &[0]].concat())[255..], [1, 1, 0]);
+    // Examples of the COBS paper (Cheshire and Baker 1999), and blocks of 254 and 255 bytes.
+    let stuffed = |plain: &[u8]| reference::stuff(plain);
+    assert_eq!(stuffed(&[]), [1, 0]);
+    assert_eq!(stuffed(&[0]), [1, 1, 0]);
+    assert_eq!(stuffed(&[0, 0]), [1, 1, 1, 0]);
+    assert_eq!(stuffed(&[0x11, 0x22, 0, 0x33]), [3, 0x11, 0x22, 2, 0x33, 0]);
+    assert_eq!(stuffed(&[7; 254]).len(), 256);
+    assert_eq!(stuffed(&[7; 255]).len(), 258);
+    assert_eq!(stuffed(&[&[7; 254][..], &[0]].concat())[255..], [1, 1, 0]);
     let mut random = Random(1);
     for length in 0..600 {
         let plain: Vec<u8> =
@@ -130,9 +130,9 @@ fn the_reference_frames_as_the_specification_says() {
     assert_eq!(reference::sequences(&stream).collect::<Vec<_>>(), [&[1][..], &[2, 2]]);
 }
 
-/// A shortened input still fails, and nothing in it can be left out.
+/// A shortened input still fails, and no byte of it can be left out.
 #[test]
-fn failing_inputs_are_shortened() {
+fn failing_input_is_shortened() {
     let fails = |input: &[u8]| input.contains(&3) && input.contains(&9);
     let mut random = Random(2);
     let input: Vec<u8> = (0..500).map(|_| random.byte()).chain([3, 9]).collect();

@@ -1,4 +1,4 @@
-//! `adapters`: `adapter average` of adapters of a large model, beside reading their files once.
+//! `adapters`: times `adapter average` on adapters of a large model, compared with reading their files once.
 
 use std::fs::File;
 use std::io::{BufWriter, Error, Result, Write};
@@ -11,18 +11,18 @@ use fedspan_tests::load::memory_of;
 
 const USAGE: &str = "usage: adapters [PAIRS [CLIENTS [DIRECTORY [LAYERS]]]]
 
-Writes adapters of CLIENTS (50), of rank 8 for query, key, value and output of LAYERS (32) layers 4096 wide, below
-DIRECTORY (the system's for temporary files), where it takes 34 MB a client in f32; removes them afterwards. Then times
-`cat FILES > /dev/null` and `fedspan-aggregator adapter average` in turns, PAIRS times (7), with a warm cache: an up
-round, plain averaging, an up round in f16; and once `adapter check` where both factors differ. Peak memory is that of
-the averaging or checking process. Needs the release build of fedspan-aggregator beside it.
+Writes adapters of CLIENTS (50) clients below DIRECTORY (the system's directory for temporary files): rank 8, for query, key,
+value and output of LAYERS (32) layers of width 4096, 34 MB per client in f32. Removes them afterwards. Times
+`cat FILES > /dev/null` and `fedspan-aggregator adapter average` in turns, PAIRS times (7), with a warm cache, for an up
+round, plain averaging, and an up round in f16; and once `adapter check` where both factors differ. Peak memory is that of
+the averaging or checking process. Needs a release build of fedspan-aggregator next to it.
 exit: 0 done, 1 something failed, 2 wrong arguments";
 
 const RANK: usize = 8;
 const WIDTH: usize = 4096;
 
-/// Between two looks at a process's memory.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval between two samples of a process's memory.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -63,13 +63,13 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
     ] {
         let path = |client: usize| directory.join(format!("{client}.safetensors"));
         let mut bytes = 0;
-        // Client 0 is the base: all have its down factors in an up round.
+        // Client 0 is the base; in an up round all clients have its down factors.
         for client in 0..=clients {
             bytes += write(&path(client), client, layers, half, flags == ["--plain"])?;
         }
         let files: Vec<PathBuf> = (1..=clients).map(path).collect();
         let (mut read, mut mean, mut ratios, mut peak) = (Vec::new(), Vec::new(), Vec::new(), 0);
-        // The first pair warms the cache.
+        // The first pair warms the cache and is not counted.
         for pair in 0..=pairs {
             let mut cat = Command::new("cat");
             let (cat, _) = timed(cat.arg(path(0)).args(&files).stdout(Stdio::null()))?;
@@ -111,7 +111,7 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
     Ok(())
 }
 
-/// Seconds, and the most memory that was seen.
+/// Runs a command; returns its seconds and its peak memory in bytes.
 fn timed(command: &mut Command) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut child: Child = command.spawn()?;
@@ -125,12 +125,12 @@ fn timed(command: &mut Command) -> Result<(f64, u64)> {
                 Err(Error::other("a command failed"))
             };
         }
-        peak = memory_of(child.id()).map_or(peak, |memory| memory.most.max(peak));
-        std::thread::sleep(LOOK);
+        peak = memory_of(child.id()).map_or(peak, |memory| memory.peak.max(peak));
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
 }
 
-/// An adapter whose numbers are spread over three powers of ten, as trained ones are; returns its length.
+/// Writes an adapter whose values span three powers of ten, like trained ones; returns the file's length.
 fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> Result<u64> {
     let (kind, size) = if half { ("F16", 2) } else { ("F32", 4) };
     let (mut header, mut tensors, mut offset) =
@@ -160,7 +160,7 @@ fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> R
         for _ in 0..RANK * WIDTH {
             let bits = random.next();
             if half {
-                // A sign, one of ten exponents, ten bits.
+                // A sign, one of ten exponents, ten bits of mantissa.
                 let exponent = 5 + (bits >> 32) % 10;
                 let bits = (bits & 0x83ff) | exponent << 10;
                 file.write_all(&u16::try_from(bits).unwrap_or(0).to_le_bytes())?;
@@ -175,7 +175,7 @@ fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> R
     Ok((8 + header.len() + offset) as u64)
 }
 
-/// D. Knuth's generator with G. Marsaglia's mixing.
+/// Knuth's linear congruential generator with Marsaglia's mixing.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! `cycles CORE < LOG`: an estimate of cycles from what QEMU has executed.
+//! `cycles CORE < LOG`: estimates cycles from a log of QEMU.
 
 use std::process::ExitCode;
 
@@ -6,8 +6,8 @@ use fedspan_tests::cycles::{Core, estimate};
 
 const USAGE: &str = "usage: cycles CORE < LOG
 
-Sums up the cycles of a program, from the log of `qemu -d in_asm,exec,nochain` and the tables of the core's manual.
-CORE is m0, m3, m4 or rv32imc. exit: 0 a number is printed, 1 the log cannot be read, 2 wrong arguments";
+Estimates the cycles of a program from the log of `qemu -d in_asm,exec,nochain` and the tables of the core's manual.
+CORE is m0, m3, m4 or rv32imc. exit: 0 a number is printed, 1 the log cannot be parsed, 2 wrong arguments";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(core) = Core::named(&name) else {
-        eprintln!("cycles: there is no table for {name}\n{USAGE}");
+        eprintln!("cycles: unknown core {name}\n{USAGE}");
         return ExitCode::from(2);
     };
     match estimate(core, std::io::stdin().lock()) {

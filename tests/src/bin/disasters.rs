@@ -1,25 +1,25 @@
-//! `disasters N [FIRST]`: so many worlds, each with a seed of its own, in virtual time.
+//! `disasters N [FIRST]`: simulates N worlds with faults, each with its own seed, in virtual time.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use fedspan_tests::disasters::{Kind, Report, Unwatched, Watcher, run};
+use fedspan_tests::disasters::{Kind, NoWatcher, Report, Watcher, run};
 use peak_alloc::PeakAlloc;
 
 const USAGE: &str = "usage: disasters N [FIRST]
        disasters --trace SEED
        disasters --day [DEVICES]
 
-Runs the worlds of N seeds, from FIRST (default 1) on: real server code, real devices, disks and flash that lose and tear, links
-that lose, repeat, damage and delay, crashes, full disks, clocks that jump, keys that are revoked; all of it in virtual time.
---trace tells on standard error what happens in one of them. --day is one world of many devices (default 1000) for a day: rounds
-one after the other, every device loses its link ten times and its power twice, the server its power 24 times in the first six
-hours; memory may not grow after that.
-exit: 0 nothing went wrong, 1 something did (with the seed that repeats it), 2 wrong arguments";
+Simulates the worlds of N seeds, from FIRST (default 1) on, in virtual time: the real server code and real devices, with disks
+and flash that lose or tear writes, links that lose, repeat, damage and delay frames, crashes, full disks, clock jumps and key
+revocations. --trace prints every event of one world to standard error. --day simulates one day of many devices (default 1000):
+every device loses its link ten times and its power twice, the server its power 24 times in the first six hours; memory must not
+grow after that.
+exit: 0 no violation, 1 a violation (with the seed that repeats it), 2 wrong arguments";
 
-/// Says what happens.
+/// Prints every event to standard error.
 struct Trace;
 
 impl Watcher for Trace {
@@ -27,7 +27,7 @@ impl Watcher for Trace {
         eprintln!("{now:>9} {event}");
     }
 
-    fn listens(&self) -> bool {
+    fn wants_events(&self) -> bool {
         true
     }
 }
@@ -35,14 +35,15 @@ impl Watcher for Trace {
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Hours after which all memory that is needed is there: the last restart is long ago, and the database's cache of pages is full, as
-/// everything is read every hour.
+/// Hour at which memory should have reached its final size: the last restart is long past, and the hourly
+/// export has filled the database's page cache.
 const WARM: usize = 20;
 
-/// Of the memory of that hour: how much more may be there later. What is kept for every connection or every round that is over is more.
+/// Largest allowed growth of memory after that hour. Memory kept for every connection or closed round exceeds
+/// it.
 const GROWTH: f64 = 0.02;
 
-/// Says every hour how much memory there is.
+/// Prints memory use every hour.
 struct Hours {
     began: Instant,
     memory: Vec<usize>,
@@ -53,8 +54,8 @@ impl Hours {
         Self { began: Instant::now(), memory: Vec::new() }
     }
 
-    /// By how much it has grown from the time when all was there to the hour with most of it.
-    #[allow(clippy::cast_precision_loss, reason = "a part")]
+    /// Relative growth from the warm hour to the largest later hour.
+    #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     fn growth(&self) -> Option<f64> {
         let (warm, later) = self.memory.get(WARM - 1..)?.split_first()?;
         Some(*later.iter().max()? as f64 / *warm as f64 - 1.0)
@@ -62,12 +63,12 @@ impl Hours {
 }
 
 impl Watcher for Hours {
-    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    #[allow(clippy::cast_precision_loss, reason = "printed only")]
     fn hour(&mut self, hour: u64, rounds: usize, disk: u64) {
         let memory = MEMORY.current_usage().saturating_sub(usize::try_from(disk).unwrap_or(0));
         self.memory.push(memory);
         println!(
-            "hour {hour:>2}: {rounds} rounds, {:.3} MB of memory in use besides the simulated disk; {:.1} s",
+            "hour {hour:>2}: {rounds} rounds, {:.3} MB of memory in use without the simulated disk; {:.1} s",
             memory as f64 / 1e6,
             self.began.elapsed().as_secs_f64()
         );
@@ -146,7 +147,7 @@ fn many(first: u64, seeds: u64) -> ExitCode {
                     if seed >= first.saturating_add(seeds) {
                         return;
                     }
-                    let done = std::panic::catch_unwind(|| run(seed, Kind::Hectic, &mut Unwatched));
+                    let done = std::panic::catch_unwind(|| run(seed, Kind::Hectic, &mut NoWatcher));
                     let done = done
                         .map_or_else(|_| Err("a panic".to_owned()), |done| done.map_err(|v| v.to_string()));
                     let mut total = total.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -154,7 +155,7 @@ fn many(first: u64, seeds: u64) -> ExitCode {
                         Ok(report) => total.0.add(&report),
                         Err(violation) => {
                             total.1 += 1;
-                            eprintln!("seed {seed}: {violation}\n  again: disasters --trace {seed}");
+                            eprintln!("seed {seed}: {violation}\n  repeat with: disasters --trace {seed}");
                         }
                     }
                 }
@@ -163,7 +164,7 @@ fn many(first: u64, seeds: u64) -> ExitCode {
     });
     let (report, violations) = total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let seconds = began.elapsed().as_secs_f64();
-    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    #[allow(clippy::cast_precision_loss, reason = "printed only")]
     let (rate, faster) = (seeds as f64 / seconds, report.time as f64 / 1000.0 / seconds);
     println!(
         "{seeds} worlds, {violations} violations: {} rounds, {} updates counted, {} events; {seconds:.1} s, {rate:.1} worlds a \

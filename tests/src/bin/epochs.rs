@@ -1,4 +1,5 @@
-//! `epochs`: client updates a second on one core, beside the same work in numpy and the machine's peak.
+//! `epochs`: client updates per second on one core, compared with the same work in numpy and the machine's
+//! peak rate.
 
 use std::io::{Error, Result};
 use std::process::ExitCode;
@@ -12,13 +13,13 @@ use fedspan_tests::epochs::{median, operations};
 const USAGE: &str = "usage: epochs [PAIRS [PYTHON]]
 
 Times epochs of a network (784-128-64-10, 80 images, batches of 10, SGD with momentum) in our kernels and in numpy on
-one thread, PAIRS times in turns (100). PYTHON (python3) needs numpy; without it only ours is timed.
-exit: 0 done, 1 it diverged or the two do not agree, 2 wrong arguments";
+one thread, PAIRS times in turns (100). PYTHON (python3) needs numpy; without it only our kernels are timed.
+exit: 0 done, 1 training diverged or the two losses differ, 2 wrong arguments";
 
-/// Epochs of one turn: tens of milliseconds.
+/// Epochs of one turn, which takes tens of ms.
 const TURN: usize = 30;
 
-/// How far the losses after one epoch may differ: sums in another order.
+/// Largest allowed difference of the two losses after one epoch; sums are in another order.
 const AGREEMENT: f64 = 1e-5;
 
 fn main() -> ExitCode {
@@ -45,16 +46,16 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
     let mut numpy = match Numpy::start(python) {
         Ok(numpy) => Some(numpy),
         Err(error) => {
-            println!("numpy is not timed: {error}");
+            println!("numpy was not timed: {error}");
             None
         }
     };
     if let Some(numpy) = &numpy {
         println!("loss after one epoch: {loss:.7}, {}: {:.7}", numpy.version, numpy.loss);
-        // Not a number is no agreement.
+        // Written so that NaN does not pass.
         let agree = (loss - numpy.loss).abs() <= AGREEMENT;
         if !agree {
-            return Err(Error::other("the two do not agree"));
+            return Err(Error::other("our loss and numpy's differ by more than the tolerance"));
         }
     }
     let (mut ours, mut theirs, mut both) = (Vec::new(), Vec::new(), Vec::new());
@@ -69,7 +70,7 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
         both.push((2 * TURN) as f64 / on_two_threads([&mut network, &mut second])?);
     }
     let ratios = |over: &[f64], under: &[f64]| over.iter().zip(under).map(|(a, b)| a / b).collect::<Vec<_>>();
-    // The peak is that of a few undisturbed milliseconds, so the part of it is the fastest epoch's.
+    // The peak is measured over a few undisturbed ms, so compare it with the fastest epoch.
     let (rate, peak) = (operations() / fastest, peak());
     println!("ours:  {:7.0} updates/s, {:.0} by the fastest epoch", median(ours.clone()), 1.0 / fastest);
     println!("       {:7.1} GFLOP/s in that epoch", rate / 1e9);
@@ -84,13 +85,13 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of one epoch.
+/// Runs one epoch; returns its seconds.
 fn epoch(network: &mut Network) -> Result<f64> {
     let start = Instant::now();
     if network.epoch() { Ok(start.elapsed().as_secs_f64()) } else { Err(Error::other("training diverged")) }
 }
 
-/// Seconds of one turn, and of its fastest epoch.
+/// Runs one turn; returns its seconds and those of its fastest epoch.
 fn turn(network: &mut Network) -> Result<(f64, f64)> {
     let (mut sum, mut fastest) = (0.0, f64::INFINITY);
     for _ in 0..TURN {
@@ -100,7 +101,7 @@ fn turn(network: &mut Network) -> Result<(f64, f64)> {
     Ok((sum, fastest))
 }
 
-/// Seconds of a turn on each of two threads at once.
+/// Runs a turn on each of two threads at once; returns the seconds.
 fn on_two_threads(networks: [&mut Network; 2]) -> Result<f64> {
     let start = Instant::now();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! `exponential`: what the softmax is off by in this build, and the accuracies of networks that it has trained.
+//! `exponential`: error of this build's softmax, and accuracies of networks trained with it.
 
 use std::process::ExitCode;
 
@@ -6,8 +6,8 @@ use fedspan_tests::exponential::{Errors, NAME, accuracy};
 
 const USAGE: &str = "usage: exponential
 
-Prints what softmax and cross-entropy are off by against f64, and accuracies after training on the bundled digits. A build has
-one exponential, so two builds make a comparison:
+Prints the errors of softmax and cross-entropy against f64, and accuracies after training on the bundled digits. A build has
+one exponential; compare two builds:
   cargo run --release -p fedspan-tests --bin exponential
   cargo run --release -p fedspan-tests --features micromath --bin exponential
 exit: 0 done, 1 a run failed, 2 wrong arguments";
@@ -30,8 +30,8 @@ fn main() -> ExitCode {
     }
     let Errors { rows, softmax, cross_entropy } = Errors::measure();
     println!("exponential: {NAME}");
-    println!("softmax, {rows} rows: a probability is off by {softmax:.1e} at most");
-    println!("cross-entropy: off by {cross_entropy:.1e} at most");
+    println!("softmax, {rows} rows: largest error of a probability {softmax:.1e}");
+    println!("cross-entropy: largest error {cross_entropy:.1e}");
     for algorithm in ALGORITHMS {
         print!("{SCENARIO}, {algorithm}:");
         for seed in SEEDS {

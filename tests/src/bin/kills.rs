@@ -1,4 +1,4 @@
-//! `kills N [SEED]`: a real server under load from 50 real device sessions, killed N times with SIGKILL.
+//! `kills N [SEED]`: kills a real server N times with SIGKILL while 50 real device sessions load it.
 
 use std::process::ExitCode;
 
@@ -6,9 +6,9 @@ use fedspan_tests::kills::{Report, run};
 
 const USAGE: &str = "usage: kills N [SEED]
 
-Starts fedspan-aggregator, which is to stand beside this program, lets 50 devices take part over TCP, and kills the server N
-times without warning, 1 to 59 ms after it listens. Then holds every acknowledgement against what was kept, and decides every
-round again from the journal. exit: 0 nothing was lost or counted twice, 1 something was, 2 wrong arguments";
+Starts fedspan-aggregator, which must be next to this program, connects 50 devices over TCP, and kills the server N times, each
+1 to 59 ms after it listens. Then compares every acknowledgement with the server's state, and replays the journal.
+exit: 0 nothing was lost or counted twice, 1 something was, 2 wrong arguments";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         }
     };
     let (Ok(kills), Ok(seed)) = (kills, seed) else {
-        eprintln!("kills: N and SEED are numbers\n{USAGE}");
+        eprintln!("kills: N and SEED must be numbers\n{USAGE}");
         return ExitCode::from(2);
     };
     let server = match std::env::current_exe() {
@@ -40,9 +40,9 @@ fn main() -> ExitCode {
         Err(error) => Err(error.to_string()),
     };
     match done {
-        Ok(Report { kills, amid, rounds, counted, acknowledged, recovery: [middle, longest] }) => {
+        Ok(Report { kills, mid_round, rounds, counted, acknowledged, recovery: [middle, longest] }) => {
             println!(
-                "{kills} kills, {amid} of them in the middle of a round: {rounds} rounds, {counted} updates counted, \
+                "{kills} kills, {mid_round} of them in the middle of a round: {rounds} rounds, {counted} updates counted, \
                  {acknowledged} acknowledgements received; 0 lost, 0 counted twice, every round decided the same again; \
                  listening after {middle} ms (longest {longest} ms)"
             );

@@ -1,4 +1,4 @@
-//! `load`: a fleet of devices and a crowd of hostile peers against one server, and what that costs it.
+//! `load`: measures what a fleet of devices and a crowd of hostile peers cost one server.
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::server::fetch_export;
+use fedspan_aggregator::server::ask;
 use fedspan_tests::load::{
-    Busy, Choir, Device, Floor, Ground, Hostile, Identity, Kind, Memory, Pace, Plan, ServerProcess, Spread,
-    Taken, fsync, memory_of,
+    CpuTime, Device, Hostile, Identity, Kind, LoopbackBaseline, Memory, Pace, Plan, Quantiles, RoundResult,
+    ServerProcess, SynchronisedClients, Target, fsync, memory_of,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -20,26 +20,27 @@ use tokio::task::JoinSet;
 
 const USAGE: &str = "usage: load [OPTION N]...
 
-Starts fedspan-aggregator with an encrypted key store and a journal, joins devices of shape (64, 4) to it, and prints
-what they cost in memory and how long their updates wait for an acknowledgement: alone, beside hostile peers, and while
-somebody exports everything that the server keeps, every second. See aggregator/LOAD.md.
+Starts fedspan-aggregator with an encrypted key store and a journal, connects devices with a (64, 4) model, and prints the
+memory each costs and how long updates wait for their acknowledgement: alone, with hostile peers, and while the server's
+state is exported every second. See aggregator/LOAD.md.
 
   --devices N      devices that answer every round (default 10000)
-  --rounds N       rounds alone, beside hostile peers, and during exports, in turns (default 5)
-  --rate N         updates a second (default 2000)
+  --rounds N       rounds alone, with hostile peers, and during exports, alternating (default 5)
+  --rate N         updates per second (default 2000)
   --hostile N      slow writers, and as many peers that send garbage (default 1000)
-  --frame-limit N  longest frame that a device takes; under 1200 updates come in chunks (default 1280)
-  --seed N         of keys and garbage (default 1)
-  --server PATH    the server (default: beside this program)
+  --frame-limit N  longest frame a device accepts; below 1200 updates come in chunks (default 1280)
+  --seed N         seed of keys and garbage (default 1)
+  --server PATH    server program (default: fedspan-aggregator next to this program)
   -h, --help       this text
 
-One table on standard output, and the same as one line of JSON.
-exit: 0 every update counted once, 1 not so or something failed, 2 wrong arguments";
+Prints a table, and the same figures as one line of JSON.
+exit: 0 every update counted exactly once, 1 an update did not, or an error, 2 wrong arguments";
 
-/// Connections that are being opened at once.
+/// Largest number of simultaneous handshakes.
 const OPENING: usize = 64;
 
-/// How long hostile peers have to be at their worst (frames run into their deadline after 10 s), or to be gone.
+/// Time for hostile peers to reach full effect (frames run into their deadline after 10 s); a third of it to
+/// disconnect.
 const SETTLE: Duration = Duration::from_secs(11);
 
 struct Options {
@@ -53,7 +54,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None` if help is wanted.
+    /// Returns `None` if help was requested.
     fn parse(mut arguments: impl Iterator<Item = String>) -> std::result::Result<Option<Self>, String> {
         let beside = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut options = Self {
@@ -69,7 +70,7 @@ impl Options {
             if name == "-h" || name == "--help" {
                 return Ok(None);
             }
-            let text = arguments.next().ok_or_else(|| format!("{name} wants a value"))?;
+            let text = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number = || text.parse::<u64>().map_err(|_| format!("{name} {text}: not a number"));
             let count =
                 || number().and_then(|n| usize::try_from(n).map_err(|_| format!("{name} {n}: too many")));
@@ -83,11 +84,11 @@ impl Options {
                 }
                 "--seed" => options.seed = number()?,
                 "--server" => options.server = text.into(),
-                _ => return Err(format!("there is no option {name}")),
+                _ => return Err(format!("unknown option {name}")),
             }
         }
         match options.devices {
-            0 | 1 => Err("--devices: at least 2".to_owned()),
+            0 | 1 => Err("--devices: must be at least 2".to_owned()),
             _ => Ok(Some(options)),
         }
     }
@@ -96,10 +97,10 @@ impl Options {
         let connections = self.devices + 4 * self.hostile + 64;
         Plan {
             devices: self.devices,
-            traitors: self.hostile,
+            insiders: self.hostile,
             frame_limit: self.frame_limit,
             seed: self.seed,
-            // A round that waits for the hostile to settle is not sent to everybody again meanwhile.
+            // Without this the server would resend a round while the hostile peers connect.
             limits: format!("connections = {connections}\nper_address = {connections}\nrepeat = 60.0\n"),
         }
     }
@@ -137,45 +138,45 @@ fn main() -> ExitCode {
     }
 }
 
-/// One round, with what else went on.
+/// A round with the conditions under which it ran.
 struct Row {
     name: &'static str,
-    taken: Taken,
-    floor: Spread,
+    result: RoundResult,
+    baseline: Quantiles,
     own: f64,
     others: f64,
     waited: f64,
 }
 
-struct Stage {
-    choir: Choir,
-    floor: Floor,
+struct Bench {
+    clients: SynchronisedClients,
+    baseline: LoopbackBaseline,
     processes: [u32; 2],
     rows: Vec<Row>,
 }
 
-impl Stage {
+impl Bench {
     async fn round(
         &mut self,
         name: &'static str,
         pace: Pace,
         before_last: impl FnMut() -> Result<()>,
     ) -> Result<()> {
-        self.choir.opened().await?;
-        let _ = self.floor.take();
-        let before = Busy::now(&self.processes)?;
-        let taken = self.choir.round(pace, before_last).await?;
-        let (own, others, waited) = Busy::now(&self.processes)?.since(&before);
-        let row = Row { name, taken, floor: self.floor.take(), own, others, waited };
-        let (times, floor) = (&row.taken.times, &row.floor);
+        self.clients.opened().await?;
+        let _ = self.baseline.take();
+        let before = CpuTime::now(&self.processes)?;
+        let result = self.clients.round(pace, before_last).await?;
+        let (own, others, waited) = CpuTime::now(&self.processes)?.since(&before);
+        let row = Row { name, result, baseline: self.baseline.take(), own, others, waited };
+        let (times, baseline) = (&row.result.times, &row.baseline);
         println!(
             "{name:<8} {:>7} {:>9.2} {:>9.2} {:>9.2} {:>11.2} {:>11.2} {:>7.0} {:>7.0} {:>9.2}",
-            row.taken.counted,
+            row.result.counted,
             times.quantile(0.5),
             times.quantile(0.99),
             times.quantile(1.0),
-            floor.quantile(0.5),
-            floor.quantile(0.99),
+            baseline.quantile(0.5),
+            baseline.quantile(0.99),
             100.0 * own,
             100.0 * others,
             waited
@@ -184,7 +185,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Median over the rounds of a name, and the least and the largest.
+    /// Median, minimum and maximum of a figure over the rounds of a name.
     fn over(&self, name: &str, what: impl Fn(&Row) -> f64) -> [f64; 3] {
         let mut all: Vec<f64> = self.rows.iter().filter(|row| row.name == name).map(what).collect();
         all.sort_by(f64::total_cmp);
@@ -194,7 +195,11 @@ impl Stage {
     }
 }
 
-async fn join(choir: &Choir, server: &ServerProcess, identities: &[(usize, Identity)]) -> Result<()> {
+async fn join(
+    clients: &SynchronisedClients,
+    server: &ServerProcess,
+    identities: &[(usize, Identity)],
+) -> Result<()> {
     let mut joining = JoinSet::new();
     let mut waiting = identities.iter().cloned();
     loop {
@@ -206,7 +211,7 @@ async fn join(choir: &Choir, server: &ServerProcess, identities: &[(usize, Ident
         }
         let Some(joined) = joining.join_next().await else { return Ok(()) };
         let (index, device) = joined.map_err(Error::other)?;
-        choir.join(index, device?);
+        clients.join(index, device?);
     }
 }
 
@@ -214,26 +219,30 @@ async fn run(options: &Options) -> Result<bool> {
     let directory = std::env::temp_dir().join(format!("fedspan-load-{}", std::process::id()));
     std::fs::create_dir(&directory)?;
     let (fleet, mut identities) = options.plan().prepare(&directory)?;
-    let traitors = identities.split_off(options.devices);
-    // In the directory where the server's state is.
+    let insiders = identities.split_off(options.devices);
+    // The disk that holds the server's state.
     let disk = fsync(&directory)?;
     let server = ServerProcess::start(&options.server, &directory, &fleet)?;
     let processes = [server.id(), std::process::id()];
     let memory = || memory_of(server.id());
     let base = memory()?;
 
-    let mut stage =
-        Stage { choir: Choir::new(options.devices), floor: Floor::start()?, processes, rows: Vec::new() };
+    let mut bench = Bench {
+        clients: SynchronisedClients::new(options.devices),
+        baseline: LoopbackBaseline::start()?,
+        processes,
+        rows: Vec::new(),
+    };
     let all: Vec<(usize, Identity)> = identities.into_iter().enumerate().collect();
     let (last, most) = all.split_last().ok_or_else(|| Error::other("no devices"))?;
     let began = Instant::now();
-    join(&stage.choir, &server, most).await?;
+    join(&bench.clients, &server, most).await?;
     let joining = began.elapsed();
-    // The last frame of a handshake may still be on its way.
+    // The last frames of the handshakes may still be in flight.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let welcomed = memory()?;
-    join(&stage.choir, &server, std::slice::from_ref(last)).await?;
-    stage.choir.opened().await?;
+    join(&bench.clients, &server, std::slice::from_ref(last)).await?;
+    bench.clients.opened().await?;
     let opened = memory()?;
 
     println!(
@@ -241,30 +250,32 @@ async fn run(options: &Options) -> Result<bool> {
     );
     #[allow(clippy::cast_precision_loss)]
     let step = Duration::from_secs_f64(1.0 / options.rate as f64);
-    let (paced, herd) =
-        (Pace { step, hold: Duration::ZERO }, Pace { step: Duration::ZERO, hold: Duration::ZERO });
+    let (paced, herd) = (
+        Pace { step, last_delay: Duration::ZERO },
+        Pace { step: Duration::ZERO, last_delay: Duration::ZERO },
+    );
     let mut full = Memory::default();
-    let held = Pace { hold: Duration::from_secs(1), ..paced };
-    stage
+    let held = Pace { last_delay: Duration::from_secs(1), ..paced };
+    bench
         .round("first", held, || {
             full = memory()?;
             Ok(())
         })
         .await?;
-    stage.round("herd", herd, || Ok(())).await?;
+    bench.round("herd", herd, || Ok(())).await?;
 
     let (switch, _) = watch::channel(false);
-    let made = let_loose(options, &server, &traitors, &switch);
+    let made = spawn_hostile(options, &server, &insiders, &switch);
     let exports = Arc::new(AtomicU64::new(0));
     for _ in 0..options.rounds {
-        stage.round("alone", paced, || Ok(())).await?;
+        bench.round("alone", paced, || Ok(())).await?;
         switch.send_replace(true);
         tokio::time::sleep(SETTLE).await;
-        stage.round("beside", paced, || Ok(())).await?;
+        bench.round("beside", paced, || Ok(())).await?;
         switch.send_replace(false);
         tokio::time::sleep(SETTLE / 3).await;
-        let exporting = tokio::spawn(export_again_and_again(server.state(), Arc::clone(&exports)));
-        let done = stage.round("exports", paced, || Ok(())).await;
+        let exporting = tokio::spawn(export_every_second(server.state(), Arc::clone(&exports)));
+        let done = bench.round("exports", paced, || Ok(())).await;
         exporting.abort();
         done?;
     }
@@ -285,8 +296,8 @@ async fn run(options: &Options) -> Result<bool> {
         each(opened),
         each(full)
     );
-    println!("  at the end {:.0}, at most {:.0}", each(end), each(Memory { resident: end.most, ..end }));
-    let p99 = |name: &str| stage.over(name, |row| row.taken.times.quantile(0.99));
+    println!("  at the end {:.0}, at most {:.0}", each(end), each(Memory { resident: end.peak, ..end }));
+    let p99 = |name: &str| bench.over(name, |row| row.result.times.quantile(0.99));
     let text = |name: &str| {
         let [median, least, largest] = p99(name);
         format!("{name} {median:.2} ({least:.2}, {largest:.2}) ms")
@@ -310,19 +321,19 @@ async fn run(options: &Options) -> Result<bool> {
         most.len() as f64 / joining.as_secs_f64()
     );
 
-    let rounds = stage.rows.len();
-    let counted: usize = stage.rows.iter().map(|row| row.taken.counted).sum();
+    let rounds = bench.rows.len();
+    let counted: usize = bench.rows.iter().map(|row| row.result.counted).sum();
     let all_counted = counted == options.devices * rounds
         && status.pointer("/updates/counted").and_then(serde_json::Value::as_u64)
             == u64::try_from(counted).ok();
     let over = |name: &str| {
-        let quantile = |share: f64| stage.over(name, |row| row.taken.times.quantile(share));
+        let quantile = |share: f64| bench.over(name, |row| row.result.times.quantile(share));
         json!({
             "p50": quantile(0.5), "p99": quantile(0.99), "max": quantile(1.0),
-            "echo_p99": stage.over(name, |row| row.floor.quantile(0.99)),
-            "own": stage.over(name, |row| row.own), "others": stage.over(name, |row| row.others),
-            "waited": stage.over(name, |row| row.waited),
-            "seconds": stage.over(name, |row| row.taken.took.as_secs_f64()),
+            "echo_p99": bench.over(name, |row| row.baseline.quantile(0.99)),
+            "own": bench.over(name, |row| row.own), "others": bench.over(name, |row| row.others),
+            "waited": bench.over(name, |row| row.waited),
+            "seconds": bench.over(name, |row| row.result.took.as_secs_f64()),
         })
     };
     let report = json!({
@@ -330,7 +341,7 @@ async fn run(options: &Options) -> Result<bool> {
         "frame_limit": options.frame_limit, "seed": options.seed, "base": base.resident,
         "each": {
             "welcomed": each(welcomed), "open": each(opened), "full": each(full), "end": each(end),
-            "most": each(Memory { resident: end.most, ..end }),
+            "most": each(Memory { resident: end.peak, ..end }),
         },
         "alone": over("alone"), "beside": over("beside"), "herd": over("herd"),
         "exports": over("exports"), "exported": exports.load(Ordering::Relaxed),
@@ -341,36 +352,36 @@ async fn run(options: &Options) -> Result<bool> {
     Ok(all_counted)
 }
 
-/// Asks for everything that the server keeps, every second.
-async fn export_again_and_again(state: PathBuf, exports: Arc<AtomicU64>) {
-    while let Ok(Some(_)) = fetch_export(&state).await {
+/// Exports the server's state every second.
+async fn export_every_second(state: PathBuf, exports: Arc<AtomicU64>) {
+    while let Ok(Some(_)) = ask(&state).await {
         exports.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
-/// Slow writers and as many peers that send garbage, at rest until the switch is on. Returns how many connections each
-/// kind has made.
-fn let_loose(
+/// Starts slow writers and as many peers that send garbage, idle until the switch is on. Returns the number
+/// of connections that each kind has made.
+fn spawn_hostile(
     options: &Options,
     server: &ServerProcess,
-    traitors: &[Identity],
+    insiders: &[Identity],
     switch: &watch::Sender<bool>,
 ) -> Vec<(String, Arc<AtomicU64>)> {
-    let ground = Ground { address: server.address, seed: options.seed };
+    let target = Target { address: server.address, seed: options.seed };
     let kinds: Vec<(Kind, Arc<AtomicU64>)> =
         Kind::SLOW.into_iter().chain(Kind::GARBAGE).map(|kind| (kind, Arc::default())).collect();
     let (slow, garbage) = kinds.split_at(Kind::SLOW.len());
-    let mut identities = traitors.iter().cloned();
+    let mut identities = insiders.iter().cloned();
     for index in 0..options.hostile {
         for (half, kinds) in [slow, garbage].into_iter().enumerate() {
             let Some((kind, made)) = kinds.get(index % kinds.len()) else { continue };
             let identity = if kind.has_key() { identities.next() } else { None };
-            // Ports of one address would run out: a connection that has ended keeps its own for a minute.
+            // A closed connection occupies its port for a minute, so spread the connections over addresses.
             let from = Some(Ipv4Addr::new(127, 0, 1, u8::try_from(index % 200 + 1).unwrap_or(1)));
             let index = (2 * index + half) as u64;
             let hostile = Hostile { kind: *kind, index, from, identity };
-            tokio::spawn(hostile.again_and_again(ground, switch.subscribe(), Arc::clone(made)));
+            tokio::spawn(hostile.reconnect_while(target, switch.subscribe(), Arc::clone(made)));
         }
     }
     kinds.into_iter().map(|(kind, made)| (format!("{kind:?}").to_lowercase(), made)).collect()

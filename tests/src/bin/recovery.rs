@@ -1,4 +1,4 @@
-//! `recovery [DEVICES [ROUNDS]]`: how long a server takes to be there again, and what an export costs.
+//! `recovery [DEVICES [ROUNDS]]`: measures how long a server needs to recover, and what an export costs.
 
 use std::process::ExitCode;
 
@@ -6,9 +6,10 @@ use fedspan_tests::recovery::{Export, Report, measure};
 
 const USAGE: &str = "usage: recovery [DEVICES [ROUNDS]]
 
-Makes the state of a campaign with DEVICES (default 10000) of a (64, 4) model: ROUNDS (default 10) rounds, and one in which all but one
-device have answered. Then starts fedspan-aggregator, which is to stand beside this program, on it 11 times, and says how long it
-takes until it listens, knows everything again, and has asked the last one for its answer; and what `export` costs while it runs. exit: 0 measured, 1 it could not be, 2 wrong arguments";
+Creates the state of a campaign with DEVICES (default 10000) and a (64, 4) model: ROUNDS (default 10) complete rounds, and one
+in which a single answer is missing. Then starts fedspan-aggregator, which must be next to this program, on this state 11 times,
+and prints the time until it has sent the open round to the missing device. Finally prints the cost of an export while it runs.
+exit: 0 measured, 1 an error, 2 wrong arguments";
 
 const TIMES: usize = 11;
 
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
         Ok(Report { lines, bytes, times, export }) => {
             let milliseconds = |place: usize| times.get(place).map_or(0, |time| time.as_millis());
             println!(
-                "{devices} devices, {} updates in the middle of a round, {lines} lines of journal, {:.1} MB: it goes on after {} ms \
+                "{devices} devices, {} updates in the middle of a round, {lines} journal entries, {:.1} MB: recovered after {} ms \
                  (longest of {TIMES}: {} ms)",
                 devices - 1,
                 bytes as f64 / 1e6,
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
             let Export { took, client, server, bytes } = export;
             let [client, server, bytes] = [client, server, bytes].map(|bytes| bytes as f64 / 1e6);
             println!(
-                "export while it runs: {bytes:.1} MB in {} ms, with {client:.1} MB of memory, and {server:.1} MB more of the server's",
+                "export from the running server: {bytes:.1} MB in {} ms; memory: {client:.1} MB of the command, {server:.1} MB more of the server",
                 took.as_millis()
             );
             ExitCode::SUCCESS

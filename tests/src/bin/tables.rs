@@ -1,4 +1,4 @@
-//! `tables`: the tables of the documents, written anew or held against what their commands print now.
+//! `tables`: writes the tables of the documents, or compares them with the current output of their commands.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,20 +12,20 @@ use fedspan_tests::tables::{diff, own, text, unmarked};
 const USAGE: &str = "usage: tests/tables [--all | --measured] [--check | --list] [PAGE...]
        tests/tables --print NAME
 
-Writes the tables of the documents anew: what stands between <!-- table: COMMAND --> and <!-- end of table --> is what
-COMMAND prints. Without pages: of all pages.
+Writes the tables of the documents: the text between <!-- table: COMMAND --> and <!-- end of table --> is the output of
+COMMAND. Without pages: all pages.
 
-  --all        also the tables that take minutes (marked `nightly`)
-  --measured   those that are put down with the day on which they were measured, as they hold times and memory of a machine
-               (marked `measured`), and no others; says which ones only people can write anew
-  --check      writes nothing; prints page, line, command and differences where a table is not what its command prints
-  --list       runs nothing; prints every table, its class, the seconds it took here last, its command
+  --all        also tables that take minutes (marked `nightly`)
+  --measured   only tables marked `measured`, which hold times and memory of a machine and the date of the measurement; lists
+               those that must be entered by hand
+  --check      writes nothing; prints page, line, command and differences of every table that is not the output of its command
+  --list       runs nothing; prints every table with its class, the seconds it last took here, and its command
   --print NAME prints a table that no other command prints
 
-Ctrl-C ends it; what was written until then is whole.
-exit: 0 done, or nothing differs · 1 a table differs, or a command failed · 2 wrong arguments";
+Ctrl-C stops it; every page is then either old or new.
+exit: 0 done, or no differences · 1 a table differs, or a command failed · 2 wrong arguments";
 
-/// What the arguments ask for.
+/// Parsed arguments.
 #[derive(Debug, Default)]
 struct Options {
     all: bool,
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         }
     }
     if options.measured && (options.all || options.check) {
-        return usage("--measured goes with neither --all nor --check: what is measured is not compared");
+        return usage("--measured excludes --all and --check: measured tables are never compared");
     }
     match work(&options) {
         Ok(true) => ExitCode::SUCCESS,
@@ -98,7 +98,7 @@ fn print(name: &str) -> ExitCode {
     }
 }
 
-/// Does what is asked for; `false` where a table differs or failed.
+/// Does the work; returns false if a table differs or failed.
 fn work(options: &Options) -> Result<bool, String> {
     let pages = if options.pages.is_empty() { documents(&root())? } else { options.pages.clone() };
     let mut programs = programs()?;
@@ -114,18 +114,18 @@ fn work(options: &Options) -> Result<bool, String> {
             wrong += 1;
         }
         for index in 0..count {
-            // A table that was written moves those after it.
+            // Parse again: writing a table moves those after it.
             let slot = slots(&whole)?.swap_remove(index);
             let (place, commands) = (format!("{shown}:{}", slot.line), slot.commands());
             if options.list {
-                list(&place, &slot, times.of(&commands));
+                list(&place, &slot, times.get(&commands));
                 continue;
             }
             if !is_asked_for(&slot.class, options) {
                 continue;
             }
             if options.measured && !slot.lines.iter().all(|line| is_known(&line.command)) {
-                println!("{place}: is put down by hand: {commands}");
+                println!("{place}: entered by hand: {commands}");
                 continue;
             }
             eprintln!("{place}: {}", short(&commands));
@@ -157,7 +157,7 @@ fn work(options: &Options) -> Result<bool, String> {
     Ok(wrong == 0)
 }
 
-/// The beginning of the commands, for a line of progress.
+/// Beginning of the commands, for a progress line.
 fn short(commands: &str) -> String {
     const LENGTH: usize = 100;
     match commands.char_indices().nth(LENGTH) {
@@ -179,14 +179,14 @@ fn list(place: &str, slot: &Slot, seconds: Option<f64>) {
     println!("{place:<36} {:<8} {seconds:>8} s  {}", slot.class.word(), slot.commands());
 }
 
-/// Whole, or not at all.
+/// Writes a page atomically.
 fn write(page: &Path, text: &str) -> std::io::Result<()> {
     let part = page.with_extension("md.part");
     std::fs::write(&part, text)?;
     std::fs::rename(&part, page)
 }
 
-/// All pages below a directory, in order; nothing that was built, and nothing hidden.
+/// Finds all pages below a directory, sorted; skips build output and hidden directories.
 fn documents(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut entries =

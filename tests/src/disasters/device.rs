@@ -1,9 +1,9 @@
-//! A device: the client's own session over flash that loses its power in the middle of anything.
+//! Simulated device: the client's own session, over flash that can lose its power in the middle of a write.
 
 use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
 use fedspan_client::{Event, Session};
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_sim_core::data::ClientSource;
 use fedspan_sim_core::fleet::SimTask;
 use fedspan_sim_core::network::Joins;
@@ -12,84 +12,87 @@ use rand_core::SeedableRng;
 
 use super::Millis;
 use super::history::Violation;
-use super::nor::{Nor, PAGE};
+use super::nor_flash::{Nor, PAGE};
 use super::plan::{Plan, RECORD};
 
-type Own = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;
+type DeviceSession = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;
 
-/// Pages of a device's flash.
+/// Pages of flash of each device.
 const PAGES: usize = 4;
 
-/// What a device does besides changing: bytes for its link, and when it wants to be woken.
+/// Effects of an event on a device, for the world to carry out.
 #[derive(Debug, Default)]
-pub struct Said {
-    /// Frames.
+pub struct DeviceOutput {
+    /// Frames to send.
     pub frames: Vec<Vec<u8>>,
-    /// It closes its link.
+    /// The device closes its link.
     pub closes: bool,
-    /// When it is to be woken.
+    /// World time of the next tick, if the device asked for one.
     pub wake: Option<Millis>,
-    /// The power has gone in the middle of a write: nothing else of this happened.
-    pub died: bool,
-    /// Rounds that it was told to count in.
+    /// The power failed in the middle of a flash write; all other fields are empty.
+    pub lost_power: bool,
+    /// Number of new acknowledgements that an update counted.
     pub counted: u32,
 }
 
-/// One device.
+/// A device that can be switched on and off.
 #[derive(Debug)]
 pub struct Device {
     id: u64,
     protection: Protection,
     flash: Nor,
-    /// None while it has no power.
-    running: Option<Running>,
+    /// Running session; `None` while the device has no power.
+    powered: Option<Powered>,
     boots: u64,
-    /// What it had spent when something last left it.
+    /// Privacy budget spent when the device last sent a frame. The ledger may never fall below it.
     spent: u64,
 }
 
-struct Running {
-    session: Own,
+struct Powered {
+    session: DeviceSession,
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
-    /// Its clock is ahead of the world's by this.
-    ahead: Millis,
+    /// Offset of the device's clock from the world's clock, in ms.
+    clock_offset: Millis,
     is_linked: bool,
 }
 
-impl std::fmt::Debug for Running {
+impl std::fmt::Debug for Powered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Running")
+        f.write_str("Powered")
     }
 }
 
 impl Device {
-    /// One that has never been switched on.
+    /// A device that has never been switched on.
     pub fn new(id: u64, protection: Protection) -> Self {
-        Self { id, protection, flash: Nor::new(PAGES), running: None, boots: 0, spent: 0 }
+        Self { id, protection, flash: Nor::new(PAGES), powered: None, boots: 0, spent: 0 }
     }
 
-    /// Whether it has power.
+    /// True while the device has power.
     pub fn is_on(&self) -> bool {
-        self.running.is_some()
+        self.powered.is_some()
     }
 
-    /// What it has spent of its privacy budget.
+    /// Privacy budget spent, in the units of the ledger; `None` without power or without privacy.
     pub fn spent(&self) -> Option<u64> {
         use fedspan_protocol::message::Privacy;
-        match self.running.as_ref()?.session.privacy() {
+        match self.powered.as_ref()?.session.privacy() {
             Privacy::Gaussian { spent, .. } => Some(spent),
             _ => None,
         }
     }
 
-    /// What it says of itself.
+    /// Counters of the running session.
     pub fn counters(&self) -> Option<Counters> {
-        self.running.as_ref().map(|running| running.session.counters())
+        self.powered.as_ref().map(|powered| powered.session.counters())
     }
 
-    /// It is switched on, with what its flash holds.
-    pub fn boot(&mut self, plan: &Plan, seed: u64, ahead: Millis) -> Result<(), Violation> {
+    /// Switches the device on with the current contents of its flash.
+    ///
+    /// # Errors
+    /// If the session cannot start, or its ledger has less than was spent before.
+    pub fn boot(&mut self, plan: &Plan, seed: u64, clock_offset: Millis) -> Result<(), Violation> {
         self.flash.0.borrow_mut().power = usize::MAX;
         let end = u32::try_from(PAGES * PAGE).unwrap_or(u32::MAX);
         let wrong = |what: String| Violation::new(format!("device {}: {what}", self.id));
@@ -106,142 +109,159 @@ impl Device {
             .map_err(|error| wrong(error.to_string()))?;
         let receive = vec![0; usize::from(config.frame_limit)];
         let transmit = vec![0; config.transmit_capacity()];
-        self.running =
-            Some(Running { session, decoder: Decoder::new(receive), transmit, ahead, is_linked: false });
+        self.powered = Some(Powered {
+            session,
+            decoder: Decoder::new(receive),
+            transmit,
+            clock_offset,
+            is_linked: false,
+        });
         let (spent, counters) = (self.spent(), self.counters().unwrap_or_default());
         if spent.is_some_and(|spent| spent < self.spent) || counters.ledger_lost > 0 {
-            return Err(wrong(format!("its ledger says {spent:?} after it had said {}", self.spent)));
+            return Err(wrong(format!(
+                "its ledger has {spent:?} spent, but it had {} before the restart",
+                self.spent
+            )));
         }
         Ok(())
     }
 
-    /// Its power goes.
-    pub fn die(&mut self) {
-        self.running = None;
+    /// Cuts the power.
+    pub fn power_off(&mut self) {
+        self.powered = None;
     }
 
-    /// Its power goes after so many bytes more are written to its flash, or erased.
-    pub fn die_after(&mut self, bytes: usize) {
+    /// Cuts the power after `bytes` more bytes are written to flash or erased.
+    pub fn power_off_after(&mut self, bytes: usize) {
         if self.is_on() {
             self.flash.0.borrow_mut().power = bytes;
         }
     }
 
-    /// Its clock jumps.
-    pub fn jump(&mut self, by: Millis) {
-        if let Some(running) = &mut self.running {
-            running.ahead += by;
+    /// Moves the device's clock forward.
+    pub fn jump_clock(&mut self, by: Millis) {
+        if let Some(powered) = &mut self.powered {
+            powered.clock_offset += by;
         }
     }
 
-    /// Its link stands.
-    pub fn link_up(&mut self, now: Millis) -> Result<Said, Violation> {
-        if let Some(running) = &mut self.running {
-            running.is_linked = true;
-            running.decoder.reset();
+    /// Reports that the link is up.
+    pub fn link_up(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
+        if let Some(powered) = &mut self.powered {
+            powered.is_linked = true;
+            powered.decoder.reset();
         }
         self.event(now, Event::LinkUp)
     }
 
-    /// Its link is gone, or could not be made.
-    pub fn link_down(&mut self, now: Millis) -> Result<Said, Violation> {
-        if let Some(running) = &mut self.running {
-            running.is_linked = false;
+    /// Reports that the link is down, or could not be opened.
+    pub fn link_down(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
+        if let Some(powered) = &mut self.powered {
+            powered.is_linked = false;
         }
         self.event(now, Event::LinkDown)
     }
 
-    /// Whether it has a link.
+    /// True while the session has a link.
     pub fn is_linked(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.is_linked)
+        self.powered.as_ref().is_some_and(|powered| powered.is_linked)
     }
 
-    /// Time has passed.
-    pub fn tick(&mut self, now: Millis) -> Result<Said, Violation> {
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
         self.event(now, Event::Tick)
     }
 
-    /// It computes in private, and reads nothing.
+    /// True while the device computes in private and reads no input.
     pub fn is_quiet(&self, now: Millis) -> bool {
-        self.running.as_ref().is_some_and(|running| running.session.is_quiet(now + running.ahead))
+        self.powered.as_ref().is_some_and(|powered| powered.session.is_quiet(now + powered.clock_offset))
     }
 
-    /// Bytes have come.
-    pub fn hear(&mut self, now: Millis, bytes: &[u8]) -> Result<Said, Violation> {
-        let mut said = Said::default();
+    /// Delivers received bytes.
+    pub fn receive(&mut self, now: Millis, bytes: &[u8]) -> Result<DeviceOutput, Violation> {
+        let mut output = DeviceOutput::default();
         let mut input = bytes;
         loop {
-            let Some(running) = &mut self.running else { return Ok(said) };
-            let own = now + running.ahead;
-            let before = running.session.counters();
-            let progress = match running.decoder.feed(&mut input) {
-                Fed::NeedMore => return Ok(said),
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => {
-                    running.session.handle(own, Event::Message(message), &mut running.transmit)
+            let Some(powered) = &mut self.powered else { return Ok(output) };
+            let device_time = now + powered.clock_offset;
+            let before = powered.session.counters();
+            let progress = match powered.decoder.feed(&mut input) {
+                FeedResult::NeedMore => return Ok(output),
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => {
+                    powered.session.handle(device_time, Event::Message(message), &mut powered.transmit)
                 }
-                Fed::Sealed(frame) => {
-                    running.session.handle(own, Event::Sealed(frame), &mut running.transmit)
+                FeedResult::Sealed(frame) => {
+                    powered.session.handle(device_time, Event::Sealed(frame), &mut powered.transmit)
                 }
             };
-            self.follow(now, before, progress, &mut said)?;
-            if said.died {
-                return Ok(said);
+            self.drain(now, before, progress, &mut output)?;
+            if output.lost_power {
+                return Ok(output);
             }
         }
     }
 
-    fn event(&mut self, now: Millis, event: Event<'_>) -> Result<Said, Violation> {
-        let mut said = Said::default();
-        let Some(running) = &mut self.running else { return Ok(said) };
-        let before = running.session.counters();
-        let progress = running.session.handle(now + running.ahead, event, &mut running.transmit);
-        self.follow(now, before, progress, &mut said)?;
-        Ok(said)
+    fn event(&mut self, now: Millis, event: Event<'_>) -> Result<DeviceOutput, Violation> {
+        let mut output = DeviceOutput::default();
+        let Some(powered) = &mut self.powered else { return Ok(output) };
+        let before = powered.session.counters();
+        let progress = powered.session.handle(now + powered.clock_offset, event, &mut powered.transmit);
+        self.drain(now, before, progress, &mut output)?;
+        Ok(output)
     }
 
-    /// What follows from an event at once.
-    fn follow(
+    /// Repeats ticks until the session has nothing more to do at this time, and collects their effects.
+    fn drain(
         &mut self,
         now: Millis,
         before: Counters,
         progress: fedspan_client::session::Progress,
-        said: &mut Said,
+        output: &mut DeviceOutput,
     ) -> Result<(), Violation> {
         let mut progress = progress;
         for _ in 0..10_000 {
-            let Some(running) = &mut self.running else { return Ok(()) };
-            // Not exhausted to the last byte: the write after that fails.
+            let Some(powered) = &mut self.powered else { return Ok(()) };
+            // A write that ends exactly at the limit succeeds; only the next one fails. Treat that as a
+            // failure, too.
             if self.flash.0.borrow().power == 0 {
-                self.die();
-                *said = Said { died: true, ..Said::default() };
+                self.power_off();
+                *output = DeviceOutput { lost_power: true, ..DeviceOutput::default() };
                 return Ok(());
             }
             if progress.sent > 0 {
-                said.frames.push(running.transmit.get(..progress.sent).unwrap_or_default().to_vec());
+                output.frames.push(powered.transmit.get(..progress.sent).unwrap_or_default().to_vec());
             }
-            let (ahead, counted) = (running.ahead, running.session.counters().counted);
-            let own = now + ahead;
-            said.closes |= progress.close;
-            said.wake = Some(progress.wake.saturating_sub(ahead).max(now));
-            said.counted = counted.saturating_sub(before.counted);
+            let (clock_offset, counted) = (powered.clock_offset, powered.session.counters().counted);
+            let device_time = now + clock_offset;
+            output.closes |= progress.close;
+            output.wake = Some(progress.wake.saturating_sub(clock_offset).max(now));
+            output.counted = counted.saturating_sub(before.counted);
             if !progress.again {
                 break;
             }
-            progress = running.session.handle(own, Event::Tick, &mut running.transmit);
+            progress = powered.session.handle(device_time, Event::Tick, &mut powered.transmit);
         }
-        if !said.frames.is_empty() {
+        if !output.frames.is_empty() {
             let spent = self.spent().unwrap_or(0);
             if spent < self.spent {
-                return Err(Violation::new(format!("device {} has spent less than before", self.id)));
+                return Err(Violation::new(format!(
+                    "device {} has less spent than when it last sent a frame",
+                    self.id
+                )));
             }
             self.spent = spent;
         }
         Ok(())
     }
 
-    /// The last round that it has finished.
+    /// Last round that the device has finished.
     pub fn last_round(&self) -> u32 {
-        self.running.as_ref().map_or(0, |running| running.session.last_round())
+        self.powered.as_ref().map_or(0, |powered| powered.session.last_round())
     }
+}
+
+/// A time as the client counts it.
+fn device_time(now: Millis) -> fedspan_client::Millis {
+    fedspan_client::Millis::new(now)
 }

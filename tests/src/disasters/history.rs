@@ -1,4 +1,4 @@
-//! What was promised, and what must be true of it.
+//! Record of everything the server promised and devices received, checked against the durable state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,14 +10,14 @@ use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 
 use super::plan::Plan;
-use super::reference::{Calm, Round, compare};
+use super::reference::{FaultFreeDevices, Round, compare};
 
-/// Something that must never be.
+/// Description of a broken invariant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation(String);
 
 impl Violation {
-    /// In a sentence.
+    /// Makes a violation from a sentence.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
@@ -29,36 +29,37 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Rounds after which nobody says anything more of one.
+/// Number of later commits after which a round is checked for the last time and forgotten.
 const RECENT: u32 = 16;
 
 fn lost(device: DeviceId, round: u32) -> Violation {
-    Violation::new(format!("device {device} was told that it counts in round {round}, and that is lost"))
+    Violation::new(format!("device {device} was acknowledged in round {round}, but its update is lost"))
 }
 
-/// Everything that somebody was told.
+/// All messages observed since the world began.
 #[derive(Debug, Default)]
 pub struct History {
-    /// What a round's number means: its stage, and what was sent with it.
+    /// Id of each round number, and CRC of the tensors sent with it.
     opened: BTreeMap<u32, (RoundId, u32)>,
-    /// That an update counts: told for the first time, and as a repetition.
-    told: BTreeSet<(DeviceId, u32)>,
-    again: BTreeSet<(DeviceId, u32)>,
-    /// The same as devices have heard it.
-    heard: BTreeSet<(DeviceId, u32)>,
+    /// Updates that the server acknowledged as counted: the first time, and as duplicates.
+    acked: BTreeSet<(DeviceId, u32)>,
+    acked_again: BTreeSet<(DeviceId, u32)>,
+    /// Acknowledgements that devices received.
+    observed: BTreeSet<(DeviceId, u32)>,
     committed: BTreeSet<u32>,
-    /// What was heard of each device for each round first: its digest, and all of it where nobody could make it again.
+    /// CRC of each device's first update for each round, and with privacy the update itself, as its noise
+    /// cannot be reproduced.
     digests: BTreeMap<(DeviceId, u32), u32>,
     updates: BTreeMap<(DeviceId, u32), Update>,
-    /// Who counted in rounds of which the server has said that they are over: what was promised there has been kept.
-    kept: BTreeMap<u32, BTreeSet<DeviceId>>,
-    /// Devices whose keys count no more, and how many lines the journal had then.
+    /// Participants of each committed round that has not been forgotten.
+    participants: BTreeMap<u32, BTreeSet<DeviceId>>,
+    /// Revoked devices, with the journal length at the revocation.
     revoked: BTreeMap<DeviceId, u64>,
 }
 
 impl History {
-    /// A device is asked.
-    pub fn opened(&mut self, opening: &Opening) -> Result<(), Violation> {
+    /// Records that a round was sent to a device. A round number must always mean the same id and tensors.
+    pub fn record_opening(&mut self, opening: &Opening) -> Result<(), Violation> {
         let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let this = (opening.id, crc32c(&bytes));
@@ -69,13 +70,21 @@ impl History {
         Err(Violation::new(format!("round {} was opened as {known:?} and as {this:?}", opening.id.round)))
     }
 
-    /// An update has come.
-    pub fn sent(&mut self, device: DeviceId, update: Update, is_private: bool) -> Result<(), Violation> {
+    /// Records an update that the server received. All updates of a device for a round must be equal.
+    pub fn record_update(
+        &mut self,
+        device: DeviceId,
+        update: Update,
+        is_private: bool,
+    ) -> Result<(), Violation> {
         let values = update.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let (this, digest) = ((device, update.id.round), crc32c(&bytes));
         if *self.digests.entry(this).or_insert(digest) != digest {
-            return Err(Violation::new(format!("device {device} has sent two updates for round {}", this.1)));
+            return Err(Violation::new(format!(
+                "device {device} sent two different updates for round {}",
+                this.1
+            )));
         }
         if is_private {
             self.updates.entry(this).or_insert(update);
@@ -83,29 +92,29 @@ impl History {
         Ok(())
     }
 
-    /// A device is told what became of its update.
-    pub fn told(&mut self, device: DeviceId, ack: Ack) -> Result<(), Violation> {
+    /// Records the server's answer to an update. Only the first answer may be `Counted`.
+    pub fn record_ack(&mut self, device: DeviceId, ack: Ack) -> Result<(), Violation> {
         let this = (device, ack.id.round);
         match ack.outcome {
-            AckOutcome::Counted if !self.told.insert(this) => Err(Violation::new(format!(
-                "device {device} was told twice that it counts in round {}",
+            AckOutcome::Counted if !self.acked.insert(this) => Err(Violation::new(format!(
+                "device {device} was acknowledged twice with Counted in round {}",
                 this.1
             ))),
             AckOutcome::Duplicate => {
-                self.again.insert(this);
+                self.acked_again.insert(this);
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    /// A device has heard that it counts.
-    pub fn heard(&mut self, device: DeviceId, round: u32) {
-        self.heard.insert((device, round));
+    /// Records that a device received the acknowledgement of a counted update.
+    pub fn record_observed_ack(&mut self, device: DeviceId, round: u32) {
+        self.observed.insert((device, round));
     }
 
-    /// A round is over.
-    pub fn committed(&mut self, record: &Committed) -> Result<(), Violation> {
+    /// Records a commit. Round numbers must increase.
+    pub fn record_commit(&mut self, record: &Committed) -> Result<(), Violation> {
         let round = record.round;
         if self.committed.last().is_some_and(|last| *last >= round) {
             return Err(Violation::new(format!(
@@ -114,22 +123,25 @@ impl History {
             )));
         }
         self.committed.insert(round);
-        self.kept.insert(round, record.participants.iter().copied().collect());
+        self.participants.insert(round, record.participants.iter().copied().collect());
         self.forget(round)
     }
 
-    /// Compares what was promised in rounds that are long over, and forgets it.
+    /// Checks the acknowledgements of rounds that are [`RECENT`] behind, then drops their records.
     fn forget(&mut self, round: u32) -> Result<(), Violation> {
-        while let Some(entry) = self.kept.first_entry().filter(|entry| *entry.key() + RECENT < round) {
+        while let Some(entry) = self.participants.first_entry().filter(|entry| *entry.key() + RECENT < round)
+        {
             let (old, counted) = entry.remove_entry();
-            let others = |told: &BTreeSet<(DeviceId, u32)>| {
-                told.iter().find(|(device, round)| *round == old && !counted.contains(device)).copied()
+            let find_lost = |acks: &BTreeSet<(DeviceId, u32)>| {
+                acks.iter().find(|(device, round)| *round == old && !counted.contains(device)).copied()
             };
-            if let Some((device, _)) = [&self.told, &self.again, &self.heard].into_iter().find_map(others) {
+            if let Some((device, _)) =
+                [&self.acked, &self.acked_again, &self.observed].into_iter().find_map(find_lost)
+            {
                 return Err(lost(device, old));
             }
-            for told in [&mut self.told, &mut self.again, &mut self.heard] {
-                told.retain(|(_, round)| *round != old);
+            for acks in [&mut self.acked, &mut self.acked_again, &mut self.observed] {
+                acks.retain(|(_, round)| *round != old);
             }
             self.digests.retain(|(_, round), _| *round != old);
             self.opened.remove(&old);
@@ -137,22 +149,23 @@ impl History {
         Ok(())
     }
 
-    /// Rounds that are over.
+    /// Number of committed rounds.
     pub fn rounds(&self) -> usize {
         self.committed.len()
     }
 
-    /// A device's key counts no more; the journal has so many lines.
-    pub fn revoked(&mut self, device: DeviceId, lines: u64) {
+    /// Records that a device's key was revoked when the journal had `lines` entries.
+    pub fn record_revocation(&mut self, device: DeviceId, lines: u64) {
         self.revoked.entry(device).or_insert(lines);
     }
 
-    /// Devices whose keys count no more.
+    /// True if the device's key was revoked.
     pub fn is_revoked(&self, device: DeviceId) -> bool {
         self.revoked.contains_key(&device)
     }
 
-    /// Holds what is durable against what was said. Rounds, and updates that count.
+    /// Checks the journal and the stored rounds against the records, and recomputes every round without
+    /// faults. Returns the number of rounds and of counted updates.
     pub fn verify(&self, plan: &Plan, coordinator: &DurableEngine) -> Result<(usize, usize), Violation> {
         let wrong = |what: String| Err(Violation::new(what));
         let text = coordinator.store().journal(0).map_err(|error| Violation::new(error.to_string()))?;
@@ -182,7 +195,7 @@ impl History {
                     }
                 }
                 JournalEntry::Opened(opened) => {
-                    // Where heads are fitted rounds have no end.
+                    // Rounds that fit heads end without a commit.
                     if opened.continues.is_none() && !open.is_empty() && phase != Some(JournalPhase::Heads) {
                         return wrong(format!(
                             "round {last} had counted {open:?}, and then round {} was opened",
@@ -217,7 +230,7 @@ impl History {
                         number: committed.round,
                         counted: std::mem::take(&mut open),
                         representation: committed.representation.clone(),
-                        told: String::new(),
+                        sha256: String::new(),
                     });
                 }
                 _ => {}
@@ -225,44 +238,44 @@ impl History {
         }
         if !self.committed.iter().eq(rounds.iter().map(|round| &round.number)) {
             return wrong(format!(
-                "rounds {:?} were committed, and the journal does not say so",
+                "rounds {:?} were committed, but the journal has other commits",
                 self.committed
             ));
         }
-        let mut kept: Vec<journal::CommittedRound> = Vec::new();
-        let past = coordinator.store().read_snapshot().and_then(|past| {
+        let mut stored: Vec<journal::Round> = Vec::new();
+        let read = coordinator.store().past().and_then(|past| {
             past.rounds(|line| {
-                kept.extend(serde_json::from_str::<journal::CommittedRound>(line).ok());
+                stored.extend(serde_json::from_str::<journal::Round>(line).ok());
                 true
             })
         });
-        past.map_err(|error| Violation::new(error.to_string()))?;
-        let same = |(kept, round): (&journal::CommittedRound, &Round)| {
-            let participants: BTreeSet<DeviceId> = kept.participants.iter().copied().collect();
-            kept.exchange == round.number && participants.iter().eq(round.counted.keys())
+        read.map_err(|error| Violation::new(error.to_string()))?;
+        let same = |(stored, round): (&journal::Round, &Round)| {
+            let participants: BTreeSet<DeviceId> = stored.participants.iter().copied().collect();
+            stored.exchange == round.number && participants.iter().eq(round.counted.keys())
         };
-        if kept.len() != rounds.len() || !kept.iter().zip(&rounds).all(same) {
-            return wrong("what is kept of the rounds is not what the journal says".to_owned());
+        if stored.len() != rounds.len() || !stored.iter().zip(&rounds).all(same) {
+            return wrong("the stored rounds differ from the journal".to_owned());
         }
-        for (round, kept) in rounds.iter_mut().zip(kept) {
-            round.told = kept.representation;
+        for (round, stored) in rounds.iter_mut().zip(stored) {
+            round.sha256 = stored.representation;
         }
-        for (device, round) in self.told.iter().chain(&self.again).chain(&self.heard) {
+        for (device, round) in self.acked.iter().chain(&self.acked_again).chain(&self.observed) {
             if !counted.contains(&(*device, *round)) {
                 return Err(lost(*device, *round));
             }
         }
-        for (device, round) in &self.heard {
-            if !self.told.contains(&(*device, *round)) && !self.again.contains(&(*device, *round)) {
+        for (device, round) in &self.observed {
+            if !self.acked.contains(&(*device, *round)) && !self.acked_again.contains(&(*device, *round)) {
                 return wrong(format!(
-                    "device {device} believes that it counts in round {round}; nobody said so"
+                    "device {device} received an acknowledgement for round {round} that the server never sent"
                 ));
             }
         }
-        // Updates of noise cannot be made again by devices that know nothing of the noise.
+        // Updates with noise cannot be recomputed: use the recorded ones.
         let same = match plan.is_private {
             true => compare(plan, &rounds, &mut self.updates.clone()),
-            false => compare(plan, &rounds, &mut Calm::new(plan)?),
+            false => compare(plan, &rounds, &mut FaultFreeDevices::new(plan)?),
         };
         same?;
         Ok((rounds.len(), counted.len()))

@@ -1,5 +1,5 @@
-//! A link between a device and the server: a stream, which keeps everything in order and ends now and then, or a line, on
-//! which things are lost, repeated, damaged and overtaken, and which never ends.
+//! Link between a device and the server: either a stream, which delivers in order and sometimes ends, or a
+//! serial line, which loses, repeats, damages and reorders frames but never ends.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
@@ -7,76 +7,83 @@ use rand_core::Rng;
 use super::Millis;
 use super::plan::{percent, within};
 
-/// How bad a link is.
+/// Quality of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Quality {
-    /// Milliseconds on the way, at least.
+    /// Least latency in ms.
     pub latency: Millis,
-    /// And at most so many more.
+    /// Largest additional latency in ms.
     pub jitter: Millis,
-    /// Bytes a second.
+    /// Bandwidth in bytes per second.
     pub speed: u64,
-    /// Of a hundred frames of a line: lost, repeated, damaged.
+    /// Percentage of frames that a serial line loses.
     pub lost: u32,
-    /// Repeated.
+    /// Percentage of frames that a serial line delivers twice.
     pub repeated: u32,
-    /// Damaged.
+    /// Percentage of frames in which a serial line flips one bit.
     pub damaged: u32,
 }
 
-/// One direction of it.
+/// One direction of a link.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
-    /// When what was sent last has come.
+struct Direction {
+    /// Time at which the last sent byte arrives (stream) or has left the sender (serial line).
     busy_until: Millis,
 }
 
-/// The link of one device.
+/// Link of one device.
 #[derive(Debug)]
 pub struct Link {
-    /// Which: another one after every end.
+    /// Number of the connection; it increases with every reconnect.
     pub number: u64,
-    /// It stands, as far as the network knows.
+    /// True while the network considers the link up.
     pub is_up: bool,
-    /// Nothing passes until then.
-    pub parted_until: Millis,
+    /// End of the current partition: until then nothing passes.
+    pub partitioned_until: Millis,
     pub quality: Quality,
-    is_line: bool,
-    ways: [Way; 2],
+    is_serial: bool,
+    directions: [Direction; 2],
 }
 
-/// What comes of bytes that are sent.
+/// Chunks of bytes with their arrival times.
 pub type Arrivals = Vec<(Millis, Vec<u8>)>;
 
 impl Link {
-    /// One that does not stand.
-    pub fn new(is_line: bool, random: &mut ChaCha8Rng) -> Self {
+    /// A link that is down.
+    pub fn new(is_serial: bool, random: &mut ChaCha8Rng) -> Self {
         let slow = percent(random, 15);
         let quality = Quality {
             latency: within(random, 1, 80),
             jitter: within(random, 1, 200),
             speed: if slow { 600 } else { 100_000 },
-            lost: if is_line { 8 } else { 0 },
-            repeated: if is_line { 5 } else { 0 },
-            damaged: if is_line { 4 } else { 0 },
+            lost: if is_serial { 8 } else { 0 },
+            repeated: if is_serial { 5 } else { 0 },
+            damaged: if is_serial { 4 } else { 0 },
         };
-        Self { number: 0, is_up: false, parted_until: 0, quality, is_line, ways: [Way::default(); 2] }
+        Self {
+            number: 0,
+            is_up: false,
+            partitioned_until: 0,
+            quality,
+            is_serial,
+            directions: [Direction::default(); 2],
+        }
     }
 
-    /// A new link: nothing of the old one comes any more.
+    /// Opens a new connection; bytes in flight on the old one are lost.
     pub fn renew(&mut self, now: Millis) {
         self.number += 1;
         self.is_up = true;
-        self.ways = [Way { busy_until: now }; 2];
+        self.directions = [Direction { busy_until: now }; 2];
     }
 
-    /// It is good from now on.
+    /// Ends partitions and transmission errors.
     pub fn heal(&mut self) {
-        self.parted_until = 0;
+        self.partitioned_until = 0;
         self.quality = Quality { lost: 0, repeated: 0, damaged: 0, ..self.quality };
     }
 
-    /// Sends a frame, up or down: what comes of it, and when.
+    /// Sends a frame to the server (`is_up`) or to the device. Returns the resulting arrivals.
     pub fn send(
         &mut self,
         now: Millis,
@@ -85,12 +92,12 @@ impl Link {
         random: &mut ChaCha8Rng,
     ) -> Arrivals {
         let Quality { latency, jitter, speed, lost, repeated, damaged } = self.quality;
-        let Some(way) = self.ways.get_mut(usize::from(is_up)) else { return Vec::new() };
+        let Some(direction) = self.directions.get_mut(usize::from(is_up)) else { return Vec::new() };
         let sending = frame.len() as u64 * 1000 / speed;
-        if self.is_line {
-            let left = way.busy_until.max(now) + sending;
-            way.busy_until = left;
-            if now < self.parted_until || percent(random, lost) {
+        if self.is_serial {
+            let left = direction.busy_until.max(now) + sending;
+            direction.busy_until = left;
+            if now < self.partitioned_until || percent(random, lost) {
                 return Vec::new();
             }
             if percent(random, damaged)
@@ -106,10 +113,10 @@ impl Link {
                 .map(|_| (left + latency + within(random, 0, jitter), frame.clone()))
                 .collect();
         }
-        // A stream delivers later what it cannot deliver now, in pieces of any size.
-        let start = way.busy_until.max(now).max(self.parted_until) + sending;
+        // A stream delivers everything, if later, in chunks of any size.
+        let start = direction.busy_until.max(now).max(self.partitioned_until) + sending;
         let at = start.max(now + latency + within(random, 0, jitter));
-        way.busy_until = at;
+        direction.busy_until = at;
         let middle = usize::try_from(random.next_u64()).unwrap_or_default() % frame.len().max(1);
         let rest = frame.split_off(middle);
         [(at, frame), (at, rest)].into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect()

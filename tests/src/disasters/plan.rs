@@ -1,7 +1,7 @@
-//! What a seed decides before anything happens: the campaign, the fleet, its links.
+//! Campaign, fleet and links of a world, drawn from its seed.
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
-use fedspan_client::privacy::{NoiseMultiplier, Settings};
+use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings};
 use fedspan_client::store::record_len;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::fleet::Build;
@@ -12,27 +12,27 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 use std::time::Duration;
 
-use super::nor::WORD;
+use super::nor_flash::WORD;
 
 /// Width of the representation.
 pub const K: usize = 2;
 
-/// Bytes of what a device keeps in flash.
+/// Bytes of a device's flash record.
 pub const RECORD: usize = record_len(K, 1).next_multiple_of(WORD);
 
-/// What kind of world.
+/// Kind of world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A small fleet, some rounds, and within a minute more than befalls others in a year.
+    /// Three to nine devices, 4 to 12 rounds, and up to 90 s full of faults.
     Hectic,
-    /// So many devices for a day, with what befalls such a fleet on a bad one.
+    /// A day of a large fleet, with the faults of a bad day.
     Day {
-        /// How many.
+        /// Number of devices.
         devices: u64,
     },
 }
 
-/// A world before its beginning.
+/// Everything that is fixed before a world starts.
 #[derive(Debug)]
 pub struct Plan {
     pub kind: Kind,
@@ -40,35 +40,35 @@ pub struct Plan {
     pub dataset: Dataset,
     pub fleet: Fleet,
     pub build: Build,
-    /// Devices have keys.
+    /// Devices have keys, and frames are encrypted.
     pub is_encrypted: bool,
     /// Updates carry noise.
     pub is_private: bool,
-    /// Links are lines: what is lost on them is lost, and they never close.
-    pub is_line: bool,
+    /// Links are serial lines, which lose frames and never close, instead of streams.
+    pub is_serial: bool,
 }
 
-/// One of these.
+/// Draws one element.
 pub fn choose<T: Copy>(random: &mut ChaCha8Rng, from: &[T]) -> T {
-    let place = usize::try_from(random.next_u32()).unwrap_or_default() % from.len();
-    from.get(place).copied().unwrap_or_else(|| unreachable!("there is one at least"))
+    let index = usize::try_from(random.next_u32()).unwrap_or_default() % from.len();
+    from.get(index).copied().unwrap_or_else(|| unreachable!("the slice is not empty"))
 }
 
-/// True so often out of a hundred.
+/// True with a probability of `often` percent.
 pub fn percent(random: &mut ChaCha8Rng, often: u32) -> bool {
     random.next_u32() % 100 < often
 }
 
-/// From `low` up to, and without, `high`.
+/// Draws from `low` (inclusive) to `high` (exclusive).
 pub fn within(random: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
     low + random.next_u64() % (high - low).max(1)
 }
 
 impl Plan {
-    /// That of a seed.
+    /// Draws the plan of a seed.
     ///
     /// # Errors
-    /// What the scenario's reader says; there should be nothing.
+    /// The message of the scenario's reader, which would be a bug of this file.
     pub fn new(seed: u64, random: &mut ChaCha8Rng, kind: Kind) -> Result<Self, String> {
         match kind {
             Kind::Hectic => Self::hectic(seed, random),
@@ -76,7 +76,7 @@ impl Plan {
         }
     }
 
-    /// What an update costs of a device's privacy budget.
+    /// Privacy cost of one update, in the units of the ledger.
     pub fn price(&self) -> u64 {
         self.build.privacy.map_or(0, |hiding| u64::from(hiding.settings.multiplier().release()))
     }
@@ -116,7 +116,7 @@ impl Plan {
         fleet.rounds = RoundsSection { deadline, min_count, over_select: choose(random, &[1.0, 1.3]) };
         fleet.limits.idle = Duration::from_secs(30);
         plan.is_encrypted = percent(random, 60);
-        plan.is_line = percent(random, 40);
+        plan.is_serial = percent(random, 40);
         plan.is_private = is_private;
         if let Some(hiding) = &mut plan.build.privacy {
             *hiding = generous(&plan.scenario, *hiding)?;
@@ -124,7 +124,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Rounds one after the other all day, with deadlines that not all keep.
+    /// A campaign that lasts all day, with deadlines that some devices miss.
     fn day(seed: u64, devices: u64) -> Result<Self, String> {
         let sections = format!(
             "[model]\nk = {K}\n[algorithm]\nname = \"fedrep\"\nrounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"full\"\n"
@@ -136,7 +136,7 @@ impl Plan {
         let deadline = Some(Duration::from_secs(900));
         plan.fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
         plan.fleet.limits.idle = Duration::from_secs(600);
-        // Devices have other things to do.
+        // Devices answer after up to ten minutes, so resend a round late.
         plan.fleet.limits.repeat = Duration::from_secs(1200);
         Ok(plan)
     }
@@ -169,23 +169,24 @@ impl Plan {
             build,
             is_encrypted: false,
             is_private: false,
-            is_line: false,
+            is_serial: false,
         })
     }
 }
 
-/// The limits of a server whose configuration says nothing of them: nobody who is honest is to be cut off by them for good.
+/// Default limits of a server. They must not permanently disconnect an honest device.
 fn defaults() -> Result<Limits, String> {
     let text = "[devices]\nexpected = 1\n[data]\nd = 5\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
                 step_size = 0.25\n";
     Ok(Fleet::parse("disasters", text).map_err(|error| error.to_string())?.limits)
 }
 
-/// What is lost on the way costs as well: a device has a hundred times the budget that a calm campaign needs.
+/// Raises the privacy budget to a hundred times what a campaign without faults needs, as lost updates are
+/// paid for, too.
 fn generous(scenario: &Scenario, hiding: Hiding) -> Result<Hiding, String> {
     let square = scenario.multiplier_square()?.ok_or("no noise")?;
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0)) * 100;
-    let settings = Settings::new(multiplier, budget, 6, SLOT).map_err(|error| error.to_string())?;
+    let settings = PrivacySettings::new(multiplier, budget, 6, SLOT).map_err(|error| error.to_string())?;
     Ok(Hiding { settings: settings.with_iterations(u16::MAX), ..hiding })
 }

@@ -1,11 +1,11 @@
-//! What happens next: events in order of time, and at the same time in the order in which they were planned.
+//! Event queue: ordered by time, events of the same time in the order they were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::Millis;
 
-/// Events to come.
+/// Scheduled events.
 #[derive(Debug)]
 pub struct Queue<E> {
     order: BinaryHeap<Reverse<(Millis, u64)>>,
@@ -15,29 +15,29 @@ pub struct Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// Nothing is planned.
+    /// An empty queue at time 0.
     pub fn new() -> Self {
         Self { order: BinaryHeap::new(), events: BTreeMap::new(), next: 0, now: 0 }
     }
 
-    /// The time.
+    /// Current virtual time in ms.
     pub fn now(&self) -> Millis {
         self.now
     }
 
-    /// Plans an event; what should have been before now is now.
+    /// Schedules an event; a time in the past means now.
     pub fn at(&mut self, time: Millis, event: E) {
         self.order.push(Reverse((time.max(self.now), self.next)));
         self.events.insert(self.next, event);
         self.next += 1;
     }
 
-    /// Plans an event after a while.
+    /// Schedules an event `wait` ms from now.
     pub fn after(&mut self, wait: Millis, event: E) {
         self.at(self.now.saturating_add(wait), event);
     }
 
-    /// The next event, whose time is now then.
+    /// Takes the next event and advances the time to it.
     pub fn next(&mut self) -> Option<E> {
         let Reverse((time, number)) = self.order.pop()?;
         self.now = time;

@@ -1,6 +1,6 @@
-//! The same campaign without disasters, where it is known who counted in which round: everybody is asked, who did not count
-//! declines, the others answer in order of their numbers. Whoever was asked, in which order answers came, and what was lost in
-//! between makes no difference to what a round makes of a set of updates.
+//! Reference run: the same campaign without faults, given the devices that counted in each round. All devices
+//! are invited; those that did not count decline, the others answer in order of their ids. The model after a
+//! round depends only on the set of counted updates, so it must have the same bits as in the run with faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use sha2::{Digest, Sha256};
 use super::history::Violation;
 use super::plan::Plan;
 
-/// A round as it was committed: its number, who counted under which of its numbers, and the digest of the representation
-/// after it.
+/// A committed round: its number, the id under which each participant counted, and the CRC of the
+/// representation after it.
 pub struct Round {
     pub number: u32,
     pub counted: BTreeMap<DeviceId, u32>,
     pub representation: String,
-    /// What others are told of the representation: its SHA-256.
-    pub told: String,
+    /// Published SHA-256 digest of the representation.
+    pub sha256: String,
 }
 
-/// Where the updates come from.
+/// Source of updates.
 pub trait Updates {
-    /// That of a device for a round, of which the server's name is `number`.
-    fn of(&mut self, device: DeviceId, number: u32, opening: &Arc<Opening>) -> Result<Update, Violation>;
+    /// The update of `device` for the round the server called `number`.
+    fn update(&mut self, device: DeviceId, number: u32, opening: &Arc<Opening>) -> Result<Update, Violation>;
 
-    /// The engine has taken it.
-    fn acknowledged(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack);
+    /// Reports that the engine has answered the update.
+    fn acknowledge(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack);
 }
 
-/// Makes every round again.
+/// Recomputes every round.
 ///
 /// # Errors
-/// The first that is another one.
+/// The first round whose representation differs.
 pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Result<(), Violation> {
     let mut fleet = plan.fleet.clone();
     fleet.participation = ParticipationSection::Full;
@@ -59,13 +59,13 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
                 events.push(match round.counted.get(&device) {
                     None => (1, device, declined(device, &opening)),
                     Some(number) => {
-                        let update = updates.of(device, *number, &opening)?;
+                        let update = updates.update(device, *number, &opening)?;
                         (0, device, Event::Update(device, Update { id: opening.id, ..update }))
                     }
                 });
             }
         }
-        // Nobody who counts may find the round closed.
+        // All declines first: with the last update the round closes.
         events.sort_by_key(|(last, device, _)| (1 - last, *device));
         let mut committed = false;
         for (_, _, event) in events {
@@ -73,7 +73,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
         }
         for action in &actions {
             match action {
-                Action::Acknowledge(device, ack) => updates.acknowledged(*device, *ack),
+                Action::Acknowledge(device, ack) => updates.acknowledge(*device, *ack),
                 Action::Commit(record) => {
                     let counted: BTreeSet<DeviceId> = record.participants.iter().copied().collect();
                     committed = counted.iter().eq(round.counted.keys());
@@ -81,16 +81,16 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
                 _ => {}
             }
         }
-        let (found, told) = (digest(&engine), sha256(&engine));
-        if told != round.told {
+        let (found, sha256) = (digest(&engine), sha256(&engine));
+        if sha256 != round.sha256 {
             return Err(Violation::new(format!(
-                "of round {} it is said that the representation is {}, and it is {told}",
-                round.number, round.told
+                "round {} published the representation digest {}, but the reference run has {sha256}",
+                round.number, round.sha256
             )));
         }
         if !committed || found != round.representation {
             return Err(Violation::new(format!(
-                "round {} with {:?} has the representation {}, and without disasters {found}",
+                "round {} with {:?} has the representation {}, but the reference run has {found}",
                 round.number, round.counted, round.representation
             )));
         }
@@ -107,7 +107,7 @@ fn digest(engine: &Engine) -> String {
     format!("{:08x}", crc32c(&bytes))
 }
 
-/// Column by column, as numpy and C would have to be told.
+/// Bytes in column-major order, as the journal defines the digest.
 fn sha256(engine: &Engine) -> String {
     let columns = engine.representation().column_iter();
     let bytes: Vec<u8> = columns
@@ -116,14 +116,14 @@ fn sha256(engine: &Engine) -> String {
     Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Devices to which nothing has ever happened.
-pub struct Calm(Vec<SimDevice>);
+/// Devices that have never met a fault.
+pub struct FaultFreeDevices(Vec<SimDevice>);
 
-impl Calm {
-    /// Those of a plan.
+impl FaultFreeDevices {
+    /// Connects the devices of a plan.
     ///
     /// # Errors
-    /// What stands in their way; there should be nothing.
+    /// If a session cannot be built, which would be a bug of the plan.
     pub fn new(plan: &Plan) -> Result<Self, Violation> {
         let requirements = Requirements::new(plan.fleet.model(), &plan.fleet.engine().requests(), None);
         let welcome = Welcome { campaign: 1, idle_milliseconds: u32::MAX };
@@ -142,25 +142,24 @@ impl Calm {
     }
 
     fn device(&mut self, device: DeviceId) -> Result<&mut SimDevice, Violation> {
-        let place = usize::try_from(device).ok().and_then(|place| self.0.get_mut(place));
-        place.ok_or_else(|| Violation::new(format!("there is no device {device}")))
+        let slot = usize::try_from(device).ok().and_then(|slot| self.0.get_mut(slot));
+        slot.ok_or_else(|| Violation::new(format!("the plan has no device {device}")))
     }
 }
 
-impl Updates for Calm {
-    fn of(&mut self, device: DeviceId, _: u32, opening: &Arc<Opening>) -> Result<Update, Violation> {
+impl Updates for FaultFreeDevices {
+    fn update(&mut self, device: DeviceId, _: u32, opening: &Arc<Opening>) -> Result<Update, Violation> {
         let own = self.device(device)?;
         own.connection.open(opening);
         own.pump();
-        let update = own.said.drain(..).find_map(|said| match said {
+        let update = own.said.drain(..).find_map(|inbound| match inbound {
             PeerMessage::Update(update) => Some(update),
             _ => None,
         });
-        update
-            .ok_or_else(|| Violation::new(format!("device {device} does not answer where nothing is wrong")))
+        update.ok_or_else(|| Violation::new(format!("device {device} sends no update in the reference run")))
     }
 
-    fn acknowledged(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack) {
+    fn acknowledge(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack) {
         if let Ok(own) = self.device(device) {
             own.connection.send(ToDevice::Ack(ack));
             own.pump();
@@ -169,10 +168,12 @@ impl Updates for Calm {
 }
 
 impl Updates for BTreeMap<(DeviceId, u32), Update> {
-    fn of(&mut self, device: DeviceId, number: u32, _: &Arc<Opening>) -> Result<Update, Violation> {
+    fn update(&mut self, device: DeviceId, number: u32, _: &Arc<Opening>) -> Result<Update, Violation> {
         let update = self.get(&(device, number)).cloned();
-        update.ok_or_else(|| Violation::new(format!("device {device} has sent nothing for round {number}")))
+        update.ok_or_else(|| {
+            Violation::new(format!("device {device} has no recorded update for round {number}"))
+        })
     }
 
-    fn acknowledged(&mut self, _: DeviceId, _: fedspan_protocol::message::Ack) {}
+    fn acknowledge(&mut self, _: DeviceId, _: fedspan_protocol::message::Ack) {}
 }

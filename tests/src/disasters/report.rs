@@ -1,81 +1,102 @@
-//! What became of worlds, and who watches them.
+//! Results of worlds, and observers of a world.
 
 use std::fmt;
 
 use super::Millis;
 
-/// What has befallen a world, and took effect.
+/// Number of faults that took effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// The server's power went.
+    /// Power cuts of the server.
     pub crashes: usize,
-    /// Of those: at a write, a sync, or a change of the round's key.
-    pub inside: usize,
-    /// Of those: what had been written was not synced.
+    /// Power cuts of the server during a write, a sync, or a change of the round key.
+    pub mid_write: usize,
+    /// Power cuts of the server that lost or tore unsynced writes.
     pub torn: usize,
-    /// The server came back to a round that had counted some of its updates.
-    pub amid: usize,
-    /// The server had to wait for its disk.
+    /// Restarts of the server into an open round with counted updates.
+    pub mid_round: usize,
+    /// Write stalls of the server.
     pub stalls: usize,
-    /// A device's power went before all was well.
-    pub devices: usize,
-    /// Of those: in the middle of a write to its flash.
-    pub flash: usize,
-    /// Links that ended.
-    pub links: usize,
-    /// Keys that were revoked.
+    /// Power cuts of devices before the faults ended.
+    pub device_power_cuts: usize,
+    /// Power cuts of devices during a flash write.
+    pub flash_cuts: usize,
+    /// Link resets.
+    pub link_resets: usize,
+    /// Revoked keys.
     pub revoked: usize,
-    /// Times that an account was held against what its device had paid.
-    pub accounts: usize,
+    /// Comparisons of the server's account of a device with what the device had paid.
+    pub account_checks: usize,
 }
 
 impl Faults {
-    /// The sum of many.
+    /// Adds another world's faults.
     pub fn add(&mut self, other: &Self) {
-        let Self { crashes, inside, torn, amid, stalls, devices, flash, links, revoked, accounts } = other;
+        let Self {
+            crashes,
+            mid_write,
+            torn,
+            mid_round,
+            stalls,
+            device_power_cuts,
+            flash_cuts,
+            link_resets,
+            revoked,
+            account_checks,
+        } = other;
         self.crashes += crashes;
-        self.inside += inside;
+        self.mid_write += mid_write;
         self.torn += torn;
-        self.amid += amid;
+        self.mid_round += mid_round;
         self.stalls += stalls;
-        self.devices += devices;
-        self.flash += flash;
-        self.links += links;
+        self.device_power_cuts += device_power_cuts;
+        self.flash_cuts += flash_cuts;
+        self.link_resets += link_resets;
         self.revoked += revoked;
-        self.accounts += accounts;
+        self.account_checks += account_checks;
     }
 }
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { crashes, inside, torn, amid, stalls, devices, flash, links, revoked, accounts } = self;
+        let Self {
+            crashes,
+            mid_write,
+            torn,
+            mid_round,
+            stalls,
+            device_power_cuts,
+            flash_cuts,
+            link_resets,
+            revoked,
+            account_checks,
+        } = self;
         write!(
             f,
-            "the server's power went {crashes} times, {inside} of them in the middle of what it wrote, {torn} with something that was \
-             not synced; it came back {amid} times to a round that had counted some; its disk kept it waiting {stalls} times; \
-             {devices} devices lost their power, {flash} while they wrote; {links} links ended; {revoked} keys were revoked; \
-             {accounts} looks at accounts"
+            "{crashes} server power cuts ({mid_write} during a write, {torn} that tore unsynced data), {mid_round} restarts into a \
+             round with counted updates, {stalls} write stalls, {device_power_cuts} device power cuts ({flash_cuts} during a flash \
+             write), {link_resets} link resets, {revoked} keys revoked, {account_checks} account checks"
         )
     }
 }
 
-/// What became of a world.
+/// Result of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Rounds that were committed.
+    /// Committed rounds.
     pub rounds: usize,
-    /// Updates that counted.
+    /// Counted updates.
     pub counted: usize,
-    /// What befell it.
+    /// Faults that took effect.
     pub faults: Faults,
-    /// Virtual milliseconds.
+    /// Virtual time in ms.
     pub time: Millis,
-    /// Events.
+    /// Processed events.
     pub events: u64,
 }
 
 impl Report {
-    /// The sum of many.
+    /// Adds another world's results.
     pub fn add(&mut self, other: &Self) {
         self.rounds += other.rounds;
         self.counted += other.counted;
@@ -85,22 +106,23 @@ impl Report {
     }
 }
 
-/// Who watches a world.
+/// Observer of a world.
 pub trait Watcher {
-    /// An hour has passed: rounds so far, and bytes of memory that the simulated disk takes.
+    /// Called after every hour of virtual time, with the committed rounds and the memory of the simulated
+    /// disk in bytes.
     fn hour(&mut self, _hour: Millis, _rounds: usize, _disk: u64) {}
 
-    /// Something happens; asked only where [`Self::listens`].
+    /// Called for every event if [`Self::wants_events`] is true.
     fn event(&mut self, _now: Millis, _event: &str) {}
 
-    /// Whether it wants to hear of every event.
-    fn listens(&self) -> bool {
+    /// True to receive every event.
+    fn wants_events(&self) -> bool {
         false
     }
 }
 
-/// Nobody does.
+/// Observer that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unwatched;
+pub struct NoWatcher;
 
-impl Watcher for Unwatched {}
+impl Watcher for NoWatcher {}

@@ -1,11 +1,12 @@
-//! The server: the real host with its coordinator, keys and conversations, switched on and off, over a disk that fails.
+//! Simulated server: the real server core with its coordinator, keys and peer sessions, switched on and off,
+//! over a failing disk.
 
 use std::path::PathBuf;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::core::{CoreError, ServerCore, Timeouts};
 use fedspan_aggregator::durable_engine::{DurableEngine, ResumeError};
-use fedspan_aggregator::journal::JournalEntry;
+use fedspan_aggregator::journal::Line;
 use fedspan_aggregator::keys::{Argon2Cost, Entropy, KeyStore, SharedKeyStore, Unlock};
 use fedspan_client::secure::Key;
 use fedspan_engine::{DeviceId, Phase};
@@ -15,38 +16,38 @@ use zeroize::Zeroizing;
 
 use super::Millis;
 use super::history::Violation;
-use super::running::{LinkKey, Out, Running};
+use super::server_tasks::{LinkKey, ServerOutput, ServerTasks};
 use super::storage::Disk;
 
-/// The campaign's number.
+/// Number of the campaign.
 const CAMPAIGN: u64 = 7;
 
-/// A server that is switched on and off.
+/// A server that can be switched on and off.
 #[derive(Debug)]
 pub struct Server {
     fleet: Fleet,
     pub disk: Disk,
-    secrets: Option<Secrets>,
-    is_line: bool,
+    key_file: Option<KeyFile>,
+    is_serial: bool,
     boots: u64,
     seed: u64,
-    /// How often its disk had lost its power when it was switched on.
-    life: u32,
-    /// Lines of the journal that were read: they are durable.
-    lines: u64,
-    /// Lines of the journal that there were when it was switched on.
-    before: u64,
-    /// How often it had to wait for its disk, and whether it does.
+    /// Power cuts of the disk when the server last booted or was switched off.
+    disk_cuts_at_boot: u32,
+    /// Journal entries read so far; all of them are durable.
+    entries_read: u64,
+    /// Journal entries at the last boot.
+    entries_at_boot: u64,
+    /// Number of write stalls.
     pub stalls: usize,
     is_stalled: bool,
-    running: Option<Running>,
+    running: Option<ServerTasks>,
 }
 
-/// The keys of its fleet, in a file.
+/// Key store of the fleet, on a real disk.
 #[derive(Debug)]
-struct Secrets {
+struct KeyFile {
     path: PathBuf,
-    /// Open while it runs.
+    /// Open store, while the server runs.
     desk: Option<SharedKeyStore>,
 }
 
@@ -55,84 +56,90 @@ fn unlock() -> Unlock {
 }
 
 impl Server {
-    /// One that has never run, with its devices' keys if there is a path for them.
+    /// A server that has never run; with a path it creates keys for all devices there.
     pub fn new(
         fleet: Fleet,
         disk: Disk,
         keys: Option<PathBuf>,
-        is_line: bool,
+        is_serial: bool,
         seed: u64,
     ) -> Result<Self, String> {
-        let secrets = match keys {
+        let key_file = match keys {
             Some(path) => {
                 let random = ChaCha20Rng::seed_from_u64(seed);
                 let mut store = KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, random)
                     .map_err(|error| error.to_string())?;
                 let devices: Vec<DeviceId> = (0..fleet.expected as u64).collect();
                 store.add(&devices, false, 0).map_err(|error| error.to_string())?;
-                Some(Secrets { path, desk: Some(SharedKeyStore::new(store)) })
+                Some(KeyFile { path, desk: Some(SharedKeyStore::new(store)) })
             }
             None => None,
         };
         Ok(Self {
             fleet,
             disk,
-            secrets,
-            is_line,
+            key_file,
+            is_serial,
             boots: 0,
             seed,
-            life: 0,
-            lines: 0,
-            before: 0,
+            disk_cuts_at_boot: 0,
+            entries_read: 0,
+            entries_at_boot: 0,
             stalls: 0,
             is_stalled: false,
             running: None,
         })
     }
 
-    /// A device's key.
+    /// Key of a device.
     pub fn key(&self, device: DeviceId) -> Option<Key> {
-        let desk = self.secrets.as_ref()?.desk.as_ref()?;
+        let desk = self.key_file.as_ref()?.desk.as_ref()?;
         desk.keys().lookup(device, 0).map(|accepted| accepted.key().clone())
     }
 
-    /// Whether it runs.
+    /// True while the server runs.
     pub fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
-    /// How often it has been switched on.
-    pub fn life(&self) -> u64 {
+    /// Number of boots.
+    pub fn boots(&self) -> u64 {
         self.boots
     }
 
-    /// It waits for its disk.
+    /// True during a write stall.
     pub fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// Where its campaign is.
+    /// Phase of the campaign.
     pub fn phase(&self) -> Option<Phase> {
         self.coordinator().map(|coordinator| coordinator.engine().phase())
     }
 
-    /// The coordinator.
+    /// Coordinator of the running server.
     pub fn coordinator(&self) -> Option<&DurableEngine> {
-        self.running.as_ref().map(|running| running.host.durable())
+        self.running.as_ref().map(|running| running.host.coordinator())
     }
 
-    /// Its power has gone in the middle of what it did: nothing of that has left it.
+    /// True if the power failed during the current operation: none of its output may leave the server.
     pub fn is_cut(&self) -> bool {
-        self.life != self.disk.cuts()
+        self.disk_cuts_at_boot != self.disk.cuts()
     }
 
-    /// It starts. False if it cannot, which may pass; [its power may go](Self::is_cut) meanwhile.
-    pub fn boot(&mut self, now: Millis, devices: usize, out: &mut Vec<Out>) -> Result<bool, Violation> {
+    /// Starts the server. Returns false if the disk error may pass. The power may fail meanwhile: see
+    /// [`Self::is_cut`].
+    pub fn boot(
+        &mut self,
+        now: Millis,
+        devices: usize,
+        out: &mut Vec<ServerOutput>,
+    ) -> Result<bool, Violation> {
         let started = self.start(now, devices, out);
         if self.is_cut() { Ok(true) } else { started }
     }
 
-    fn start(&mut self, now: Millis, devices: usize, out: &mut Vec<Out>) -> Result<bool, Violation> {
+    fn start(&mut self, now: Millis, devices: usize, out: &mut Vec<ServerOutput>) -> Result<bool, Violation> {
         self.boots += 1;
         let wrong = |what: String| Violation::new(format!("the server cannot start: {what}"));
         let store = match self.disk.try_store() {
@@ -140,9 +147,9 @@ impl Server {
             Err(error) if error.may_pass() => return Ok(false),
             Err(error) => return Err(wrong(error.to_string())),
         };
-        let keys = match &mut self.secrets {
+        let keys = match &mut self.key_file {
             None => None,
-            Some(Secrets { path, desk }) => {
+            Some(KeyFile { path, desk }) => {
                 let desk = match desk {
                     Some(desk) => desk.clone(),
                     None => {
@@ -160,46 +167,49 @@ impl Server {
             Err(CoreError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
             Err(error) => return Err(wrong(error.to_string())),
         };
-        // It has one more already, which says that it is here.
-        if host.durable().lines() <= self.lines {
-            return Err(self.forgot(host.durable().lines()));
+        // A start appends one entry.
+        if host.coordinator().lines() <= self.entries_read {
+            return Err(self.journal_shrank(host.coordinator().lines()));
         }
-        self.before = host.durable().lines();
+        self.entries_at_boot = host.coordinator().lines();
         let patience = Timeouts::from(&self.fleet.limits);
-        let lines = self.is_line.then_some(devices);
-        self.running = Some(Running::new(host, patience, now, lines, out));
-        self.follow(out)?;
+        let lines = self.is_serial.then_some(devices);
+        self.running = Some(ServerTasks::new(host, patience, now, lines, out));
+        self.read_journal(out)?;
         Ok(true)
     }
 
-    fn forgot(&self, now: u64) -> Violation {
-        Violation::new(format!("the journal has {now} lines, and had {}", self.lines))
+    fn journal_shrank(&self, now: u64) -> Violation {
+        Violation::new(format!(
+            "the journal has {now} entries, fewer than the {} read before",
+            self.entries_read
+        ))
     }
 
-    /// Its power goes, if it has not already.
+    /// Cuts the power, unless it has just failed.
     pub fn crash(&mut self) {
         if !self.is_cut() {
             self.disk.cut();
         }
-        self.life = self.disk.cuts();
+        self.disk_cuts_at_boot = self.disk.cuts();
         self.is_stalled = false;
-        // Only now: what ends in order writes what it has not written.
+        // Drop the server only after the cut: an orderly end would still write.
         self.running = None;
-        if let Some(secrets) = &mut self.secrets {
-            secrets.desk = None;
+        if let Some(key_file) = &mut self.key_file {
+            key_file.desk = None;
         }
     }
 
-    /// Its clock jumps.
-    pub fn jump(&mut self, now: Millis, by: Millis, out: &mut Vec<Out>) {
+    /// Moves the server's clock forward.
+    pub fn jump_clock(&mut self, now: Millis, by: Millis, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
-            running.jump(now, by, out);
+            running.jump_clock(now, by, out);
         }
     }
 
-    /// A device's key counts no more.
+    /// Revokes a device's key. Returns false if the key store is not open.
     pub fn revoke(&mut self, device: DeviceId) -> Result<bool, Violation> {
-        let Some(desk) = self.secrets.as_ref().and_then(|secrets| secrets.desk.as_ref()) else {
+        let Some(desk) = self.key_file.as_ref().and_then(|key_file| key_file.desk.as_ref()) else {
             return Ok(false);
         };
         let answer = desk.answer(&format!("{{\"revoke\":[[{device},{device}]]}}"), 1);
@@ -209,41 +219,41 @@ impl Server {
         Err(Violation::new(format!("the key of device {device} was not revoked: {}", answer.trim_end())))
     }
 
-    /// A device has connected.
-    pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) -> bool {
+    /// Reports a new connection. Returns false if the server does not run.
+    pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) -> bool {
         let Some(running) = &mut self.running else { return false };
         running.connect(now, link, out);
         true
     }
 
-    /// A link has ended.
-    pub fn gone(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+    /// Reports that a link was closed.
+    pub fn link_closed(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
-            running.gone(now, link, out);
+            running.link_closed(now, link, out);
         }
     }
 
-    /// Bytes have come. False if there is no such link.
-    pub fn hear(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<Out>) -> bool {
-        self.running.as_mut().is_some_and(|running| running.hear(now, link, bytes, out))
+    /// Delivers bytes. Returns false if there is no such link.
+    pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
+        self.running.as_mut().is_some_and(|running| running.receive(now, link, bytes, out))
     }
 
-    /// Something may be due on a link.
-    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+    /// Checks the deadlines of a link.
+    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
             running.elapse(now, link, out);
         }
     }
 
-    /// A conversation comes to what the host wants.
-    pub fn obey(&mut self, now: Millis, link: LinkKey, out: &mut Vec<Out>) {
+    /// Lets a peer session handle its commands.
+    pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
-            running.obey(now, link, out);
+            running.run_commands(now, link, out);
         }
     }
 
-    /// The host's turn.
-    pub fn turn(&mut self, now: Millis, out: &mut Vec<Out>) -> Result<(), Violation> {
+    /// Runs the server core once.
+    pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), Violation> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let turned = running.turn(now, out);
         let is_stalled = running.host.is_stalled();
@@ -253,55 +263,56 @@ impl Server {
         turned.map_err(|error| Violation::new(format!("the server stopped: {error}")))?;
         let was_stalled = std::mem::replace(&mut self.is_stalled, is_stalled);
         self.stalls += usize::from(self.is_stalled && !was_stalled);
-        self.follow(out)
+        self.read_journal(out)
     }
 
-    /// Reads what has become durable, unless something waits for the disk.
-    fn follow(&mut self, out: &mut Vec<Out>) -> Result<(), Violation> {
+    /// Reads the new journal entries and checks the counters, unless the server waits for its disk.
+    fn read_journal(&mut self, out: &mut Vec<ServerOutput>) -> Result<(), Violation> {
         let Some(running) = self.running.as_mut().filter(|running| !running.host.is_stalled()) else {
             return Ok(());
         };
-        let coordinator = running.host.durable();
-        let lines = match coordinator.lines().checked_sub(self.lines) {
+        let coordinator = running.host.coordinator();
+        let lines = match coordinator.lines().checked_sub(self.entries_read) {
             None => {
                 let now = coordinator.lines();
-                return Err(self.forgot(now));
+                return Err(self.journal_shrank(now));
             }
             Some(0) => Vec::new(),
-            Some(_) => {
-                coordinator.store().journal(self.lines).map_err(|error| Violation::new(error.to_string()))?
-            }
+            Some(_) => coordinator
+                .store()
+                .journal(self.entries_read)
+                .map_err(|error| Violation::new(error.to_string()))?,
         };
-        for (number, text) in (self.lines..).zip(&lines) {
-            let line: JournalEntry =
+        for (number, text) in (self.entries_read..).zip(&lines) {
+            let line: Line =
                 serde_json::from_str(text).map_err(|error| Violation::new(format!("{text}: {error}")))?;
-            if number >= self.before {
-                running.tally.reads(&line);
+            if number >= self.entries_at_boot {
+                running.shadow.count_entry(&line);
             }
-            if let JournalEntry::Committed(committed) = line {
-                out.push(Out::Committed(committed));
+            if let Line::Committed(committed) = line {
+                out.push(ServerOutput::Committed(committed));
             }
         }
-        self.lines += lines.len() as u64;
-        running.tally.check(&running.host)
+        self.entries_read += lines.len() as u64;
+        running.shadow.check(&running.host)
     }
 
-    /// Whether there is something that the host would listen to.
-    pub fn has_mail(&self) -> bool {
-        self.running.as_ref().is_some_and(Running::has_mail)
+    /// True if messages wait for the server core.
+    pub fn has_messages(&self) -> bool {
+        self.running.as_ref().is_some_and(ServerTasks::has_messages)
     }
 
-    /// Somebody exports everything that it keeps: as a server that runs reads it.
+    /// Reads all rounds and journal entries, as an export of the running server does.
     pub fn read_all(&self) -> Result<(), Violation> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
-        let past = running.host.read_snapshot().and_then(|past| {
+        let read = running.host.past().and_then(|past| {
             past.rounds(|_| true)?;
             past.journal(|_| true)
         });
-        past.map_err(|error| Violation::new(error.to_string()))
+        read.map_err(|error| Violation::new(error.to_string()))
     }
 
-    /// When the host wants to be woken.
+    /// World time at which the server core has to run next.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
         self.running.as_ref()?.wake(now)
     }

@@ -1,4 +1,4 @@
-//! One world from its beginning to its end.
+//! A world: devices, links, server and faults under one event queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,98 +10,98 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 use super::Millis;
-use super::chaos::{self, Disaster};
-use super::device::{Device, Said};
+use super::device::{Device, DeviceOutput};
+use super::fault_schedule::{self, Fault};
 use super::history::{History, Violation};
 use super::link::Link;
 use super::plan::{Kind, Plan, percent, within};
 use super::queue::Queue;
 use super::report::{Report, Watcher};
-use super::running::{LinkKey, Out};
 use super::server::Server;
+use super::server_tasks::{LinkKey, ServerOutput};
 use super::storage::{Disk, Faults as DiskFaults};
 
-/// Time without progress after the last disaster until nothing will ever come of it.
-const PATIENCE: Millis = 2 * 3_600_000;
+/// Time without a commit after the last fault until the campaign counts as stuck.
+const STUCK_AFTER: Millis = 2 * 3_600_000;
 
-/// Bytes of a large fleet's disk, at most.
-const DISK: usize = 1 << 28;
+/// Memory to reserve for the disk of a large fleet, in bytes.
+const DISK_CAPACITY: usize = 1 << 28;
 
 const HOUR: Millis = 3_600_000;
 
-/// Bytes of a frame in which somebody asks for something, or answers.
-const LONG: usize = 60;
+/// Frames longer than this (in bytes) carry a round or an update.
+const LONG_FRAME: usize = 60;
 
-/// Time after which something happens, if nothing else does.
-const BEAT: Millis = 10_000;
+/// Interval of the heartbeat, which keeps the queue from running empty.
+const HEARTBEAT: Millis = 10_000;
 
-/// What happens.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
     ServerBoot,
-    /// The host comes to what waits for it.
-    Settle,
-    /// The host's time.
-    Look,
-    /// Nothing, for a while.
-    Beat,
-    /// Something may be due on a link of the server.
+    /// The server core runs, as messages wait.
+    ServerTurn,
+    /// The server core runs, as something is due.
+    ServerTick,
+    /// Keeps the queue from running empty.
+    Heartbeat,
+    /// The server checks the deadlines of a link.
     Due(LinkKey),
-    /// A conversation of the server, in its so manieth life, comes to what the host wants.
+    /// A peer session handles its commands, if the server has not been restarted since this boot.
     Commands(LinkKey, u64),
     DeviceBoot(usize),
-    /// Only the newest counts.
+    /// Ignored unless the number is the device's current wake-up.
     DeviceWake(usize, u64),
     ToDevice(LinkKey, Vec<u8>),
     ToServer(LinkKey, Vec<u8>),
-    /// The server hears of a link.
-    Connect(LinkKey),
-    /// The device does.
-    Connected(LinkKey),
-    /// The device hears that its link is gone, or was never made.
-    Down(LinkKey),
-    /// The server hears that a link is gone.
-    Gone(LinkKey),
-    Chaos(Disaster),
+    /// The server sees a new connection.
+    ServerLinkUp(LinkKey),
+    /// The device sees its link come up.
+    DeviceLinkUp(LinkKey),
+    /// The device sees that its link is down, or could not be opened.
+    DeviceLinkDown(LinkKey),
+    /// The server sees that a link is closed.
+    ServerLinkDown(LinkKey),
+    Fault(Fault),
     DiskHeals,
-    /// All is well from now on.
+    /// Faults end.
     Heal,
-    /// All links begin anew.
-    Hello,
-    /// An hour has passed.
+    /// All links are reset, so that every device says hello.
+    ReconnectAll,
+    /// An hour of virtual time has passed.
     Hour(Millis),
 }
 
-/// A device with what surrounds it.
+/// A device with its link.
 #[derive(Debug)]
-pub struct Place {
+pub struct Node {
     pub device: Device,
     pub link: Link,
-    /// What has come while it was quiet.
+    /// Input that arrived while the device computed in private.
     pub unread: Vec<Vec<u8>>,
-    /// Which of its wakes counts.
-    pub wake: u64,
-    /// How long it thinks before it answers, at most.
-    pub pace: Millis,
+    /// Number of the device's current wake-up; older ones are ignored.
+    pub wake_number: u64,
+    /// Longest delay of an answer, in ms.
+    pub max_delay: Millis,
 }
 
-/// One world.
+/// State of a world.
 pub struct World<'a> {
     pub plan: &'a Plan,
     pub seed: u64,
     pub random: ChaCha8Rng,
     pub queue: Queue<Event>,
     pub server: Server,
-    pub places: Vec<Place>,
+    pub nodes: Vec<Node>,
     pub history: History,
     pub report: Report,
-    pub settling: bool,
-    /// When the host is looked at next.
-    pub looks: Option<Millis>,
+    pub is_turn_planned: bool,
+    /// World time of the next scheduled run of the server core.
+    pub next_tick: Option<Millis>,
     pub is_healed: bool,
-    /// How long the server is off when its power goes next in the middle of something.
-    pub off: Millis,
-    /// Rounds for which devices have paid: they were told that they count.
+    /// Length of the outage that follows the next power cut during a write, in ms.
+    pub outage: Millis,
+    /// Rounds each device has paid for, as the server acknowledged them.
     paid: BTreeMap<DeviceId, BTreeSet<u32>>,
     pub watcher: &'a mut dyn Watcher,
 }
@@ -109,7 +109,7 @@ pub struct World<'a> {
 /// Runs the world of a seed.
 ///
 /// # Errors
-/// What must never be.
+/// The first broken invariant.
 pub fn run(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> Result<Report, Violation> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let plan = Plan::new(seed, &mut random, kind).map_err(Violation::new)?;
@@ -133,20 +133,20 @@ fn world(
 ) -> Result<Report, Violation> {
     let disk = Disk::new(seed);
     if plan.kind != Kind::Hectic {
-        disk.reserve(DISK);
+        disk.reserve(DISK_CAPACITY);
     }
-    let server = Server::new(plan.fleet.clone(), disk, keys, plan.is_line, seed).map_err(Violation::new)?;
+    let server = Server::new(plan.fleet.clone(), disk, keys, plan.is_serial, seed).map_err(Violation::new)?;
     let slowest = if plan.kind == Kind::Hectic { 4_000 } else { 600_000 };
-    let places = (0..plan.dataset.clients.len())
+    let nodes = (0..plan.dataset.clients.len())
         .map(|index| {
             let id = index as u64;
             let protection = server.key(id).map_or(Protection::Plaintext, Protection::Key);
-            Place {
+            Node {
                 device: Device::new(id, protection),
-                link: Link::new(plan.is_line, &mut random),
+                link: Link::new(plan.is_serial, &mut random),
                 unread: Vec::new(),
-                wake: 0,
-                pace: within(&mut random, 1, slowest),
+                wake_number: 0,
+                max_delay: within(&mut random, 1, slowest),
             }
         })
         .collect();
@@ -156,27 +156,27 @@ fn world(
         random,
         queue: Queue::new(),
         server,
-        places,
+        nodes,
         history: History::default(),
         report: Report::default(),
-        settling: false,
-        looks: None,
+        is_turn_planned: false,
+        next_tick: None,
         is_healed: false,
-        off: 0,
+        outage: 0,
         paid: BTreeMap::new(),
         watcher,
     };
-    world.begin();
-    world.go()
+    world.schedule();
+    world.run()
 }
 
 impl World<'_> {
-    fn begin(&mut self) {
-        if self.watcher.listens() {
-            let Plan { scenario, fleet, is_encrypted, is_private, is_line, .. } = self.plan;
+    fn schedule(&mut self) {
+        if self.watcher.wants_events() {
+            let Plan { scenario, fleet, is_encrypted, is_private, is_serial, .. } = self.plan;
             let about = format!(
-                "{} devices, encrypted: {is_encrypted}, private: {is_private}, lines: {is_line}, {:?}, {:?}, {:?}, absence {:?}, {} rounds",
-                self.places.len(),
+                "{} devices, encrypted: {is_encrypted}, private: {is_private}, serial: {is_serial}, {:?}, {:?}, {:?}, absence {:?}, {} rounds",
+                self.nodes.len(),
                 scenario.participation,
                 scenario.rule,
                 fleet.rounds,
@@ -186,77 +186,77 @@ impl World<'_> {
             self.watcher.event(0, &about);
         }
         self.queue.at(0, Event::ServerBoot);
-        for index in 0..self.places.len() {
+        for index in 0..self.nodes.len() {
             let at = within(&mut self.random, 0, 3_000);
             self.queue.at(at, Event::DeviceBoot(index));
         }
-        let horizon = chaos::horizon(&mut self.random, self.plan.kind);
-        let devices = self.places.len();
-        let disasters = match self.plan.kind {
-            Kind::Hectic => chaos::draw(&mut self.random, devices, horizon, self.plan.is_encrypted),
+        let horizon = fault_schedule::horizon(&mut self.random, self.plan.kind);
+        let devices = self.nodes.len();
+        let faults = match self.plan.kind {
+            Kind::Hectic => fault_schedule::draw(&mut self.random, devices, horizon, self.plan.is_encrypted),
             Kind::Day { .. } => {
                 (1..=24).for_each(|hour| self.queue.at(hour * HOUR, Event::Hour(hour)));
-                chaos::bad_day(&mut self.random, devices)
+                fault_schedule::bad_day(&mut self.random, devices)
             }
         };
-        for (at, disaster) in disasters {
-            self.queue.at(at, Event::Chaos(disaster));
+        for (at, fault) in faults {
+            self.queue.at(at, Event::Fault(fault));
         }
         self.queue.at(horizon, Event::Heal);
-        self.queue.at(0, Event::Beat);
+        self.queue.at(0, Event::Heartbeat);
     }
 
-    fn go(mut self) -> Result<Report, Violation> {
-        // When something was last committed, once all was well, and how many rounds there were then.
+    fn run(mut self) -> Result<Report, Violation> {
+        // Time of the last commit since the faults ended, and the number of rounds then.
         let (mut last, mut rounds) = (None, 0);
         let mut ends = None;
         while let Some(event) = self.queue.next() {
             let now = self.queue.now();
             self.report.events += 1;
-            self.happen(now, event)?;
+            self.handle(now, event)?;
             let moved = self.history.rounds() != rounds;
             if self.is_healed && (last.is_none() || moved) {
                 (last, rounds) = (Some(now), self.history.rounds());
             }
-            // A day has an end, whatever its campaign has come to.
+            // A day ends on time, whether or not the campaign is finished.
             let finished = self.plan.kind != Kind::Hectic && self.is_healed
                 || matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
-            if let (Some(_), None, true, false) = (last, ends, finished, self.settling) {
-                // Everybody says hello twice more, and is heard: an update that was still on its way comes between the two.
+            if let (Some(_), None, true, false) = (last, ends, finished, self.is_turn_planned) {
+                // Every device says hello twice more: an update still in flight arrives between the two.
                 ends = Some(now + 240_000);
-                self.queue.at(now, Event::Hello);
-                self.queue.at(now + 120_000, Event::Hello);
+                self.queue.at(now, Event::ReconnectAll);
+                self.queue.at(now + 120_000, Event::ReconnectAll);
             }
             if ends.is_some_and(|ends| now >= ends) {
                 break;
             }
-            if ends.is_none() && last.is_some_and(|last| now > last + PATIENCE) {
+            if ends.is_none() && last.is_some_and(|last| now > last + STUCK_AFTER) {
                 let open =
                     self.server.coordinator().and_then(|coordinator| coordinator.engine().open_round());
                 let open =
                     open.map(|round| (round.opening.id, &round.cohort, &round.participants, &round.out));
                 return Err(Violation::new(format!(
-                    "no progress: the campaign is in {:?} for hours, and open is {open:?}",
+                    "no commit for two hours: the campaign is in {:?}, the open round is {open:?}",
                     self.server.phase()
                 )));
             }
         }
-        self.end()
+        self.finish()
     }
 
-    fn end(mut self) -> Result<Report, Violation> {
+    fn finish(mut self) -> Result<Report, Violation> {
         let Some(coordinator) = self.server.coordinator() else {
-            return Err(Violation::new("the server does not run at the end"));
+            return Err(Violation::new("the server is off at the end of the world"));
         };
         let (rounds, counted) = self.history.verify(self.plan, coordinator)?;
         if self.plan.is_private {
             let accounts = coordinator.engine().ledger().accounts();
-            for (id, place) in (0..).zip(&self.places) {
+            for (id, node) in (0..).zip(&self.nodes) {
                 let known = accounts.get(&id).map(|account| account.spent);
-                if place.device.spent() != known && !self.history.is_revoked(id) {
+                if node.device.spent() != known && !self.history.is_revoked(id) {
                     return Err(Violation::new(format!(
-                        "device {id} has spent {:?}, and the server knows of {known:?}",
-                        place.device.spent()
+                        "device {id} has spent {:?}, but the server's account has {known:?}",
+                        node.device.spent()
                     )));
                 }
             }
@@ -266,11 +266,15 @@ impl World<'_> {
         Ok(self.report)
     }
 
-    fn happen(&mut self, now: Millis, event: Event) -> Result<(), Violation> {
-        if self.watcher.listens()
+    fn handle(&mut self, now: Millis, event: Event) -> Result<(), Violation> {
+        if self.watcher.wants_events()
             && !matches!(
                 event,
-                Event::Look | Event::Beat | Event::Due(_) | Event::Commands(..) | Event::DeviceWake(..)
+                Event::ServerTick
+                    | Event::Heartbeat
+                    | Event::Due(_)
+                    | Event::Commands(..)
+                    | Event::DeviceWake(..)
             )
         {
             let text = match &event {
@@ -284,81 +288,81 @@ impl World<'_> {
         match event {
             Event::ServerBoot => {
                 if !self.server.is_on() {
-                    if self.server.boot(now, self.places.len(), &mut out)? {
-                        self.came_back()?;
+                    if self.server.boot(now, self.nodes.len(), &mut out)? {
+                        self.after_server_boot()?;
                     } else {
                         self.queue.after(1_000, Event::ServerBoot);
                     }
                 }
             }
-            Event::Settle => {
-                self.settling = false;
+            Event::ServerTurn => {
+                self.is_turn_planned = false;
                 self.server.turn(now, &mut out)?;
             }
-            Event::Look => {
-                self.looks = None;
+            Event::ServerTick => {
+                self.next_tick = None;
                 self.server.turn(now, &mut out)?;
             }
-            Event::Beat => self.queue.after(BEAT, Event::Beat),
+            Event::Heartbeat => self.queue.after(HEARTBEAT, Event::Heartbeat),
             Event::Due(link) => self.server.elapse(now, link, &mut out),
-            Event::Commands(link, life) => {
-                if life == self.server.life() {
-                    self.server.obey(now, link, &mut out);
+            Event::Commands(link, boot) => {
+                if boot == self.server.boots() {
+                    self.server.run_commands(now, link, &mut out);
                 }
             }
             Event::DeviceBoot(index) => self.boot(now, index)?,
             Event::DeviceWake(index, wake) => {
-                if self.places.get(index).is_some_and(|place| place.wake == wake) {
+                if self.nodes.get(index).is_some_and(|node| node.wake_number == wake) {
                     self.wake(now, index)?;
                 }
             }
             Event::ToDevice(link, bytes) => {
-                if let Some(place) = self.place(link) {
-                    place.unread.push(bytes);
+                if let Some(node) = self.node(link) {
+                    node.unread.push(bytes);
                     self.read(now, link.0)?;
                 }
             }
             Event::ToServer(link, bytes) => {
-                if !self.server.hear(now, link, &bytes, &mut out) {
-                    self.refuse(now, link);
+                if !self.server.receive(now, link, &bytes, &mut out) {
+                    self.refuse_link(now, link);
                 }
             }
-            Event::Connect(link) => {
+            Event::ServerLinkUp(link) => {
                 if !self.server.connect(now, link, &mut out) {
-                    self.refuse(now, link);
+                    self.refuse_link(now, link);
                 }
             }
-            Event::Connected(link) => {
-                if self.place(link).is_some_and(|place| place.link.is_up) {
-                    let said = self.device(link.0).link_up(now)?;
-                    self.said(now, link.0, said)?;
+            Event::DeviceLinkUp(link) => {
+                if self.node(link).is_some_and(|node| node.link.is_up) {
+                    let output = self.device(link.0).link_up(now)?;
+                    self.apply_device_output(now, link.0, output)?;
                 }
             }
-            Event::Down(link) => {
-                if let Some(place) = self.place(link) {
-                    place.link.is_up = false;
-                    place.unread.clear();
-                    let said = self.device(link.0).link_down(now)?;
-                    self.said(now, link.0, said)?;
+            Event::DeviceLinkDown(link) => {
+                if let Some(node) = self.node(link) {
+                    node.link.is_up = false;
+                    node.unread.clear();
+                    let output = self.device(link.0).link_down(now)?;
+                    self.apply_device_output(now, link.0, output)?;
                 }
             }
-            Event::Gone(link) => self.server.gone(now, link, &mut out),
-            Event::Chaos(disaster) => self.strike(now, disaster, &mut out)?,
+            Event::ServerLinkDown(link) => self.server.link_closed(now, link, &mut out),
+            Event::Fault(fault) => self.inject(now, fault, &mut out)?,
             Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
             Event::Heal => self.heal(now),
             Event::Hour(hour) => {
                 self.server.read_all()?;
                 self.watcher.hour(hour, self.history.rounds(), self.server.disk.memory() as u64);
             }
-            Event::Hello => (0..self.places.len()).for_each(|index| self.reset(now, index)),
+            Event::ReconnectAll => (0..self.nodes.len()).for_each(|index| self.reset_link(now, index)),
         }
         if self.server.is_cut() {
-            // What it wanted to say had not left it.
+            // The power failed before this output left the server.
             out.clear();
-            self.power_off(now, self.off);
+            self.power_off_server(now, self.outage);
         }
-        self.obey(now, out)?;
-        self.plan(now);
+        self.apply_server_output(now, out)?;
+        self.schedule_server(now);
         Ok(())
     }
 
@@ -366,202 +370,210 @@ impl World<'_> {
         matches!(self.server.phase(), Some(Phase::FitHead | Phase::Finished))
     }
 
-    /// The server has begun again, or for the first time.
-    fn came_back(&mut self) -> Result<(), Violation> {
+    /// Counts a restart into an open round, and checks all accounts.
+    fn after_server_boot(&mut self) -> Result<(), Violation> {
         if let Some(coordinator) = self.server.coordinator().filter(|_| !self.server.is_cut()) {
             let engine = coordinator.engine();
             let counted = engine.open_round().is_some_and(|round| !round.participants.is_empty());
             let trains = matches!(engine.phase(), Phase::Start(_) | Phase::Train(_));
-            self.report.faults.amid += usize::from(counted && trains);
+            self.report.faults.mid_round += usize::from(counted && trains);
         }
         let devices: Vec<DeviceId> = self.paid.keys().copied().collect();
-        devices.into_iter().try_for_each(|device| self.charged(device))
+        devices.into_iter().try_for_each(|device| self.check_account(device))
     }
 
-    /// A device has paid for every round in which it counts, and the server knows.
-    fn charged(&mut self, device: DeviceId) -> Result<(), Violation> {
+    /// Checks that the server's account of a device covers every round the device has paid for.
+    fn check_account(&mut self, device: DeviceId) -> Result<(), Violation> {
         let rounds = self.paid.get(&device).map_or(0, BTreeSet::len);
         let paid = rounds as u64 * self.plan.price();
         let Some(coordinator) = self.server.coordinator().filter(|_| !self.server.is_cut()) else {
             return Ok(());
         };
-        self.report.faults.accounts += 1;
+        self.report.faults.account_checks += 1;
         let known = coordinator.engine().ledger().accounts().get(&device).map_or(0, |account| account.spent);
         if known >= paid {
             return Ok(());
         }
         Err(Violation::new(format!(
-            "device {device} has paid {paid} for what counts, and the server knows of {known}"
+            "device {device} has paid {paid} for counted updates, but the server's account has {known}"
         )))
     }
 
-    /// The link that is meant, if it is still the newest of its device.
-    pub fn place(&mut self, (index, number): LinkKey) -> Option<&mut Place> {
-        self.places.get_mut(index).filter(|place| place.link.number == number)
+    /// The node of a link, unless the device has a newer connection.
+    pub fn node(&mut self, (index, number): LinkKey) -> Option<&mut Node> {
+        self.nodes.get_mut(index).filter(|node| node.link.number == number)
     }
 
-    #[allow(clippy::indexing_slicing, reason = "links are of devices that there are")]
+    #[allow(clippy::indexing_slicing, reason = "every link belongs to a device")]
     pub fn device(&mut self, index: usize) -> &mut Device {
-        &mut self.places[index].device
+        &mut self.nodes[index].device
     }
 
-    /// The host comes a little later to what waits for it, all at once, and in time to what is due.
-    fn plan(&mut self, now: Millis) {
-        if self.server.has_mail() && !std::mem::replace(&mut self.settling, true) {
+    /// Schedules the server core: within 30 ms if messages wait, and when the next thing is due.
+    fn schedule_server(&mut self, now: Millis) {
+        if self.server.has_messages() && !std::mem::replace(&mut self.is_turn_planned, true) {
             let wait = within(&mut self.random, 0, 30);
-            self.queue.after(wait, Event::Settle);
+            self.queue.after(wait, Event::ServerTurn);
         }
         if let Some(wake) = self.server.wake(now)
-            && self.looks.is_none_or(|looks| wake < looks)
+            && self.next_tick.is_none_or(|next_tick| wake < next_tick)
         {
-            self.looks = Some(wake);
-            self.queue.at(wake, Event::Look);
+            self.next_tick = Some(wake);
+            self.queue.at(wake, Event::ServerTick);
         }
     }
 
-    /// Nobody is there: the device is told, if that comes through.
-    pub fn refuse(&mut self, now: Millis, link: LinkKey) {
-        if self.plan.is_line {
+    /// Reports to a device that its connection failed, once the network lets that through.
+    pub fn refuse_link(&mut self, now: Millis, link: LinkKey) {
+        if self.plan.is_serial {
             return;
         }
-        let Some(place) = self.place(link) else { return };
-        let at = now.max(place.link.parted_until) + place.link.quality.latency;
-        self.queue.at(at, Event::Down(link));
+        let Some(node) = self.node(link) else { return };
+        let at = now.max(node.link.partitioned_until) + node.link.quality.latency;
+        self.queue.at(at, Event::DeviceLinkDown(link));
     }
 
     fn boot(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         let ahead = within(&mut self.random, 0, 1 << 20);
-        let (plan, seed, is_line) = (self.plan, self.seed, self.plan.is_line);
-        let Some(place) = self.places.get_mut(index).filter(|place| !place.device.is_on()) else {
+        let (plan, seed, is_serial) = (self.plan, self.seed, self.plan.is_serial);
+        let Some(node) = self.nodes.get_mut(index).filter(|node| !node.device.is_on()) else {
             return Ok(());
         };
-        place.device.boot(plan, seed, ahead)?;
-        place.unread.clear();
-        if is_line {
-            place.link.is_up = true;
-            let said = place.device.link_up(now)?;
-            return self.said(now, index, said);
+        node.device.boot(plan, seed, ahead)?;
+        node.unread.clear();
+        if is_serial {
+            node.link.is_up = true;
+            let output = node.device.link_up(now)?;
+            return self.apply_device_output(now, index, output);
         }
         self.wake(now, index)
     }
 
     pub fn wake(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
-        let said = self.device(index).tick(now)?;
-        let died = said.died;
-        self.said(now, index, said)?;
-        if !died {
+        let output = self.device(index).tick(now)?;
+        let lost_power = output.lost_power;
+        self.apply_device_output(now, index, output)?;
+        if !lost_power {
             self.read(now, index)?;
         }
-        let is_line = self.plan.is_line;
+        let is_serial = self.plan.is_serial;
         let server = self.server.is_on();
-        let Some(place) = self.places.get_mut(index) else { return Ok(()) };
-        if !place.device.is_on() || place.device.is_linked() || place.link.is_up {
+        let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
+        if !node.device.is_on() || node.device.is_linked() || node.link.is_up {
             return Ok(());
         }
-        if is_line {
-            place.link.is_up = true;
-            let said = place.device.link_up(now)?;
-            return self.said(now, index, said);
+        if is_serial {
+            node.link.is_up = true;
+            let output = node.device.link_up(now)?;
+            return self.apply_device_output(now, index, output);
         }
-        if server && now >= place.link.parted_until {
-            place.link.renew(now);
-            let (link, latency) = ((index, place.link.number), place.link.quality.latency);
-            self.queue.after(latency, Event::Connect(link));
-            self.queue.after(2 * latency, Event::Connected(link));
+        if server && now >= node.link.partitioned_until {
+            node.link.renew(now);
+            let (link, latency) = ((index, node.link.number), node.link.quality.latency);
+            self.queue.after(latency, Event::ServerLinkUp(link));
+            self.queue.after(2 * latency, Event::DeviceLinkUp(link));
         }
         Ok(())
     }
 
-    /// The device reads what has come, unless it computes in private.
+    /// Lets a device read its input, unless it computes in private.
     fn read(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         loop {
-            let Some(place) = self.places.get_mut(index) else { return Ok(()) };
-            if place.unread.is_empty() || place.device.is_quiet(now) || !place.device.is_linked() {
+            let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
+            if node.unread.is_empty() || node.device.is_quiet(now) || !node.device.is_linked() {
                 return Ok(());
             }
-            let bytes = place.unread.remove(0);
-            let said = place.device.hear(now, &bytes)?;
-            self.said(now, index, said)?;
+            let bytes = node.unread.remove(0);
+            let output = node.device.receive(now, &bytes)?;
+            self.apply_device_output(now, index, output)?;
         }
     }
 
-    /// A device has said something: it goes on its way.
-    fn said(&mut self, now: Millis, index: usize, said: Said) -> Result<(), Violation> {
-        let Some(place) = self.places.get_mut(index) else { return Ok(()) };
-        if said.died {
+    /// Carries out the effects of an event on a device.
+    fn apply_device_output(
+        &mut self,
+        now: Millis,
+        index: usize,
+        output: DeviceOutput,
+    ) -> Result<(), Violation> {
+        let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
+        if output.lost_power {
             let off = within(&mut self.random, 20, 10_000);
-            self.report.faults.devices += 1;
-            self.report.faults.flash += 1;
-            self.cut(now, index, off);
+            self.report.faults.device_power_cuts += 1;
+            self.report.faults.flash_cuts += 1;
+            self.power_off_device(now, index, off);
             return Ok(());
         }
-        if said.counted > 0 {
-            self.history.heard(index as u64, place.device.last_round());
+        if output.counted > 0 {
+            self.history.record_observed_ack(index as u64, node.device.last_round());
         }
-        let number = place.link.number;
-        for frame in said.frames {
-            // What takes long to say took long to think of. Meanwhile it may say the same again.
-            let thinks = match self.plan.kind {
-                Kind::Hectic if frame.len() > LONG => within(&mut self.random, 0, place.pace),
+        let number = node.link.number;
+        for frame in output.frames {
+            // A long answer takes a while to compute; meanwhile the device may send it again.
+            let thinking_time = match self.plan.kind {
+                Kind::Hectic if frame.len() > LONG_FRAME => within(&mut self.random, 0, node.max_delay),
                 _ => 0,
             };
-            for (at, bytes) in place.link.send(now + thinks, true, frame, &mut self.random) {
+            for (at, bytes) in node.link.send(now + thinking_time, true, frame, &mut self.random) {
                 self.queue.at(at, Event::ToServer((index, number), bytes));
             }
         }
-        if let Some(wake) = said.wake {
-            place.wake += 1;
-            self.queue.at(wake, Event::DeviceWake(index, place.wake));
+        if let Some(wake) = output.wake {
+            node.wake_number += 1;
+            self.queue.at(wake, Event::DeviceWake(index, node.wake_number));
         }
-        if said.closes {
-            place.link.is_up = false;
-            place.unread.clear();
-            let (link, latency) = ((index, number), place.link.quality.latency);
-            if !self.plan.is_line {
-                self.queue.after(latency, Event::Gone(link));
+        if output.closes {
+            node.link.is_up = false;
+            node.unread.clear();
+            let (link, latency) = ((index, number), node.link.quality.latency);
+            if !self.plan.is_serial {
+                self.queue.after(latency, Event::ServerLinkDown(link));
             }
-            let said = self.device(index).link_down(now)?;
-            return self.said(now, index, said);
+            let output = self.device(index).link_down(now)?;
+            return self.apply_device_output(now, index, output);
         }
         Ok(())
     }
 
-    /// What the server wants.
-    fn obey(&mut self, now: Millis, out: Vec<Out>) -> Result<(), Violation> {
-        for one in out {
-            match one {
-                Out::Bytes(link, bytes) => {
-                    if let Some(place) =
-                        self.places.get_mut(link.0).filter(|place| place.link.number == link.1)
-                    {
-                        // It is busy with something else before it reads what it is asked.
+    /// Carries out the server's outputs.
+    fn apply_server_output(&mut self, now: Millis, out: Vec<ServerOutput>) -> Result<(), Violation> {
+        for output in out {
+            match output {
+                ServerOutput::Bytes(link, bytes) => {
+                    if let Some(node) = self.nodes.get_mut(link.0).filter(|node| node.link.number == link.1) {
+                        // On a long day devices are busy before they read an invitation.
                         let busy = match self.plan.kind {
-                            Kind::Day { .. } if bytes.len() > LONG => within(&mut self.random, 0, place.pace),
+                            Kind::Day { .. } if bytes.len() > LONG_FRAME => {
+                                within(&mut self.random, 0, node.max_delay)
+                            }
                             _ => 0,
                         };
-                        for (at, bytes) in place.link.send(now + busy, false, bytes, &mut self.random) {
+                        for (at, bytes) in node.link.send(now + busy, false, bytes, &mut self.random) {
                             self.queue.at(at, Event::ToDevice(link, bytes));
                         }
                     }
                 }
-                Out::Closed(link) => self.refuse(now, link),
-                Out::Heard(device, update) => self.history.sent(device, *update, self.plan.is_private)?,
-                Out::Opened(opening) => self.history.opened(&opening)?,
-                Out::Told(device, ack) => {
-                    self.history.told(device, ack)?;
+                ServerOutput::Closed(link) => self.refuse_link(now, link),
+                ServerOutput::UpdateReceived(device, update) => {
+                    self.history.record_update(device, *update, self.plan.is_private)?
+                }
+                ServerOutput::Opened(opening) => self.history.record_opening(&opening)?,
+                ServerOutput::Acknowledged(device, ack) => {
+                    self.history.record_ack(device, ack)?;
                     let counts = matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate);
                     if counts && self.plan.is_private && !self.is_fitting() {
                         self.paid.entry(device).or_default().insert(ack.id.round);
-                        self.charged(device)?;
+                        self.check_account(device)?;
                     }
                 }
-                Out::Committed(committed) => self.history.committed(&committed)?,
-                Out::Due(link, at) => self.queue.at(at, Event::Due(link)),
-                // At once, mostly: a task that has something else to do, or waits for its socket, comes to it later.
-                Out::Commands(link) => {
+                ServerOutput::Committed(committed) => self.history.record_commit(&committed)?,
+                ServerOutput::Due(link, at) => self.queue.at(at, Event::Due(link)),
+                // Most commands are handled at once; a task that is busy, or waits for its socket, handles
+                // them later.
+                ServerOutput::Commands(link) => {
                     let wait =
                         if percent(&mut self.random, 70) { 0 } else { within(&mut self.random, 1, 80) };
-                    self.queue.after(wait, Event::Commands(link, self.server.life()));
+                    self.queue.after(wait, Event::Commands(link, self.server.boots()));
                 }
             }
         }

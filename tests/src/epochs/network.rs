@@ -1,4 +1,4 @@
-//! A client's epoch with the kernels of `fedspan_client::kernel::dense`.
+//! One client's epoch with the kernels of `fedspan_client::kernel::dense`.
 
 use fedspan_client::kernel::dense::{
     Momentum, backward, cross_entropy, descend, forward, relu, softmax_errors,
@@ -17,7 +17,7 @@ pub struct Network {
     classes: Vec<u8>,
 }
 
-/// Values that are nothing special, -1 to 1. The script draws the same.
+/// Pseudo-random values from -1 to 1. `scripts/epochs.py` draws the same.
 fn numbers(count: usize, mut state: u32) -> Vec<f32> {
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -46,13 +46,13 @@ impl Default for Network {
 }
 
 impl Network {
-    /// One epoch of SGD with momentum, batch after batch. False if it diverged.
+    /// Runs one epoch of SGD with momentum. Returns false if it diverged.
     pub fn epoch(&mut self) -> bool {
         let Self { layers: [l0, l1, l2], velocities, activations, deltas: [d0, d1], x, classes } = self;
         let ([v0, v1, v2], [a0, a1, a2]) = (velocities, activations);
         let mut finite = true;
         for (x, classes) in x.chunks_exact(BATCH * SIZES[0]).zip(classes.chunks_exact(BATCH)) {
-            ahead(x, [l0, l1, l2], [a0, a1, a2]);
+            forward_pass(x, [l0, l1, l2], [a0, a1, a2]);
             finite &= softmax_errors(a2, classes, 1.0 / BATCH as f32);
             backward(a2, l2, SIZES[3], a1, d1);
             backward(d1, l1, SIZES[2], a0, d0);
@@ -63,12 +63,12 @@ impl Network {
         finite
     }
 
-    /// The mean cross-entropy of all images.
+    /// Mean cross-entropy of all images.
     pub fn loss(&mut self) -> f64 {
         let Self { layers: [l0, l1, l2], activations: [a0, a1, a2], x, classes, .. } = self;
         let mut sum = 0.0;
         for (x, classes) in x.chunks_exact(BATCH * SIZES[0]).zip(classes.chunks_exact(BATCH)) {
-            ahead(x, [l0, l1, l2], [a0, a1, a2]);
+            forward_pass(x, [l0, l1, l2], [a0, a1, a2]);
             for (logits, &class) in a2.chunks_exact(SIZES[3]).zip(classes) {
                 sum += cross_entropy(logits, usize::from(class));
             }
@@ -77,7 +77,7 @@ impl Network {
     }
 }
 
-fn ahead(x: &[f32], [l0, l1, l2]: [&[f32]; 3], [a0, a1, a2]: [&mut [f32]; 3]) {
+fn forward_pass(x: &[f32], [l0, l1, l2]: [&[f32]; 3], [a0, a1, a2]: [&mut [f32]; 3]) {
     forward(x, l0, SIZES[1], a0);
     relu(a0);
     forward(a0, l1, SIZES[2], a1);

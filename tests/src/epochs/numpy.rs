@@ -1,4 +1,4 @@
-//! The same epochs in numpy on one thread, by a script that waits for its turns.
+//! The same epochs in numpy on one thread, run by a script that this process commands.
 
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 #[derive(Debug)]
 pub struct Numpy {
     child: Child,
-    turns: ChildStdin,
+    commands: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// What it says it is.
+    /// Version of numpy that the script reports.
     pub version: String,
-    /// The mean cross-entropy after its first epoch.
+    /// Mean cross-entropy after the first epoch.
     pub loss: f64,
 }
 
 impl Numpy {
-    /// Starts it; it has done one epoch then.
+    /// Starts the script and lets it run one epoch.
     ///
     /// # Errors
-    /// Where there is no Python or no numpy.
+    /// If Python or numpy is missing.
     pub fn start(python: &str) -> Result<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/epochs.py");
         let mut command = Command::new(python);
@@ -30,21 +30,26 @@ impl Numpy {
         }
         let mut child = command.spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take());
-        let (turns, answers) = pipes.ok_or_else(|| Error::other("no pipes"))?;
-        let mut numpy =
-            Self { child, turns, answers: BufReader::new(answers), version: String::new(), loss: f64::NAN };
+        let (commands, answers) = pipes.ok_or_else(|| Error::other("no pipes"))?;
+        let mut numpy = Self {
+            child,
+            commands,
+            answers: BufReader::new(answers),
+            version: String::new(),
+            loss: f64::NAN,
+        };
         numpy.version = numpy.line()?;
         numpy.loss = numpy.number()?;
         Ok(numpy)
     }
 
-    /// Seconds that so many epochs take.
+    /// Runs `count` epochs; returns the seconds they took.
     ///
     /// # Errors
-    /// Where it has ended.
+    /// If the script has ended.
     pub fn epochs(&mut self, count: usize) -> Result<f64> {
-        writeln!(self.turns, "{count}")?;
-        self.turns.flush()?;
+        writeln!(self.commands, "{count}")?;
+        self.commands.flush()?;
         self.number()
     }
 
@@ -58,13 +63,13 @@ impl Numpy {
 
     fn number(&mut self) -> Result<f64> {
         let line = self.line()?;
-        line.parse().map_err(|_| Error::other(format!("not a number: {line}")))
+        line.parse().map_err(|_| Error::other(format!("the script printed {line:?}, expected a number")))
     }
 }
 
 impl Drop for Numpy {
     fn drop(&mut self) {
-        // It may have ended by itself; either way nothing is left to do about it.
+        // Errors are ignored, as the script may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,13 +1,14 @@
-//! The most that one core can do without fused multiply-add: sums and products in registers, no memory.
+//! Peak rate of one core without fused multiply-add: sums and products in registers, no memory access.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Chains that run at once: as many as hide the latencies of a product and a sum on two units each.
+/// Number of parallel dependency chains, enough to hide the latencies of a product and a sum on two units
+/// each.
 const CHAINS: usize = 12;
 const STEPS: usize = 1 << 20;
 
-/// Additions and multiplications a second, the best of a few tries.
+/// Additions and multiplications per second, the best of ten tries.
 #[must_use]
 pub fn peak() -> f64 {
     let rate = |_| {
@@ -23,7 +24,7 @@ struct Chains;
 impl pulp::WithSimd for Chains {
     type Output = f64;
 
-    /// Returns how many operations it did.
+    /// Returns the number of operations.
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
         let (factor, summand) = (simd.splat_f32s(black_box(0.999)), simd.splat_f32s(black_box(0.001)));

@@ -1,16 +1,16 @@
-//! A device that only speaks: handshake and updates as a real one's, without a model, a store or a clock.
+//! A device that only speaks the protocol: real handshakes and updates, without a model, a store or a clock.
 
 use std::io::{Error, Result};
 use std::net::{IpAddr, SocketAddr};
 
 use fedspan_protocol::assembly::plan;
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Descriptors, Hello, Model, Numeric, Privacy, RoundId, ToDevice, ToServer, Update,
     decode,
 };
-use fedspan_protocol::secure::{Channel, Greeting, Key, answer_nonce, encode_hello};
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, answer_nonce, encode_hello};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -18,10 +18,10 @@ use tokio::time::Instant;
 
 use super::fleet::{FEATURES, WIDTH};
 
-/// Bytes that are read at once.
+/// Read buffer size in bytes.
 const READ: usize = 2048;
 
-/// What a device of a (64, 4) model says of itself.
+/// Capabilities of a device with a (64, 4) model.
 #[must_use]
 pub fn capabilities(frame_limit: u16) -> Capabilities {
     Capabilities {
@@ -38,22 +38,22 @@ pub fn capabilities(frame_limit: u16) -> Capabilities {
     }
 }
 
-/// Who a device is, and how it speaks.
+/// Identity of a device, and its frame limit.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its identity.
+    /// Device id.
     pub device: u64,
-    /// Its key.
+    /// Device key.
     pub key: Key,
-    /// The longest frame that it takes, in bytes.
+    /// Longest frame the device accepts, in bytes.
     pub frame_limit: u16,
 }
 
 impl Identity {
-    /// The hello of the `handshake`th connection. Its nonce is no secret, and the same in every run.
+    /// Hello of the `handshake`th connection. Its nonce is predictable, the same in every run.
     ///
     /// # Errors
-    /// None, short of a bug.
+    /// Never, unless this code has a bug.
     pub fn hello(&self, handshake: u64) -> Result<(Vec<u8>, [u8; 32])> {
         let capabilities = capabilities(self.frame_limit);
         let mut nonce = [0; 16];
@@ -61,7 +61,7 @@ impl Identity {
         for (place, byte) in nonce.iter_mut().zip(seed) {
             *place = byte;
         }
-        let greeting = Greeting { epoch: self.key.epoch(), handshake, nonce };
+        let greeting = HandshakeInit { epoch: self.key.epoch(), handshake, nonce };
         let mut bytes = vec![0; 256];
         let (sent, seen) = encode_hello(Hello::new(self.device, capabilities), &greeting, &mut bytes)
             .map_err(Error::other)?;
@@ -70,10 +70,10 @@ impl Identity {
     }
 }
 
-/// A connection from `from`, or from where the system likes.
+/// Connects from the address `from`, or from any.
 ///
 /// # Errors
-/// What the system says.
+/// The operating system's error.
 pub async fn connect(address: SocketAddr, from: Option<IpAddr>) -> Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     if let Some(from) = from {
@@ -90,18 +90,18 @@ pub struct Device {
     identity: Identity,
     transcript: [u8; 32],
     stream: TcpStream,
-    /// Once the server has answered.
+    /// Secure channel, once the server has answered the hello.
     channel: Option<Channel>,
     decoder: Decoder<Vec<u8>>,
-    /// What was read, and how much of it is used up.
+    /// Bytes read, and how many of them are consumed.
     input: (Vec<u8>, usize),
 }
 
 impl Device {
-    /// Connects and is welcomed.
+    /// Connects and completes the handshake.
     ///
     /// # Errors
-    /// What the system says; what the server said, if that is no welcome.
+    /// A connection error, or another answer than a welcome.
     pub async fn join(
         address: SocketAddr,
         from: Option<IpAddr>,
@@ -114,66 +114,69 @@ impl Device {
         let decoder = Decoder::new(vec![0; usize::from(identity.frame_limit)]);
         let input = (Vec::with_capacity(READ), 0);
         let mut device = Self { identity, transcript, stream, channel: None, decoder, input };
-        match device.hear().await? {
+        match device.receive().await? {
             ToDevice::Welcome(_) => {}
-            other => return Err(Error::other(format!("{other:?} for a welcome"))),
+            other => return Err(Error::other(format!("received {other:?}, expected a welcome"))),
         }
         let alive = device.seal(&ToServer::Alive, &[])?;
         device.stream.write_all(&alive).await?;
         Ok(device)
     }
 
-    /// The next message.
+    /// Receives the next message.
     ///
     /// # Errors
-    /// [`std::io::ErrorKind::UnexpectedEof`] when the server closes, and others for what no honest server sends.
-    pub async fn hear(&mut self) -> Result<ToDevice> {
+    /// [`std::io::ErrorKind::UnexpectedEof`] when the server closes the connection; other errors for frames
+    /// that an honest server never sends.
+    pub async fn receive(&mut self) -> Result<ToDevice> {
         loop {
             let (bytes, used) = &mut self.input;
             let mut rest = bytes.get(*used..).unwrap_or_default();
             let fed = self.decoder.feed(&mut rest);
             *used = bytes.len() - rest.len();
             match fed {
-                Fed::NeedMore => {
+                FeedResult::NeedMore => {
                     bytes.clear();
                     *used = 0;
                     if self.stream.read_buf(bytes).await? == 0 {
                         return Err(std::io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Fed::Sealed(frame) => {
+                FeedResult::Sealed(frame) => {
                     if self.channel.is_none() {
                         self.channel = answer_nonce(frame)
                             .map(|nonce| Channel::device(&self.identity.key, &self.transcript, &nonce));
                     }
-                    let unopened = || Error::other("a sealed frame that does not open");
+                    let unopened = || Error::other("a sealed frame failed authentication");
                     let channel = self.channel.as_mut().ok_or_else(unopened)?;
                     let message = channel.open(frame).map_err(|_| unopened())?;
                     return decode(message).map(|(message, _)| message).map_err(Error::other);
                 }
-                Fed::Message(message) => {
+                FeedResult::Message(message) => {
                     return decode(message).map(|(message, _)| message).map_err(Error::other);
                 }
-                Fed::Dropped(reason) => return Err(Error::other(format!("a frame with {reason:?}"))),
+                FeedResult::Dropped(reason) => {
+                    return Err(Error::other(format!("received a broken frame: {reason:?}")));
+                }
             }
         }
     }
 
-    /// Answers a round. Returns when the last byte was written.
+    /// Answers a round; returns the time at which the last byte was written.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub async fn answer(&mut self, id: RoundId) -> Result<Instant> {
         let frames = self.update(id)?;
         self.stream.write_all(&frames).await?;
         Ok(Instant::now())
     }
 
-    /// An update as it travels: whole, or in chunks where the frame limit is small. A device sends the same in every
-    /// round.
+    /// Frames of an update: one, or several chunks if the frame limit is small. The values are the same in
+    /// every round.
     ///
     /// # Errors
-    /// None, short of a bug.
+    /// Never, unless this code has a bug.
     pub fn update(&mut self, id: RoundId) -> Result<Vec<u8>> {
         let descriptor = TensorDescriptor::inline(Role::Gradient, Encoding::F32, FEATURES, WIDTH);
         let mut tensors: Descriptors = [descriptor].into_iter().collect();
@@ -204,7 +207,7 @@ impl Device {
         Ok(out)
     }
 
-    /// The bare connection.
+    /// Gives up the device and keeps its connection.
     #[must_use]
     pub fn into_stream(self) -> TcpStream {
         self.stream

@@ -1,4 +1,4 @@
-//! What a load is made of: the devices' keys, and the server's configuration.
+//! Keys of the devices, and configuration of the server.
 
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -10,28 +10,28 @@ use fedspan_files::create_private;
 
 use super::Identity;
 
-/// `d` of the load's campaign.
+/// Feature count `d` of the campaign.
 pub const FEATURES: u16 = 64;
 
-/// `k` of the load's campaign.
+/// Representation width `k` of the campaign.
 pub const WIDTH: u16 = 4;
 
-/// How many there are, and what they are served with.
+/// Size and settings of the load.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Devices that answer.
+    /// Number of devices that answer rounds.
     pub devices: usize,
-    /// Devices that have keys and mean no good.
-    pub traitors: usize,
-    /// The longest frame that a device takes, in bytes.
+    /// Number of hostile peers that have keys.
+    pub insiders: usize,
+    /// Longest frame a device accepts, in bytes.
     pub frame_limit: u16,
-    /// Of keys, and of garbage.
+    /// Seed of keys and garbage.
     pub seed: u64,
-    /// The `[limits]` of the server.
+    /// The `[limits]` section of the server.
     pub limits: String,
 }
 
-/// Randomness for keys that are worth nothing.
+/// Predictable randomness for test keys.
 struct Seeded(Stream);
 
 impl Entropy for Seeded {
@@ -47,11 +47,11 @@ impl Entropy for Seeded {
 }
 
 impl Plan {
-    /// Makes a key store and a key file in a directory. Returns the text of the `fleet.toml` that serves them, and who
-    /// has keys: the devices first, then the traitors.
+    /// Creates a key store and its key file in a directory. Returns the text of the `fleet.toml` that serves
+    /// them, and the identities: the devices first, then the insiders.
     ///
     /// # Errors
-    /// What the system or the key store says.
+    /// An error of the file system or the key store.
     pub fn prepare(&self, directory: &Path) -> Result<(String, Vec<Identity>)> {
         let state = directory.join("state");
         let (store, key_file) = (directory.join("keys"), directory.join("key"));
@@ -62,21 +62,23 @@ impl Plan {
         let unlock = Unlock::from_key_file(&key_file).map_err(Error::other)?;
         let mut keys =
             KeyStore::create(&store, &unlock, Argon2Cost::RECOMMENDED, entropy).map_err(Error::other)?;
-        let all: Vec<u64> = (1..).take(self.devices + self.traitors).collect();
+        let all: Vec<u64> = (1..).take(self.devices + self.insiders).collect();
         keys.add(&all, false, 0).map_err(Error::other)?;
         let identity = |device: u64| {
-            let known =
-                keys.keys().lookup(device, 0).ok_or_else(|| Error::other("a key that was not added"))?;
+            let known = keys
+                .keys()
+                .lookup(device, 0)
+                .ok_or_else(|| Error::other("the key store lacks a key that was just added"))?;
             Ok(Identity { device, key: known.key().clone(), frame_limit: self.frame_limit })
         };
         let identities = all.into_iter().map(identity).collect::<Result<_>>()?;
         Ok((self.fleet(&state, &store, &key_file), identities))
     }
 
-    /// What serves the fleet of a directory in this process.
+    /// Key store for a server in this process.
     ///
     /// # Errors
-    /// What the key store says.
+    /// An error of the key store.
     pub fn protection(&self, directory: &Path) -> Result<Protection> {
         let unlock = Unlock::from_key_file(&directory.join("key")).map_err(Error::other)?;
         let entropy = |index| Seeded(stream(self.seed, Purpose::Device, index));
@@ -84,7 +86,7 @@ impl Plan {
         Ok(Protection::Keys(keys, Box::new(entropy(2))))
     }
 
-    /// The first so many answers are waited for, as traitors join whose never come.
+    /// The round waits only for the first `devices` answers, as insiders join but never answer.
     fn fleet(&self, state: &Path, store: &Path, key_file: &Path) -> String {
         let name = |path: &Path| -> String { format!("{:?}", PathBuf::from(path).display().to_string()) };
         format!(

@@ -1,4 +1,5 @@
-//! Peers that mean no good, each in its own way, one connection after the other.
+//! Hostile peers: each kind misbehaves in its own way and reconnects whenever the server closes the
+//! connection.
 
 use std::io::Result;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,83 +19,83 @@ use tokio::time::{sleep, timeout};
 use super::device::connect;
 use super::{Device, Identity};
 
-/// Between two bytes of a slow writer.
-const BYTE: Duration = Duration::from_secs(1);
+/// Pause between two bytes of a slow writer.
+const BYTE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two heaps of garbage.
-const HEAP: Duration = Duration::from_millis(250);
+/// Pause between two blocks of garbage.
+const BLOCK_PAUSE: Duration = Duration::from_millis(250);
 
-/// Bytes of a heap.
-const HEAP_BYTES: usize = 1024;
+/// Bytes of a block of garbage.
+const BLOCK_BYTES: usize = 1024;
 
-/// Between the end of a connection and the next one.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two connections of a peer.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a peer does.
+/// Kind of misbehaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A device with a key: an update, one byte a second.
+    /// An authenticated device that sends an update at one byte per second.
     Drip,
-    /// A device with a key: half an update, and then nothing.
+    /// An authenticated device that sends half an update, then nothing.
     Stall,
-    /// A hello, one byte a second.
+    /// A hello at one byte per second (slowloris).
     Loris,
-    /// Random bytes, four KiB a second.
+    /// Random bytes, 4 KiB per second.
     Noise,
-    /// A frame without an end, four KiB a second.
+    /// A frame that never ends, 4 KiB per second.
     Endless,
-    /// Frames that are well made and hold nothing known, or are sealed by nobody.
+    /// Well-formed frames with unknown messages, or sealed without a known key.
     Junk,
-    /// A hello of a device that nobody knows.
+    /// A hello of an unknown device.
     Stranger,
 }
 
 impl Kind {
-    /// Those that take their time.
+    /// Kinds that send slowly.
     pub const SLOW: [Self; 3] = [Self::Drip, Self::Stall, Self::Loris];
 
-    /// Those that send garbage.
+    /// Kinds that send garbage.
     pub const GARBAGE: [Self; 3] = [Self::Noise, Self::Endless, Self::Junk];
 
-    /// Whether it needs a key.
+    /// True if the kind needs a key.
     #[must_use]
     pub fn has_key(self) -> bool {
         matches!(self, Self::Drip | Self::Stall)
     }
 }
 
-/// Where they stand.
+/// Server under attack.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
-    /// Whom they trouble.
+pub struct Target {
+    /// Address of the server.
     pub address: SocketAddr,
-    /// Of their garbage.
+    /// Seed of the garbage.
     pub seed: u64,
 }
 
-/// One that means no good.
+/// A hostile peer.
 #[derive(Clone, Debug)]
 pub struct Hostile {
-    /// What it does.
+    /// Kind of misbehaviour.
     pub kind: Kind,
-    /// Which one it is.
+    /// Index of the peer.
     pub index: u64,
-    /// Where its connections come from; several may share an address.
+    /// Source address of its connections; several peers may share one.
     pub from: Option<Ipv4Addr>,
-    /// For those with a key.
+    /// Key of an authenticated kind.
     pub identity: Option<Identity>,
 }
 
 impl Hostile {
-    /// Connects; those with a key are welcomed.
+    /// Connects; authenticated kinds complete the handshake.
     ///
     /// # Errors
-    /// If it could not connect, or a device with a key was not welcomed.
-    pub async fn enter(&self, ground: Ground, time: u64) -> Result<Entered> {
+    /// If the connection fails, or the server does not welcome an authenticated device.
+    pub async fn connect(&self, target: Target, time: u64) -> Result<ConnectedPeer> {
         let from = self.from.map(IpAddr::V4);
-        let random = stream(ground.seed, Purpose::Loss, self.index << 32 | time);
+        let random = stream(target.seed, Purpose::Loss, self.index << 32 | time);
         if let (true, Some(identity)) = (self.kind.has_key(), &self.identity) {
-            let mut device = Device::join(ground.address, from, identity.clone(), time).await?;
+            let mut device = Device::join(target.address, from, identity.clone(), time).await?;
             let mut update = device.update(RoundId { round: 1, stage: 0 })?;
             let pattern = if self.kind == Kind::Drip {
                 Pattern::Bytes(update)
@@ -102,66 +103,66 @@ impl Hostile {
                 update.truncate(update.len() / 2);
                 Pattern::Once(update)
             };
-            return Ok(Entered { stream: device.into_stream(), pattern });
+            return Ok(ConnectedPeer { stream: device.into_stream(), pattern });
         }
-        let stream = connect(ground.address, from).await?;
+        let stream = connect(target.address, from).await?;
         let pattern = match self.kind {
-            Kind::Noise => Pattern::Heaps(Box::new(random), noise),
-            Kind::Endless => Pattern::Heaps(Box::new(random), endless),
-            Kind::Junk => Pattern::Heaps(Box::new(random), junk),
+            Kind::Noise => Pattern::Blocks(Box::new(random), noise),
+            Kind::Endless => Pattern::Blocks(Box::new(random), endless),
+            Kind::Junk => Pattern::Blocks(Box::new(random), junk),
             _ => {
                 let mut random = random;
-                let nobody = Identity {
+                let stranger = Identity {
                     device: u64::MAX - self.index,
                     key: Key::new(0, [(random.bits() & 0xff) as u8; 32]),
                     frame_limit: 1280,
                 };
-                let (hello, _) = nobody.hello(time)?;
+                let (hello, _) = stranger.hello(time)?;
                 if self.kind == Kind::Loris { Pattern::Bytes(hello) } else { Pattern::Once(hello) }
             }
         };
-        Ok(Entered { stream, pattern })
+        Ok(ConnectedPeer { stream, pattern })
     }
 
-    /// One connection, until the server ends it.
-    async fn once(&self, ground: Ground, time: u64) -> Result<()> {
-        self.enter(ground, time).await?.until_closed().await;
+    /// Makes one connection and misbehaves until the server closes it.
+    async fn once(&self, target: Target, time: u64) -> Result<()> {
+        self.connect(target, time).await?.until_closed().await;
         Ok(())
     }
 
-    /// One connection after the other while the switch is on. Counts them.
-    pub async fn again_and_again(self, ground: Ground, mut on: watch::Receiver<bool>, made: Arc<AtomicU64>) {
+    /// Reconnects while the switch is on, and counts the connections.
+    pub async fn reconnect_while(self, target: Target, mut on: watch::Receiver<bool>, made: Arc<AtomicU64>) {
         for time in 0.. {
             if on.wait_for(|on| *on).await.is_err() {
                 return;
             }
             made.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
-                _ = self.once(ground, time) => {}
+                _ = self.once(target, time) => {}
                 _ = on.wait_for(|on| !*on) => {}
             }
-            sleep(PAUSE).await;
+            sleep(RECONNECT_PAUSE).await;
         }
     }
 }
 
-/// One that has entered, and has done nothing bad yet.
-pub struct Entered {
+/// A connected peer that has not misbehaved yet.
+pub struct ConnectedPeer {
     stream: TcpStream,
     pattern: Pattern,
 }
 
 enum Pattern {
-    /// One byte a second.
+    /// One byte per second.
     Bytes(Vec<u8>),
-    /// At once.
+    /// All at once.
     Once(Vec<u8>),
-    /// Heap after heap.
-    Heaps(Box<Stream>, fn(&mut Stream) -> Vec<u8>),
+    /// Block after block.
+    Blocks(Box<Stream>, fn(&mut Stream) -> Vec<u8>),
 }
 
-impl Entered {
-    /// What it came for, until the server ends the connection.
+impl ConnectedPeer {
+    /// Misbehaves until the server closes the connection.
     pub async fn until_closed(self) {
         let Self { stream, pattern } = self;
         let (mut read, mut write) = stream.into_split();
@@ -176,15 +177,15 @@ impl Entered {
                         if write.write_all(&[byte]).await.is_err() {
                             break;
                         }
-                        sleep(BYTE).await;
+                        sleep(BYTE_PAUSE).await;
                     }
                 }
                 Pattern::Once(bytes) => drop(write.write_all(&bytes).await),
-                Pattern::Heaps(mut random, heap) => loop {
-                    // One that is not read does not wait for it.
-                    match timeout(HEAP, write.write_all(&heap(&mut random))).await {
+                Pattern::Blocks(mut random, block) => loop {
+                    // If the server does not read, try again with the next block.
+                    match timeout(BLOCK_PAUSE, write.write_all(&block(&mut random))).await {
                         Ok(Err(_)) => break,
-                        Ok(Ok(())) => sleep(HEAP).await,
+                        Ok(Ok(())) => sleep(BLOCK_PAUSE).await,
                         Err(_) => {}
                     }
                 },
@@ -199,14 +200,14 @@ impl Entered {
 }
 
 fn noise(random: &mut Stream) -> Vec<u8> {
-    (0..HEAP_BYTES / 8).flat_map(|_| random.bits().to_le_bytes()).collect()
+    (0..BLOCK_BYTES / 8).flat_map(|_| random.bits().to_le_bytes()).collect()
 }
 
 fn endless(random: &mut Stream) -> Vec<u8> {
     noise(random).into_iter().map(|byte| byte.max(1)).collect()
 }
 
-/// Eight messages that make no sense, and eight frames that say they are sealed.
+/// Eight plain `Alive` messages, and eight frames that claim to be sealed.
 fn junk(random: &mut Stream) -> Vec<u8> {
     let mut frames = Vec::new();
     for _ in 0..8 {
@@ -214,7 +215,7 @@ fn junk(random: &mut Stream) -> Vec<u8> {
         if let Ok(sent) = encode(&ToServer::Alive, 0, |_| {}, &mut frame) {
             frames.extend(frame.iter().take(sent));
         }
-        // COBS of a header and what follows, none of it zero.
+        // COBS code and sealed header, then bytes other than zero.
         frames.extend([42, 0x11]);
         frames.extend(noise(random).into_iter().take(40).map(|byte| byte.max(1)));
         frames.push(0);

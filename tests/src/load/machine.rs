@@ -1,25 +1,25 @@
-//! What Linux says of a process and of the machine.
+//! Memory and processor time of processes, from Linux's `/proc`, and the speed of the disk.
 
 use std::fs::File;
 use std::io::{Error, Result, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use super::numbers::Spread;
+use super::quantiles::Quantiles;
 
-/// A process's memory.
+/// Memory of a process in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// Bytes that are resident.
+    /// Resident set size.
     pub resident: u64,
-    /// The most that were.
-    pub most: u64,
+    /// Peak resident set size.
+    pub peak: u64,
 }
 
-/// Memory of a process.
+/// Reads the memory of a process.
 ///
 /// # Errors
-/// Where `/proc` does not say.
+/// If `/proc` cannot be read or has no such values.
 pub fn memory_of(process: u32) -> Result<Memory> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let bytes = |name: &str| {
@@ -27,19 +27,19 @@ pub fn memory_of(process: u32) -> Result<Memory> {
         line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
     };
     match (bytes("VmRSS:"), bytes("VmHWM:")) {
-        (Some(resident), Some(most)) => Ok(Memory { resident, most }),
+        (Some(resident), Some(peak)) => Ok(Memory { resident, peak }),
         _ => Err(Error::other("no VmRSS in /proc")),
     }
 }
 
-/// Writes of a page of 4 KiB, each synced before the next.
+/// Number of 4 KiB pages to write, each synced before the next.
 const PAGES: usize = 300;
 
-/// How long the disk of a directory takes to keep a page.
+/// Measures how long the disk of a directory takes to write and sync a page.
 ///
 /// # Errors
-/// What the system says.
-pub fn fsync(directory: &Path) -> Result<Spread> {
+/// The operating system's error.
+pub fn fsync(directory: &Path) -> Result<Quantiles> {
     let path = directory.join("fsync");
     let mut file = File::create(&path)?;
     let mut times = Vec::new();
@@ -51,60 +51,61 @@ pub fn fsync(directory: &Path) -> Result<Spread> {
         times.push(began.elapsed());
     }
     std::fs::remove_file(&path)?;
-    Ok(Spread::new(times))
+    Ok(Quantiles::new(times))
 }
 
-/// Processor time in seconds: a process's, and that of everybody on the machine.
+/// Processor time in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Busy {
-    /// The processes' that were asked about.
+pub struct CpuTime {
+    /// Time used by the given processes.
     pub own: f64,
-    /// Everybody's.
+    /// Time used by all processes of the machine.
     pub all: f64,
-    /// What there was, busy or idle.
-    pub there: f64,
-    /// How long the processes' threads were ready to run, and others ran.
+    /// Total time of all processors, used or idle.
+    pub total: f64,
+    /// Time the threads of the given processes were ready to run but had no processor.
     pub waited: f64,
 }
 
-/// Ticks in a second, as `/proc` counts them.
+/// Unit of the times in `/proc`: ticks per second.
 const TICKS: f64 = 100.0;
 
-impl Busy {
-    /// Until now.
+impl CpuTime {
+    /// Reads the processor times until now.
     ///
     /// # Errors
-    /// Where `/proc` does not say.
+    /// If `/proc` cannot be read or has another format.
     pub fn now(processes: &[u32]) -> Result<Self> {
-        let strange = || Error::other("/proc has another format");
+        let unknown = || Error::other("/proc has an unknown format");
         let (mut own, mut waited) = (0.0, 0.0);
         for process in processes {
             for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-                // Nanoseconds on a processor, nanoseconds ready; a thread may have ended meanwhile.
+                // Nanoseconds on a processor, then nanoseconds ready to run; a thread may have ended
+                // meanwhile.
                 let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
                 let ready = text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok());
                 waited += ready.unwrap_or(0.0) / 1e9;
             }
             let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-            // The name, in parentheses, may hold spaces.
-            let (_, fields) = text.rsplit_once(')').ok_or_else(strange)?;
+            // The name, in parentheses, may contain spaces.
+            let (_, fields) = text.rsplit_once(')').ok_or_else(unknown)?;
             own +=
                 fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum::<f64>();
         }
         let text = std::fs::read_to_string("/proc/stat")?;
-        let line = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).ok_or_else(strange)?;
+        let line = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).ok_or_else(unknown)?;
         let times: Vec<f64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
         let idle: f64 = times.iter().skip(3).take(2).sum();
-        let there: f64 = times.iter().take(8).sum();
-        Ok(Self { own: own / TICKS, all: (there - idle) / TICKS, there: there / TICKS, waited })
+        let total: f64 = times.iter().take(8).sum();
+        Ok(Self { own: own / TICKS, all: (total - idle) / TICKS, total: total / TICKS, waited })
     }
 
-    /// Shares of the machine since `earlier`: of the processes, and of others; and the seconds that the processes'
-    /// threads have waited for a processor.
+    /// Differences since `earlier`: the share of the machine that the processes used, the share that others
+    /// used, and the seconds that the processes' threads waited for a processor.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> (f64, f64, f64) {
-        let there = (self.there - earlier.there).max(1.0 / TICKS);
+        let total = (self.total - earlier.total).max(1.0 / TICKS);
         let own = self.own - earlier.own;
-        (own / there, (self.all - earlier.all - own).max(0.0) / there, self.waited - earlier.waited)
+        (own / total, (self.all - earlier.all - own).max(0.0) / total, self.waited - earlier.waited)
     }
 }

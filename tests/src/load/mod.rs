@@ -1,25 +1,25 @@
-//! A fleet in one process, to load a server with: devices that only speak the protocol, and peers that mean no good.
+//! Load generator: a fleet in one process, with devices that only speak the protocol, and with hostile peers.
 //!
 //! ```text
-//!   Choir -- go, one slot each --> Device x N  \
-//!   Floor (an echo, for the noise)              >  one server: a child process, or a task of a test
-//!   Hostile x M, switched on and off           /
+//!   SynchronisedClients -- start signal --> Device x N  \
+//!   LoopbackBaseline (echo of this machine)           >  one server: a child process, or a task of a test
+//!   Hostile x M, switched on and off                 /
 //! ```
 
-mod choir;
 mod device;
 mod fleet;
-mod floor;
 mod hostile;
+mod loopback_baseline;
 mod machine;
-mod numbers;
+mod quantiles;
 mod server;
+mod synchronised_clients;
 
-pub use choir::{Choir, Pace, Taken};
 pub use device::{Device, Identity, capabilities};
 pub use fleet::{FEATURES, Plan, WIDTH};
-pub use floor::Floor;
-pub use hostile::{Entered, Ground, Hostile, Kind};
-pub use machine::{Busy, Memory, fsync, memory_of};
-pub use numbers::Spread;
+pub use hostile::{ConnectedPeer, Hostile, Kind, Target};
+pub use loopback_baseline::LoopbackBaseline;
+pub use machine::{CpuTime, Memory, fsync, memory_of};
+pub use quantiles::Quantiles;
 pub use server::ServerProcess;
+pub use synchronised_clients::{Pace, RoundResult, SynchronisedClients};

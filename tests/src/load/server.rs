@@ -1,4 +1,4 @@
-//! The server as it is shipped, as a child process.
+//! The released server program as a child process.
 
 use std::io::{BufRead, BufReader, Error, Result};
 use std::net::SocketAddr;
@@ -7,22 +7,22 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use fedspan_aggregator::server::query;
 
-/// A server in a directory that goes with it.
+/// A running server whose directory is removed when it is dropped.
 #[derive(Debug)]
 pub struct ServerProcess {
     process: Child,
-    /// Kept open: a server whose output nobody reads may not print.
+    /// Kept open so that the server can print.
     _output: BufReader<ChildStdout>,
-    /// Where it listens.
+    /// Address the server listens on.
     pub address: SocketAddr,
     directory: PathBuf,
 }
 
 impl ServerProcess {
-    /// Starts `program` with the `fleet.toml` of this text. Its log goes to a file of the directory.
+    /// Starts `program` with a `fleet.toml`; its log goes to a file in the directory.
     ///
     /// # Errors
-    /// What the system says, or that it does not listen.
+    /// The operating system's error, or the server's output if it does not listen.
     pub fn start(program: &Path, directory: &Path, fleet: &str) -> Result<Self> {
         let config = directory.join("fleet.toml");
         std::fs::write(&config, fleet)?;
@@ -50,22 +50,22 @@ impl ServerProcess {
         Ok(Self { process, _output: output, address, directory: directory.to_owned() })
     }
 
-    /// Its process.
+    /// Process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Its state directory.
+    /// State directory.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.directory.join("state")
     }
 
-    /// Its status, a line of JSON.
+    /// Status of the server, a JSON object.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the server does not answer.
     pub async fn status(&self) -> Result<serde_json::Value> {
         let mut answer = String::new();
         let state = self.state();

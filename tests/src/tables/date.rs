@@ -1,15 +1,15 @@
-//! A day as measured tables carry it.
+//! Date of a measured table.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Today in UTC, 2026-01-31.
+/// Today's date in UTC, as 2026-01-31.
 #[must_use]
 pub fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     day(seconds / 86_400)
 }
 
-/// A day, counted from 1970-01-01.
+/// Formats a day counted from 1970-01-01.
 fn day(mut days: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -35,7 +35,7 @@ mod tests {
     use super::day;
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn day_formats_calendar_dates() {
         for (days, shown) in [
             (0, "1970-01-01"),
             (59, "1970-03-01"),

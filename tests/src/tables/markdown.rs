@@ -1,16 +1,16 @@
-//! Tables of Markdown: found in a text, and written in one form.
+//! Markdown tables: parses them, and writes them in one canonical form.
 
-/// A table: its header and its rows, cell by cell, without blanks around.
+/// A table; cells are trimmed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Names of the columns.
+    /// Headings of the columns.
     pub columns: Vec<String>,
-    /// Cells, as many as columns.
+    /// Rows with as many cells as there are columns.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// One blank around each cell, and between the bars of an empty one.
+    /// Writes the table in canonical form: one blank around each cell.
     #[must_use]
     pub fn text(&self) -> String {
         let rule = vec!["---".to_owned(); self.columns.len()];
@@ -23,7 +23,7 @@ fn line(cells: &[String]) -> String {
     format!("|{}\n", cells.collect::<String>())
 }
 
-/// The cells of a line; a bar with a backslash before it belongs to its cell.
+/// Splits a line into cells; a bar after a backslash belongs to its cell.
 fn cells(line: &str) -> Vec<String> {
     let line = line.trim().trim_start_matches('|');
     let line = line.strip_suffix('|').unwrap_or(line);
@@ -44,7 +44,7 @@ fn is_row(line: &str) -> bool {
     line.starts_with('|')
 }
 
-/// All tables of a text, in their order.
+/// Finds all tables of a text.
 #[must_use]
 pub fn tables(text: &str) -> Vec<Table> {
     let lines: Vec<&str> = text.lines().collect();
@@ -52,13 +52,13 @@ pub fn tables(text: &str) -> Vec<Table> {
     let table = |block: &[&str]| {
         let mut rows = block.iter().map(|line| cells(line));
         let columns = rows.next().unwrap_or_default();
-        // The second line is the rule.
+        // The second line is the delimiter row.
         Table { columns, rows: rows.skip(1).collect() }
     };
     blocks.map(table).collect()
 }
 
-/// The text with every table in the one form, and no blank lines at its ends.
+/// Rewrites every table of a text in canonical form, and trims blank lines at both ends.
 #[must_use]
 pub fn tidy(text: &str) -> String {
     let tidied = text.lines().map(|text| if is_row(text) { tidy_row(text) } else { format!("{text}\n") });
@@ -76,7 +76,7 @@ mod tests {
     use super::{Table, tables, tidy};
 
     #[test]
-    fn a_table_that_is_written_reads_back() {
+    fn table_roundtrips_through_text() {
         let word = |text: &str| text.to_owned();
         let table = Table {
             columns: vec![word(""), word("a b")],
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_found_between_other_lines_and_tidied() {
+    fn tables_are_found_between_other_lines_and_normalised() {
         let text = "First:\n\n| a   | b |\n| --- | - |\n| 1   |   |\n\nSecond:\n\n| c |\n| --- |\n| 2 |\nA note.\n\n";
         let found = tables(text);
         assert_eq!(found.len(), 2);

@@ -1,4 +1,5 @@
-//! The tables of the documents: each stands between two marks, the first of which names the command that prints it.
+//! Tables of the documents. Each stands between two marks; the first mark names the command that prints the
+//! table.
 //!
 //! ```text
 //! <!-- table: fedspan-sim theory rolora | table 1 -->
@@ -6,8 +7,8 @@
 //! <!-- end of table -->
 //! ```
 //!
-//! [`page`] finds the marks, [`recipe`] reads what they say, [`programs`] runs the commands, [`markdown`] selects from
-//! what they print, and [`own`] makes the tables that no command prints.
+//! [`page`] finds the marks, [`recipe`] parses them, [`programs`] runs the commands, [`markdown`] selects
+//! from their output, and [`own`] makes the tables that no command prints.
 
 pub mod date;
 pub mod markdown;
@@ -21,13 +22,13 @@ use page::Slot;
 use programs::Programs;
 use recipe::Line;
 
-/// The text that belongs between the marks of a table.
+/// Produces the text that belongs between the marks of a table.
 ///
 /// # Errors
-/// A sentence: a command that failed, or a selection of what it did not print.
+/// A sentence: a command failed, or its output lacks a selected row or column.
 pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     let made = made(slot, programs)?;
-    // A figure that is not there must not get into a page in silence. The first cell is a name.
+    // A missing figure must not get into a page silently. The first cell is a name.
     let figures = |line: &str| line.split('|').skip(2).any(|cell| cell.contains("NaN"));
     match made.lines().find(|line| figures(line)) {
         Some(line) => Err(format!("found NaN, allowed: numbers: {line}")),
@@ -36,7 +37,7 @@ pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
 }
 
 fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
-    // One command without a selection is shown as it prints, with headings between its tables if there are several.
+    // A single command without a selection is shown as printed, with the headings between its tables.
     if let [line] = slot.lines.as_slice()
         && line.steps.is_empty()
     {
@@ -62,7 +63,7 @@ fn part(line: &Line, programs: &mut Programs) -> Result<Table, String> {
     line.select(tables).map_err(|error| format!("{}: {error}", line.text))
 }
 
-/// Lines that one text has and the other has not, with the lines that stand on the page first.
+/// Lines that only one of two texts has: first those of the page, then those of the command.
 #[must_use]
 pub fn diff(stands: &str, printed: &str) -> String {
     let missing = |from: &str, other: &str, sign: char| {
@@ -73,7 +74,8 @@ pub fn diff(stands: &str, printed: &str) -> String {
     if lines.is_empty() { "the same lines in another order, or blank lines\n".to_owned() } else { lines }
 }
 
-/// Lines at which tables of figures begin that have no mark: a third of their cells are numbers with a decimal point.
+/// Line numbers of tables of figures without a mark. A table of figures has a decimal number in at least a
+/// third of its cells.
 #[must_use]
 pub fn unmarked(page: &str) -> Vec<usize> {
     let mut found = Vec::new();
@@ -92,7 +94,8 @@ pub fn unmarked(page: &str) -> Vec<usize> {
             found.push(begin);
         }
         block.clear();
-        // Others' marks say who writes the table: <!-- budgets: written by tests/tests/budgets.rs -->.
+        // Other marks name the program that writes the table: <!-- budgets: written by tests/tests/budgets.rs
+        // -->.
         if line.starts_with("<!-- ") {
             marked = line.starts_with("<!-- table") || line.contains(": written by ");
         }
@@ -118,13 +121,13 @@ mod tests {
     use super::{diff, unmarked};
 
     #[test]
-    fn an_edited_cell_shows_as_two_lines() {
+    fn diff_shows_edited_cell_as_two_lines() {
         assert_eq!(diff("| a |\n| 1 |\n", "| a |\n| 2 |\n"), "- | 1 |\n+ | 2 |\n");
         assert!(diff("| a |\n| b |\n", "| b |\n| a |\n").contains("order"));
     }
 
     #[test]
-    fn figures_without_a_mark_are_found_and_words_are_not() {
+    fn unmarked_finds_figures_but_not_words() {
         let table = "| a | b |\n| --- | --- |\n| x | 0.5 (0.4) |\n";
         assert_eq!(unmarked(&format!("Text.\n\n{table}")), [3]);
         for fine in [

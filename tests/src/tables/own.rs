@@ -1,4 +1,4 @@
-//! Tables that no command prints: of what is known at compile time, or of files that several runs leave.
+//! Tables that no command prints: from constants of the code, or from the result files of several runs.
 
 mod account;
 mod doubling;
@@ -13,7 +13,7 @@ use super::programs::Programs;
 
 type Print = fn(&mut Programs) -> Result<String, String>;
 
-/// Names, and what makes them.
+/// Names of the tables, and the functions that make them.
 const OWN: &[(&str, Print)] = &[
     ("account", |_| account::releases()),
     ("adaptive", doubling::adaptive),
@@ -29,10 +29,10 @@ const OWN: &[(&str, Print)] = &[
     ("stationary", |_| Ok(stationary::table())),
 ];
 
-/// The table of a name, in Markdown.
+/// Makes the table of a name, in Markdown.
 ///
 /// # Errors
-/// A sentence: no such table, or a program that failed.
+/// A sentence: an unknown table, or a program that failed.
 pub fn print(name: &str, programs: &mut Programs) -> Result<String, String> {
     let names: Vec<&str> = OWN.iter().map(|(name, _)| *name).collect();
     let found = OWN.iter().find(|(own, _)| *own == name);

@@ -1,26 +1,26 @@
-//! The marks of a page: which tables it has, by which commands, and where they stand.
+//! Marks of a page: its tables, the commands that print them, and their positions.
 
 use std::ops::Range;
 
 use super::recipe::Line;
 
-/// Ends a table.
+/// Mark after a table.
 const END: &str = "<!-- end of table -->";
 
-/// When a table is made and compared.
+/// Cost class of a table: decides when it is made and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Takes seconds: always.
+    /// Takes seconds: always made.
     Quick,
-    /// Takes longer: with `--all`.
+    /// Takes minutes: made with `--all`.
     Nightly,
-    /// Holds times or memory of a machine, or needs what is not here: never compared, and made only when asked for. With the day on
-    /// which it was measured.
+    /// Contains times or memory of a machine, or needs external data: made only on request and never
+    /// compared. Holds the date of the measurement.
     Measured(String),
 }
 
 impl Class {
-    /// The word of the mark.
+    /// Name of the class.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -34,30 +34,30 @@ impl Class {
 /// A table between its marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Of the first mark, from 1.
+    /// Line number of the first mark, from 1.
     pub line: usize,
-    /// When it is made.
+    /// Cost class.
     pub class: Class,
-    /// The commands that print it.
+    /// Commands that print the table.
     pub lines: Vec<Line>,
-    /// Bytes between the marks.
+    /// Byte range between the marks.
     pub place: Range<usize>,
-    /// Bytes of the day in the first mark, if it has one.
+    /// Byte range of the date in the first mark, if it has one.
     pub day: Option<Range<usize>>,
 }
 
 impl Slot {
-    /// The commands, in one line.
+    /// All commands in one line.
     #[must_use]
     pub fn commands(&self) -> String {
         self.lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join(" && ")
     }
 }
 
-/// The tables of a page, in their order.
+/// Finds the tables of a page.
 ///
 /// # Errors
-/// The line, and what is wrong with the mark there.
+/// The line number of a broken mark, and what is wrong with it.
 pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
     let mut slots = Vec::new();
     let mut at = 0;
@@ -87,10 +87,10 @@ pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
 }
 
 const BEGIN: &str = "<!-- table";
-/// Bytes of a day, 2026-01-31.
+/// Length of a date, 2026-01-31.
 const DAY: usize = 10;
 
-/// Where the next mark begins a line.
+/// Position of the next mark at the beginning of a line.
 fn next_mark(text: &str, from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -102,7 +102,7 @@ fn next_mark(text: &str, from: usize) -> Option<usize> {
     }
 }
 
-/// Reads what stands between the word and the colon; with the offset of a day.
+/// Parses the text between `<!-- table` and the colon; returns the class and the offset of the date.
 fn class(head: &str) -> Result<(Class, Option<usize>), String> {
     let wrong = || {
         format!(
@@ -125,7 +125,7 @@ fn class(head: &str) -> Result<(Class, Option<usize>), String> {
     }
 }
 
-/// The page with another text between the marks, and another day in them where there is one.
+/// Replaces the text between the marks, and the date if the mark has one.
 #[must_use]
 pub fn with(text: &str, slot: &Slot, table: &str, today: &str) -> String {
     let mut page = text.to_owned();
@@ -146,7 +146,7 @@ mod tests {
                         <!-- table, measured 2026-01-31:\nfedspan-sim live a\nfedspan-sim live b\n-->\n| b |\n<!-- end of table -->\n";
 
     #[test]
-    fn marks_are_read_and_what_is_between_them_is_replaced() {
+    fn text_between_marks_is_replaced() {
         let found = slots(PAGE).unwrap();
         assert_eq!(found.len(), 2);
         assert_eq!(
@@ -161,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_is_wrong_is_told_with_its_line() {
-        for (from, to, told) in [
+    fn broken_mark_is_reported_with_its_line() {
+        for (from, to, message) in [
             ("table:", "table, sometimes:", "line 2: found \"table, sometimes:\", allowed"),
             ("table:", "table", "line 2: no colon"),
             (
@@ -175,7 +175,7 @@ mod tests {
             (" | table 2", " | first", "line 2: found \"first\", allowed"),
         ] {
             let error = slots(&PAGE.replacen(from, to, 1)).unwrap_err();
-            assert!(error.starts_with(told), "{error}");
+            assert!(error.starts_with(message), "{error}");
         }
     }
 }

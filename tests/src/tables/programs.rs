@@ -1,4 +1,4 @@
-//! The programs that print tables: run once for each command, and timed.
+//! Runs the programs that print tables, once for each command, and records their times.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,38 +7,39 @@ use std::time::Instant;
 
 use super::own;
 
-/// The simulator, which prints Markdown where it is asked to.
+/// The simulator; it prints Markdown on request.
 const SIMULATOR: &str = "fedspan-sim";
-/// This program, as marks name it.
+/// Name of this program in marks.
 const OWN: &str = "tests/tables";
 
-/// Whether the output of a command can be shown. Of others (benchmarks, what needs other data) people put the figures down.
+/// True if the command can be run here. Figures of other commands (benchmarks, runs on external data) are
+/// entered by hand.
 #[must_use]
 pub fn is_known(command: &[String]) -> bool {
     command.first().is_some_and(|program| [SIMULATOR, OWN].contains(&program.as_str()))
 }
 
-/// Runs commands, and remembers what they printed and how long they took.
+/// Runs commands, and caches their output.
 #[derive(Debug)]
 pub struct Programs {
-    /// Where the programs are.
-    beside: PathBuf,
-    /// Where they run, and leave what they write.
+    /// Directory of the programs.
+    directory: PathBuf,
+    /// Working directory of the programs, for the files they write.
     work: PathBuf,
     printed: BTreeMap<Vec<String>, Result<String, String>>,
 }
 
 impl Programs {
-    /// Programs that stand in a directory, and run in another one.
+    /// Runs the programs of one directory in another.
     #[must_use]
-    pub fn new(beside: &Path, work: &Path) -> Self {
-        Self { beside: beside.to_owned(), work: work.to_owned(), printed: BTreeMap::new() }
+    pub fn new(directory: &Path, work: &Path) -> Self {
+        Self { directory: directory.to_owned(), work: work.to_owned(), printed: BTreeMap::new() }
     }
 
-    /// The standard output of a command, in Markdown.
+    /// Standard output of a command, as Markdown.
     ///
     /// # Errors
-    /// A sentence: no such program, or the last line of what it says of its failure.
+    /// A sentence: an unknown program, or the last line of its error output.
     pub fn printed(&mut self, command: &[String]) -> Result<String, String> {
         if let Some(known) = self.printed.get(command) {
             return known.clone();
@@ -58,40 +59,40 @@ impl Programs {
         printed
     }
 
-    /// Runs the simulator with these words after its name, with result files in a directory of that name; what is in it is
-    /// read with [`Self::read`].
+    /// Runs the simulator with these arguments; it writes its result files to the directory `out`, from where
+    /// [`Self::read`] reads them.
     ///
     /// # Errors
-    /// As [`Self::printed`].
+    /// As for [`Self::printed`].
     pub fn simulate(&mut self, words: &[&str], out: &str) -> Result<(), String> {
         let command = [&[SIMULATOR], words, &["--out", out]].concat();
         self.run(&command.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).map(|_| ())
     }
 
-    /// A file that a program has written.
+    /// Reads a file that a program has written.
     ///
     /// # Errors
-    /// Its name, and what the system says.
+    /// The file's name and the operating system's error.
     pub fn read(&self, file: &str) -> Result<String, String> {
         std::fs::read_to_string(self.work.join(file)).map_err(|error| format!("{file}: {error}"))
     }
 
     fn run(&self, command: &[String]) -> Result<String, String> {
         let [name, words @ ..] = command else { return Err("no command".to_owned()) };
-        let program = self.beside.join(name);
+        let program = self.directory.join(name);
         std::fs::create_dir_all(&self.work).map_err(|error| format!("{}: {error}", self.work.display()))?;
         let output = Command::new(&program).args(words).current_dir(&self.work).output();
         let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().last().unwrap_or("nothing was said").to_owned();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.lines().last().unwrap_or("no error output").to_owned();
             return Err(format!("{}: {}: {last}", command.join(" "), output.status));
         }
         String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", command.join(" ")))
     }
 }
 
-/// How many seconds tables took when they were made last, by their commands: a file below `target`.
+/// Seconds that each table took when it was last made, by its commands; kept in a file below `target`.
 #[derive(Debug)]
 pub struct Times {
     file: PathBuf,
@@ -99,25 +100,24 @@ pub struct Times {
 }
 
 impl Times {
-    /// Those of earlier runs; none where there is no such file.
+    /// Reads the times of earlier runs; empty if there is no such file.
     #[must_use]
     pub fn read(file: &Path) -> Self {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         Self { file: file.to_owned(), seconds: serde_json::from_str(&text).unwrap_or_default() }
     }
 
-    /// The seconds of a table.
+    /// Seconds that a table took.
     #[must_use]
-    pub fn of(&self, commands: &str) -> Option<f64> {
+    pub fn get(&self, commands: &str) -> Option<f64> {
         self.seconds.get(commands).copied()
     }
 
-    /// Notes how long a table took. A file that cannot be written is no reason to stop.
+    /// Records the time of a table. Errors of the file are ignored.
     pub fn note(&mut self, commands: &str, began: Instant) {
         self.seconds.insert(commands.to_owned(), began.elapsed().as_secs_f64());
-        if let (Ok(text), Some(directory)) = (serde_json::to_string_pretty(&self.seconds), self.file.parent())
-        {
-            let _ = std::fs::create_dir_all(directory);
+        if let (Ok(text), Some(parent)) = (serde_json::to_string_pretty(&self.seconds), self.file.parent()) {
+            let _ = std::fs::create_dir_all(parent);
             let _ = std::fs::write(&self.file, text);
         }
     }

@@ -1,4 +1,4 @@
-//! Recipes in marks: commands, one a line, and after bars the selection from each one's output.
+//! Recipes in marks: one command per line; after bars, the selection from its output.
 //!
 //! | step | what it does |
 //! | --- | --- |
@@ -13,48 +13,50 @@ use super::markdown::Table;
 /// A command, and the selection from its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// As it stands in the mark.
+    /// Text of the line in the mark.
     pub text: String,
     /// Words of the command.
     pub command: Vec<String>,
-    /// Selections from its output, in this order.
+    /// Selection steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// A selection.
+/// A selection step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The table of this number, from 1.
+    /// Takes the table of this number, from 1.
     Table(usize),
-    /// Rows by their first cells, and what they are called.
+    /// Takes rows by their first cells: pairs of old and new name.
     Rows(Vec<[String; 2]>),
-    /// Columns by their headings, and what they are called.
+    /// Takes columns by their headings: pairs of old and new name.
     Columns(Vec<[String; 2]>),
-    /// A text before the first cell of every row.
+    /// Puts a text before the first cell of every row.
     Prefix(String),
-    /// Columns become rows.
+    /// Swaps rows and columns.
     Transposed,
 }
 
 impl Line {
-    /// Reads a line of a mark.
+    /// Parses a line of a mark.
     ///
     /// # Errors
-    /// A sentence with what was found and what is allowed.
+    /// A sentence with the text found and the texts allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(" | ");
         let command = words(parts.next().unwrap_or_default())?;
         if command.is_empty() {
-            return Err(format!("found {text:?}, allowed: a command, and after bars what is shown of it"));
+            return Err(format!(
+                "found {text:?}, allowed: a command, and after bars the selection from its output"
+            ));
         }
         let steps = parts.map(step).collect::<Result<_, String>>()?;
         Ok(Self { text: text.to_owned(), command, steps })
     }
 
-    /// Selects from the tables that the command has printed.
+    /// Selects from the tables that the command printed.
     ///
     /// # Errors
-    /// A sentence with the name that is not there, and those that are.
+    /// A sentence with the missing name and the existing ones.
     pub fn select(&self, tables: Vec<Table>) -> Result<Table, String> {
         let number = self.steps.iter().find_map(|step| match step {
             Step::Table(number) => Some(*number),
@@ -62,7 +64,7 @@ impl Line {
         });
         let (number, count) = (number.unwrap_or(1), tables.len());
         let table = tables.into_iter().nth(number - 1);
-        let mut table = table.ok_or_else(|| format!("found {count} tables, asked for number {number}"))?;
+        let mut table = table.ok_or_else(|| format!("found {count} tables, wanted number {number}"))?;
         for step in &self.steps {
             table = step.apply(table)?;
         }
@@ -89,7 +91,7 @@ impl Step {
             }
             Self::Columns(names) => {
                 let headings: Vec<&str> = table.columns.iter().map(String::as_str).collect();
-                // A name that is empty is that of the first column.
+                // An empty name means the first column.
                 let place = |name: &String| match name.as_str() {
                     "" => Ok(0),
                     name => position("column", name, &headings),
@@ -134,7 +136,8 @@ fn step(text: &str) -> Result<Step, String> {
     let names = || {
         rest.split(';').map(|part| {
             let part = part.trim();
-            // With blanks around, so that "as C" and "as" have an empty name: the first column's.
+            // With blanks at both ends "as C" and "as" split into an empty name, which means the first
+            // column.
             match format!(" {part} ").split_once(" as ") {
                 Some((name, shown)) => [name, shown].map(|word| word.trim().to_owned()),
                 None => [part.to_owned(), part.to_owned()],
@@ -154,29 +157,29 @@ fn step(text: &str) -> Result<Step, String> {
     }
 }
 
-/// The words of a command; quotes of either kind keep blanks.
+/// Splits a command into words; quotes of either kind keep blanks.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
-    let (mut word, mut quote, mut begun) = (String::new(), None, false);
+    let (mut word, mut quote, mut in_word) = (String::new(), None, false);
     for character in text.chars() {
         match (quote, character) {
             (Some(open), c) if c == open => quote = None,
-            (None, '\'' | '"') => (quote, begun) = (Some(character), true),
+            (None, '\'' | '"') => (quote, in_word) = (Some(character), true),
             (None, c) if c.is_whitespace() => {
-                if std::mem::take(&mut begun) {
+                if std::mem::take(&mut in_word) {
                     words.push(std::mem::take(&mut word));
                 }
             }
             (_, c) => {
                 word.push(c);
-                begun = true;
+                in_word = true;
             }
         }
     }
     if quote.is_some() {
-        return Err(format!("found {text:?}, in which a quote is not closed"));
+        return Err(format!("found {text:?}with an unclosed quote"));
     }
-    if begun {
+    if in_word {
         words.push(word);
     }
     Ok(words)
@@ -198,28 +201,28 @@ mod tests {
     }
 
     #[test]
-    fn quotes_keep_what_a_shell_keeps() {
+    fn quotes_keep_blanks_as_in_a_shell() {
         let split = words("run 'participation={ policy = \"full\" }' --set a=\"x y\" ''").unwrap();
         assert_eq!(split, ["run", "participation={ policy = \"full\" }", "--set", "a=x y", ""]);
         assert!(words("run 'a").is_err());
     }
 
     #[test]
-    fn steps_select_rename_and_turn() {
+    fn steps_select_rename_and_transpose() {
         assert_eq!(shown("").unwrap(), OUTPUT);
         let rows = shown(" | rows b as B; a | columns end as last").unwrap();
         assert_eq!(rows, "| setting | last |\n| --- | --- |\n| B | 0.25 |\n| a | 0.5 |\n");
         let named = shown(" | columns as ; noise | prefix \"x, \"").unwrap();
         assert_eq!(named, "| | noise |\n| --- | --- |\n| x, a | 1 |\n| x, b | 2 |\n");
-        let turned = shown(" | columns end | transposed").unwrap();
-        assert_eq!(turned, "| setting | a | b |\n| --- | --- | --- |\n| end | 0.5 | 0.25 |\n");
+        let transposed = shown(" | columns end | transposed").unwrap();
+        assert_eq!(transposed, "| setting | a | b |\n| --- | --- | --- |\n| end | 0.5 | 0.25 |\n");
     }
 
     #[test]
-    fn what_is_not_there_is_told_with_what_is() {
+    fn missing_name_is_reported_with_existing_names() {
         assert_eq!(shown(" | rows c").unwrap_err(), "found no row \"c\", there are [\"a\", \"b\"]");
         assert!(shown(" | columns beginning").unwrap_err().contains("\"noise\""));
-        assert_eq!(shown(" | table 2").unwrap_err(), "found 1 tables, asked for number 2");
+        assert_eq!(shown(" | table 2").unwrap_err(), "found 1 tables, wanted number 2");
         assert!(shown(" | table 0").is_err() && shown(" | sorted").is_err() && Line::parse("").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! A list of `budgets.toml`: what was measured against what it may be, and the list and a table written anew where
-//! FEDSPAN_REGENERATE_BUDGETS says that a change is wanted.
+//! Budgets: compares measurements with a list of `budgets.toml`, or, with FEDSPAN_REGENERATE_BUDGETS, writes
+//! them to the list and to the tables of the documents.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 use std::collections::BTreeMap;
@@ -11,30 +11,30 @@ use fedspan_tests::lists::{with_list, with_table};
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
-/// Growth that is forgiven: rebuilding elsewhere moves figures a little.
+/// Allowed growth: a rebuild with another toolchain changes figures a little.
 const GROWTH: f64 = 1.02;
 
-/// Cores by their words.
+/// Short names of the cores.
 pub const CORES: [&str; 6] = ["m4", "m7", "m33", "m3", "m0", "rv32imc"];
-/// Cores of which a manual says what instructions take.
+/// Cores whose manuals list the cycles of instructions.
 pub const ESTIMATED: [&str; 4] = ["m4", "m3", "m0", "rv32imc"];
 
 const FILE: &str = "tests/budgets.toml";
 
-/// The words that identify a measurement, in the order of [`List::keys`].
+/// Words that identify a measurement, in the order of [`List::keys`].
 pub type Key = Vec<String>;
-/// The figures of each, by name.
+/// Figures of each measurement, by name.
 pub type Rows = BTreeMap<Key, BTreeMap<String, u64>>;
 
-/// A list.
+/// A list of `budgets.toml`.
 pub struct List {
-    /// In the file.
+    /// Name in the file.
     pub name: &'static str,
-    /// What identifies a measurement.
+    /// Names of the words that identify a measurement.
     pub keys: &'static [&'static str],
-    /// What is bounded, where it was measured.
+    /// Names of the bounded figures; a measurement may lack some.
     pub figures: &'static [&'static str],
-    /// Which keys are written as numbers.
+    /// Keys that are written as numbers.
     pub numbers: &'static [&'static str],
 }
 
@@ -44,20 +44,20 @@ impl List {
         self.keys.iter().map(|name| word(&line[*name])).collect()
     }
 
-    /// What was measured.
+    /// Reads measurements.
     pub fn measured(&self, lines: &[Value]) -> Rows {
         let mut rows = Rows::new();
         for line in lines {
             let figure = |name: &&str| Some(((*name).to_owned(), line[*name].as_u64()?));
             let key = self.key(line);
             let known = rows.insert(key.clone(), self.figures.iter().filter_map(figure).collect());
-            assert!(known.is_none(), "{key:?} twice");
+            assert!(known.is_none(), "{key:?} was measured twice");
         }
         rows
     }
 
-    /// What it may be.
-    pub fn budgeted(&self) -> Rows {
+    /// Reads the budgets.
+    pub fn budgets(&self) -> Rows {
         let row = |table: BTreeMap<String, String>| {
             let figure =
                 |name: &&str| Some(((*name).to_owned(), table.get(*name)?.parse().expect("a number")));
@@ -67,9 +67,9 @@ impl List {
         tables(self.name).into_iter().map(row).collect()
     }
 
-    /// Fails if anything measured is over its budget.
+    /// Fails if a figure exceeds its budget by more than [`GROWTH`].
     pub fn check(&self, rows: &Rows) {
-        let budgets = self.budgeted();
+        let budgets = self.budgets();
         let mut over = String::new();
         for (key, figures) in rows {
             let budget = budgets.get(key).unwrap_or_else(|| panic!("{key:?} has no budget"));
@@ -82,7 +82,7 @@ impl List {
         assert!(over.is_empty(), "over budget by more than 2 %:\n{over}");
     }
 
-    /// Writes what was measured in the place of what it might be.
+    /// Writes measurements as the new budgets.
     pub fn write(&self, rows: &Rows) {
         let tables = rows.iter().map(|(key, figures)| {
             let figure = |name: &&str| Some(format!("{name} = {}", figures.get(*name)?));
@@ -91,7 +91,7 @@ impl List {
         write_list(self.name, tables);
     }
 
-    /// Assignments of words that identify to their names.
+    /// Formats `name = word` for each key.
     pub fn named(&self, names: &[&str], words: &[String]) -> impl Iterator<Item = String> {
         names.iter().zip(words).map(|(name, word)| match self.numbers.contains(name) {
             true => format!("{name} = {word}"),
@@ -100,15 +100,15 @@ impl List {
     }
 }
 
-/// Writes a list of tables, each of its assignments.
+/// Writes a list of inline tables, each given by its assignments.
 pub fn write_list(name: &str, tables: impl Iterator<Item = Vec<String>>) {
     let text: String = tables.map(|table| format!("    {{ {} }},\n", table.join(", "))).collect();
     change(FILE, |whole| with_list(whole, name, &text).expect("a list"));
 }
 
-/// A list of tables: of each the words under its names.
+/// Reads a list of inline tables: the words of each, by name.
 pub fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
-    let document: DocumentMut = read(FILE).parse().expect("TOML");
+    let document: DocumentMut = read_locked(FILE).parse().expect("TOML");
     let tables = document[name].as_array().expect("an array").iter();
     let words = |table: &toml_edit::Value| {
         let each = table.as_inline_table().expect("a table").iter().map(|(name, value)| {
@@ -120,40 +120,40 @@ pub fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
     tables.map(words).collect()
 }
 
-/// The lines of a file of measurements.
+/// Reads a file of measurements, one JSON object per line.
 pub fn lines(file: &str) -> Vec<Value> {
-    read(file).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    read_locked(file).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// A word or a number of a measurement.
+/// Text of a word or a number.
 pub fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Whether new lists and tables are wanted.
+/// True if lists and tables are to be written.
 pub fn regenerating() -> bool {
     std::env::var_os("FEDSPAN_REGENERATE_BUDGETS").is_some()
 }
 
-/// A table in a file of text, between marks.
-pub struct Place {
+/// A generated table in a document, between two marks.
+pub struct GeneratedTable {
     pub file: &'static str,
     pub begin: &'static str,
     pub end: &'static str,
 }
 
-impl Place {
-    /// Writes the table there.
+impl GeneratedTable {
+    /// Writes the table.
     pub fn write(&self, table: &str) {
         change(self.file, |whole| self.with(whole, table));
     }
 
-    /// Fails if another table is there, unless that is about to change, with all that it is made from.
+    /// Fails if the document shows another table. Does nothing while the budgets are being regenerated.
     pub fn check(&self, table: impl FnOnce() -> String, program: &str) {
         if !regenerating() {
-            let whole = read(self.file);
+            let whole = read_locked(self.file);
             let shown = whole == self.with(&whole, &table());
-            assert!(shown, "FEDSPAN_REGENERATE_BUDGETS=1 {program} writes the table anew");
+            assert!(shown, "FEDSPAN_REGENERATE_BUDGETS=1 {program} writes the table");
         }
     }
 
@@ -162,7 +162,7 @@ impl Place {
     }
 }
 
-/// A core as tables name it.
+/// Name of a core in tables.
 pub fn core_name(word: &str) -> &'static str {
     match word {
         "m4" => "Cortex-M4F",
@@ -178,16 +178,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Tests that run beside each other change the same files.
+/// Tests in parallel threads change the same files.
 static FILES: Mutex<()> = Mutex::new(());
 
-fn read(file: &str) -> String {
-    let _alone = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+fn read_locked(file: &str) -> String {
+    let _guard = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     text(file)
 }
 
 fn change(file: &str, new: impl FnOnce(&str) -> String) {
-    let _alone = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     std::fs::write(root().join(file), new(&text(file))).expect("written");
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::LazyLock;
 
-use fedspan_client::session::{Config, Millis, Progress, Protection};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Progress, Protection};
 use fedspan_client::store::Store;
 use fedspan_client::{Event, Linear, Recording, Session, Task, Workspace};
 use fedspan_hostile::Random;
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 
@@ -22,10 +23,10 @@ pub type Plain = Linear<Workspace<20, 2>>;
 
 pub type Device<P, T = Plain> = Session<T, Recording<'static>, P, ChaCha20Rng>;
 
-/// A device, its clock and its buffers.
+/// A device with its clock and its buffers.
 pub struct Board<P, T = Plain> {
     pub session: Device<P, T>,
-    pub now: Millis,
+    pub now: u64,
     pub last: Progress,
     decoder: Decoder<Vec<u8>>,
     out: Vec<u8>,
@@ -39,26 +40,26 @@ impl<P: Store> Board<P> {
     /// A device with another frame limit.
     pub fn with_limit(device: u64, protection: Protection, store: P, seed: u64, frame_limit: u16) -> Self {
         let config = Config { frame_limit, ..Config::new(device) };
-        Self::of(config, protection, Linear::new(Workspace::new()), store, seed)
+        Self::with_task(config, protection, Linear::new(Workspace::new()), store, seed)
     }
 }
 
 impl<P: Store, T: Task> Board<P, T> {
     /// A device with another task.
-    pub fn of(config: Config, protection: Protection, task: T, store: P, seed: u64) -> Self {
+    pub fn with_task(config: Config, protection: Protection, task: T, store: P, seed: u64) -> Self {
         let source = Recording::regression(&SAMPLES.0, &SAMPLES.1, D.into(), 1);
         let random = ChaCha20Rng::seed_from_u64(seed);
         let session = Session::new(config, protection, task, source, store, random);
         Self {
             session,
             now: 1_000,
-            last: Progress { sent: 0, again: false, close: false, wake: 0 },
+            last: Progress { sent: 0, again: false, close: false, wake: Millis::ZERO },
             decoder: Decoder::new(vec![0; config.frame_limit.into()]),
             out: vec![0; config.transmit_capacity()],
         }
     }
 
-    /// One event and all that follows from it at once: whole frames.
+    /// Handles an event and all ticks it requests; returns the frames sent.
     pub fn event(&mut self, event: Event<'_>) -> Vec<Vec<u8>> {
         let (session, out) = (&mut self.session, &mut self.out);
         handle(session, self.now, event, out, &mut self.last)
@@ -69,69 +70,69 @@ impl<P: Store, T: Task> Board<P, T> {
         self.event(Event::LinkUp)
     }
 
-    /// The link is lost and there is a new one.
+    /// Replaces the link by a new one.
     pub fn reconnect(&mut self) -> Vec<Vec<u8>> {
         let silent = self.event(Event::LinkDown);
         assert!(silent.is_empty());
         self.link_up()
     }
 
-    /// Frames and messages that came and were not believed.
-    pub fn drops(&self) -> u32 {
+    /// Number of frames and messages that were rejected.
+    pub fn rejected(&self) -> u32 {
         let frames = self.decoder.counters();
         let own = self.session.counters();
         frames.oversize + frames.framing + frames.check + frames.header + own.unopened + own.unsealed
     }
 
     /// Lets time pass.
-    pub fn wait(&mut self, milliseconds: Millis) -> Vec<Vec<u8>> {
+    pub fn wait(&mut self, milliseconds: u64) -> Vec<Vec<u8>> {
         self.now += milliseconds;
         self.event(Event::Tick)
     }
 
-    /// Bytes from the wire.
-    pub fn hear(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let mut said = Vec::new();
+    /// Receives bytes; returns the frames sent.
+    pub fn receive(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
         let mut input = bytes;
         let (session, out) = (&mut self.session, &mut self.out);
         loop {
             let event = match self.decoder.feed(&mut input) {
-                Fed::NeedMore => return said,
-                Fed::Dropped(_) => continue,
-                Fed::Message(message) => Event::Message(message),
-                Fed::Sealed(frame) => Event::Sealed(frame),
+                FeedResult::NeedMore => return sent,
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => Event::Message(message),
+                FeedResult::Sealed(frame) => Event::Sealed(frame),
             };
-            said.extend(handle(session, self.now, event, out, &mut self.last));
+            sent.extend(handle(session, self.now, event, out, &mut self.last));
         }
     }
 
-    /// The server has said welcome: there is nothing else that a device answers at once.
-    pub fn hear_all(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
-        frames.iter().flat_map(|frame| self.hear(frame)).collect()
+    /// Receives frames one after the other; returns the frames sent.
+    pub fn receive_all(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        frames.iter().flat_map(|frame| self.receive(frame)).collect()
     }
 }
 
 fn handle<P: Store, T: Task>(
     session: &mut Device<P, T>,
-    now: Millis,
+    now: u64,
     event: Event<'_>,
     out: &mut [u8],
     last: &mut Progress,
 ) -> Vec<Vec<u8>> {
-    let mut said = Vec::new();
+    let mut sent = Vec::new();
     let mut next = Some(event);
     while let Some(event) = next.take() {
-        let progress = session.handle(now, event, out);
+        let progress = session.handle(Millis::new(now), event, out);
         if progress.sent > 0 {
-            said.push(out[..progress.sent].to_vec());
+            sent.push(out[..progress.sent].to_vec());
         }
         if progress.again {
             next = Some(Event::Tick);
         }
         *last = progress;
-        assert!(said.len() < 1000, "it never ends");
+        assert!(sent.len() < 1000, "the session never stops sending");
     }
-    said
+    sent
 }
 
 pub fn unopened<P: Store>(board: &Board<P>) -> u32 {

@@ -1,4 +1,4 @@
-//! Frames carried to and fro between a device and its server.
+//! Exchanges of frames between a device and its server.
 
 use std::sync::Arc;
 
@@ -6,59 +6,63 @@ use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::store::{NoStore, Store};
 use fedspan_protocol::message::{Ack, AckOutcome, ToDevice};
 
-use super::{Board, DEVICE, Host, opening, protected};
+use super::{Board, DEVICE, ServerEnd, opening, protected};
 
-/// Carries frames to and fro until nobody has anything to say. What crossed the wire, up and down.
+/// Exchanges frames until both sides are silent; returns the frames sent up and down.
 pub fn converse<P: Store>(
     board: &mut Board<P>,
-    host: &mut Host,
+    server: &mut ServerEnd,
     mut up: Vec<Vec<u8>>,
 ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut all_up, mut all_down) = (Vec::new(), Vec::new());
     loop {
-        let down = host.hear(&up);
+        let down = server.receive(&up);
         all_up.append(&mut up);
-        up = board.hear_all(&down);
+        up = board.receive_all(&down);
         all_down.extend(down);
         if up.is_empty() {
             return (all_up, all_down);
         }
-        assert!(all_up.len() < 1000, "it never ends");
+        assert!(all_up.len() < 1000, "the exchange never ends");
     }
 }
 
-/// A device and its server, connected and welcome.
-pub fn joined<P: Store>(gate: &Arc<Acceptor>, store: P, seed: u64) -> (Board<P>, Host) {
-    let (mut board, mut host) = (Board::new(DEVICE, protected(), store, seed), Host::new(gate));
+/// A connected device and its server's end.
+pub fn connected<P: Store>(gate: &Arc<Acceptor>, store: P, seed: u64) -> (Board<P>, ServerEnd) {
+    let (mut board, mut server) = (Board::new(DEVICE, protected(), store, seed), ServerEnd::new(gate));
     let hello = board.link_up();
-    converse(&mut board, &mut host, hello);
-    assert!(matches!(host.said[..], [PeerMessage::Hello(_)]), "{:?}", host.said);
-    host.said.clear();
-    (board, host)
+    converse(&mut board, &mut server, hello);
+    assert!(matches!(server.events[..], [PeerMessage::Hello(_)]), "{:?}", server.events);
+    server.events.clear();
+    (board, server)
 }
 
-/// One round on both ends, which are welcome. What crossed the wire, up and down.
-pub fn round<P: Store>(board: &mut Board<P>, host: &mut Host, number: u32) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    host.connection.open(&opening(number));
-    let (mut up, mut down) = converse(board, host, Vec::new());
-    let [PeerMessage::Update(update)] = &host.said[..] else { panic!("{:?}", host.said) };
+/// Runs one round between a connected device and its server; returns the frames sent up and down.
+pub fn round<P: Store>(
+    board: &mut Board<P>,
+    server: &mut ServerEnd,
+    number: u32,
+) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    server.connection.open(&opening(number));
+    let (mut up, mut down) = converse(board, server, Vec::new());
+    let [PeerMessage::Update(update)] = &server.events[..] else { panic!("{:?}", server.events) };
     let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
-    host.said.clear();
-    host.connection.send(ToDevice::Ack(ack));
-    let (more_up, more_down) = converse(board, host, Vec::new());
+    server.events.clear();
+    server.connection.send(ToDevice::Ack(ack));
+    let (more_up, more_down) = converse(board, server, Vec::new());
     up.extend(more_up);
     down.extend(more_down);
     (up, down)
 }
 
-/// A whole conversation, recorded: hello, answer, confirmation, three rounds.
+/// Frames of a whole connection, up and down: hello, answer, confirmation, three rounds.
 pub fn recording(gate: &Arc<Acceptor>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let (mut board, mut host) = (Board::new(DEVICE, protected(), NoStore, seed), Host::new(gate));
+    let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, seed), ServerEnd::new(gate));
     let hello = board.link_up();
-    let (mut up, mut down) = converse(&mut board, &mut host, hello);
-    host.said.clear();
+    let (mut up, mut down) = converse(&mut board, &mut server, hello);
+    server.events.clear();
     for number in 1..=3 {
-        let (more_up, more_down) = round(&mut board, &mut host, number);
+        let (more_up, more_down) = round(&mut board, &mut server, number);
         up.extend(more_up);
         down.extend(more_down);
     }

@@ -1,4 +1,4 @@
-//! Who there is, and the keys that both ends hold.
+//! Devices and the keys that both ends share.
 
 use fedspan_aggregator::keys::{ActiveKeys, KeyTable};
 use fedspan_client::secure::Key;
@@ -23,7 +23,7 @@ pub fn protected() -> Protection {
     Protection::Key(Key::new(0, SECRET))
 }
 
-/// The table's clone withdraws keys from under connections.
+/// A table with the keys made from its clone: revocations in the table also affect the keys.
 pub fn withdrawable() -> (KeyTable, ActiveKeys) {
     let table = table();
     let keys = ActiveKeys::new(table.clone());

@@ -1,11 +1,11 @@
-//! Frames made and taken apart by hand.
+//! Frames encoded and decoded by hand.
 
 use fedspan_engine::Opening;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Message, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::Encoding;
 
-/// A frame in the clear.
+/// A plain frame without a body.
 pub fn plain<M: Message>(message: &M) -> Vec<u8> {
     let mut out = vec![0; 400];
     let sent = encode(message, 0, |_| {}, &mut out).unwrap();
@@ -13,7 +13,7 @@ pub fn plain<M: Message>(message: &M) -> Vec<u8> {
     out
 }
 
-/// A frame in the clear with a body.
+/// A plain frame that opens a round, with its tensors.
 pub fn plain_open(opening: &Opening) -> Vec<u8> {
     let tensors = opening.request.tensors.iter().map(|t| t.descriptor(Encoding::F32)).collect();
     let task = opening.request.task;
@@ -25,7 +25,7 @@ pub fn plain_open(opening: &Opening) -> Vec<u8> {
     out
 }
 
-/// What is left of a frame without COBS.
+/// Content of a frame after COBS decoding.
 pub fn uncobs(frame: &[u8]) -> Vec<u8> {
     let (mut plain, mut rest) = (Vec::new(), frame.strip_suffix(&[0]).unwrap());
     while let Some((&code, tail)) = rest.split_first() {

@@ -1,8 +1,8 @@
-//! The keys that connections use while the operator withdraws them.
+//! Key table and key store, which sessions read while the operator withdraws keys.
 
 pub(crate) mod checks;
-pub(crate) mod desk;
-// As the aggregator's own modules see them: not everything there is wanted here.
+pub(crate) mod store_checks;
+// These files have items that only the aggregator uses.
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/corruption.rs"]
 mod corruption;
@@ -41,7 +41,7 @@ use store::{SharedKeyStore, KeyStore};
 use table::{KeyTable, LookupError, KeyState};
 use unlock::{Argon2Cost, Unlock};
 
-/// [`ActiveKeys::revoke`], as the key store does it.
+/// Revokes a key, like the key store.
 fn revoke(keys: &ActiveKeys, device: u64) {
-    keys.revoke(&[device], 2).expect("it has a key");
+    keys.revoke(&[device], 2).expect("the device has a key");
 }

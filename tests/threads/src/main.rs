@@ -1,40 +1,40 @@
-//! What threads of the aggregator share, in every order that they can run in.
+//! Model checks of the data that threads of the aggregator share, in every order of their steps.
 //!
-//! The modules below are the aggregator's own files, compiled with [`sync`]'s locks and atomics in place of the
-//! standard library's. A check is a small program of two or three threads and what must be true whatever their order;
-//! loom runs it once for each order that makes a difference, and for each value that an atomic may have then.
+//! The modules below are the aggregator's own files, compiled with [`sync`]'s locks and atomics instead of
+//! the standard library's. A check is a small program of two or three threads with its assertions; loom runs
+//! it in every order that can make a difference, and with every value that an atomic load may return.
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Once};
 
-mod host;
 mod keys;
+mod queue;
 
-/// What `aggregator/src/sync.rs` has, of the checker.
+/// Replacement of `aggregator/src/sync.rs` with loom's types.
 mod sync {
     pub(crate) use loom::sync::atomic::AtomicBool;
     pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock};
 }
 
-// The aggregator's files take one type of `fedspan-engine`; its other dependencies need not be built here.
+// Stands in for the engine crate, of which the aggregator's files need only one type here.
 extern crate self as fedspan_engine;
 
-/// The identity of a device on the server.
+/// Device id on the server.
 type DeviceId = u64;
 
-/// What must be true.
+/// A program that loom runs in every order, with the property it asserts as its name.
 struct Check {
     name: &'static str,
     program: fn(),
 }
 
-/// What stands in the table beside a check that does not hold.
+/// Mark of a failed check in the table.
 const WRONG: &str = "WRONG";
 
 fn main() -> ExitCode {
-    let mut checks = [host::checks::ALL, keys::checks::ALL, keys::desk::ALL].into_iter().flatten();
+    let mut checks = [queue::checks::ALL, keys::checks::ALL, keys::store_checks::ALL].into_iter().flatten();
     match std::env::args().nth(1) {
         None => all(checks),
         Some(name) => match checks.find(|check| check.name == name) {
@@ -47,23 +47,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// Each in a process of its own: where threads wait for each other for ever, their data cannot be dropped in good order
-/// either, and the process aborts.
+/// Runs each check in its own process: threads that deadlock cannot drop their data in order, so the process
+/// aborts.
 fn all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
-    println!("{:<64} {:>9}", "what must be true", "orders");
+    println!("{:<64} {:>9}", "property", "orders");
     for Check { name, .. } in checks {
         let ran = std::env::current_exe().and_then(|program| Command::new(program).arg(name).output());
-        let said = match ran {
+        let output = match ran {
             Ok(ran) => {
-                let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-                let explained = ran.status.success() || said.contains(WRONG);
-                if explained { said } else { format!("{:>9}  {WRONG}: {}", '?', ran.status) }
+                let output = String::from_utf8_lossy(&ran.stdout).into_owned();
+                let explained = ran.status.success() || output.contains(WRONG);
+                if explained { output } else { format!("{:>9}  {WRONG}: {}", '?', ran.status) }
             }
             Err(error) => format!("{:>9}  {WRONG}: {error}", '?'),
         };
-        println!("{name:<64} {}", said.trim_end());
-        if said.contains(WRONG) {
+        println!("{name:<64} {}", output.trim_end());
+        if output.contains(WRONG) {
             code = ExitCode::FAILURE;
         }
     }
@@ -77,10 +77,10 @@ fn one(check: &Check) -> ExitCode {
     let wrong_in = Arc::clone(&orders);
     std::panic::set_hook(Box::new(move |panic| {
         let order = wrong_in.load(Relaxed);
-        // What comes after it is a consequence.
+        // Further panics are consequences of the first.
         first.call_once(|| {
             let why = panic.to_string().replace('\n', " ");
-            println!("{order:>9}  {WRONG} in the last: {why}");
+            println!("{order:>9}  {WRONG} in this order: {why}");
         });
     }));
     loom::model::Builder::new().check(move || {

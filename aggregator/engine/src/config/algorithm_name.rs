@@ -47,7 +47,7 @@ pub enum AlgorithmName {
     /// Each client alone; no communication.
     LocalOnly,
     /// The same on a network, by rounds of epochs.
-    LocalSgd,
+    LocalOnlyNetwork,
     /// One model of all data in one place.
     Pooled,
 }
@@ -95,7 +95,7 @@ impl AlgorithmName {
     /// The name as it stands in files.
     #[must_use]
     pub fn word(self) -> &'static str {
-        let listed = if self == Self::LocalSgd { Self::LocalOnly } else { self };
+        let listed = if self == Self::LocalOnlyNetwork { Self::LocalOnly } else { self };
         ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
     }
 
@@ -187,7 +187,7 @@ impl AlgorithmName {
     /// The same on a network, if there is such a thing.
     fn on_a_network(self) -> Option<Self> {
         match self {
-            Self::LocalOnly => Some(Self::LocalSgd),
+            Self::LocalOnly => Some(Self::LocalOnlyNetwork),
             Self::GdGd | Self::FedPower | Self::Pooled => None,
             name => Some(name).filter(|name| !name.is_for_adapters()),
         }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX, UNTIL_SETTLED};
+use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX, UNTIL_PLATEAU};
 use fedspan_protocol::message::{Descent, Filters};
 
 use super::algorithm_name::AlgorithmName;
@@ -95,7 +95,7 @@ pub struct NetworkSection {
     pub head_epochs: u16,
     /// Epochs of everything else.
     pub epochs: u16,
-    /// Epochs of the head after the last round; [`UNTIL_SETTLED`] for as many as the loss falls in.
+    /// Epochs of the head after the last round; [`UNTIL_PLATEAU`] for as many as the loss falls in.
     pub tuning_epochs: u16,
     /// Whether models are scored after those.
     pub tuned: bool,
@@ -311,7 +311,7 @@ fn read_method(
             Method::L2gd { part, coin }
         }
         AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
-        AlgorithmName::LocalSgd => Method::LocalOnly,
+        AlgorithmName::LocalOnlyNetwork => Method::LocalOnly,
         AlgorithmName::RoLora => Method::LowRank(Averaging::RoLora),
         AlgorithmName::Lora => Method::LowRank(Averaging::Lora),
         AlgorithmName::FfaLora => Method::LowRank(Averaging::FfaLora),
@@ -327,12 +327,12 @@ fn read_method(
         tuning_epochs: match place("tuning_epochs") {
             // Known, whether it is there or not.
             section if section.asks("tuning_epochs") && section.word("tuning_epochs") != Some("auto") => {
-                let most = u64::from(UNTIL_SETTLED) - 1;
+                let most = u64::from(UNTIL_PLATEAU) - 1;
                 section
                     .integer("tuning_epochs", None, 0..=most)
                     .map(|n| u16::try_from(n).unwrap_or(u16::MAX))?
             }
-            _ => UNTIL_SETTLED,
+            _ => UNTIL_PLATEAU,
         },
         tuned,
     })

@@ -288,7 +288,7 @@ pub(super) fn read_linear(
         head,
         final_head: match final_ridge {
             Some(ridge) => HeadSolve::LeastSquares { ridge: narrow(ridge) },
-            None => HeadSolve::LeaveOneOut { otherwise: narrow(fallback) },
+            None => HeadSolve::LeaveOneOut { fallback_ridge: narrow(fallback) },
         },
         ridge_labels: final_ridge.is_none().then(|| small(labels)),
         head_step_size,

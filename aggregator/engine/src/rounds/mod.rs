@@ -191,7 +191,9 @@ impl Engine {
             Phase::FitHead | Phase::Finished => true,
             _ => false,
         };
-        let HeadSolve::LeaveOneOut { otherwise } = self.settings.final_head else { return None };
+        let HeadSolve::LeaveOneOut { fallback_ridge: otherwise } = self.settings.final_head else {
+            return None;
+        };
         self.ridge.as_ref().filter(|ridge| over && ridge.asked).map(|ridge| ridge.chosen(otherwise))
     }
 

@@ -150,8 +150,8 @@ impl RidgeScores {
     #[must_use]
     pub fn published(&self, head: HeadSolve) -> HeadSolve {
         match head {
-            HeadSolve::LeaveOneOut { otherwise } => {
-                HeadSolve::LeaveOneOut { otherwise: self.ridge().unwrap_or(otherwise) }
+            HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
+                HeadSolve::LeaveOneOut { fallback_ridge: self.ridge().unwrap_or(otherwise) }
             }
             other => other,
         }

@@ -2,7 +2,7 @@
 //!
 //! Sections are destructured field by field: a new field must be written here, or left out with a reason.
 
-use fedspan_protocol::limits::UNTIL_SETTLED;
+use fedspan_protocol::limits::UNTIL_PLATEAU;
 use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
@@ -205,7 +205,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
             }
             match final_head {
                 HeadSolve::LeastSquares { ridge } => set("final_ridge", ridge.into()),
-                HeadSolve::LeaveOneOut { otherwise } => {
+                HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
                     set("final_ridge", "auto".into());
                     set("fallback_ridge", otherwise.into());
                 }
@@ -258,7 +258,7 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
     set(
         "tuning_epochs",
         match tuning_epochs {
-            UNTIL_SETTLED => "auto".into(),
+            UNTIL_PLATEAU => "auto".into(),
             epochs => epochs.into(),
         },
     );

@@ -1,4 +1,4 @@
-//! Takes part in a campaign over the link that the settings name, until the final head is fitted.
+//! Takes part in a campaign over the configured link, until the final head is fitted.
 
 use embedded_io::ErrorKind;
 use fedspan_client::link::{Buffers, run};
@@ -13,19 +13,19 @@ use crate::link::{Link, Traffic};
 use crate::pipes::Pipes;
 use crate::settings::{LinkSettings, Settings};
 use crate::storage::Storage;
-use crate::{fault, kept};
+use crate::{fault, reset_count};
 
-/// The device's session. `N` bytes of RAM hold a record on its way into flash.
+/// The device's session. `N` bytes of RAM hold a record while it is written.
 pub type BoardSession<T, S, const N: usize> = Session<T, S, Storage<N>, ChaCha8Rng>;
 
 const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-/// Makes a session of a device with its number and protection, with what the record remembers.
+/// Creates the session of a device, in the state of its stored record.
 ///
-/// Its random numbers are the same after every start: an emulated board has no source of entropy. What keeps its
-/// handshakes apart are their numbers, which are in flash, as on a board whose entropy cannot be trusted.
+/// Its random numbers repeat after each start, since an emulated board has no entropy source. Handshakes
+/// still differ by their numbers, which are in flash, as on a board with untrusted entropy.
 pub fn session<T: Task, S: SampleSource, const N: usize>(
     settings: &Settings,
     (device, protection): (u64, Protection),
@@ -37,14 +37,15 @@ pub fn session<T: Task, S: SampleSource, const N: usize>(
     Session::new(config, protection, task, source, Storage::open(settings, device), random)
 }
 
-/// Connects, as often as it takes, and returns when the final head is fitted. Exits if the server refuses
-/// this device, or if a pipe cannot be opened or has lost its other end; does not return where the settings want a reset or an end before.
+/// Connects as often as necessary and returns when the final head is fitted. Exits if the server refuses this
+/// device, or if a pipe cannot be opened or loses its other end. Does not return if the settings demand a
+/// reset or a power cut first.
 pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     board: &B,
     settings: &Settings,
     session: &mut BoardSession<T, S, N>,
 ) -> Traffic {
-    let resets = kept::resets();
+    let resets = reset_count::resets();
     let last = settings.end_after.or((resets < settings.resets).then_some(resets.saturating_add(1)));
     let (mut receive, mut transmit) = ([0; RECEIVE], [0; TRANSMIT]);
     let mut traffic = Traffic::default();
@@ -59,7 +60,7 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
             if settings.end_after.is_some() {
                 process::exit(fault::POWER_GONE);
             }
-            kept::count_reset();
+            reset_count::count_reset();
             board.reset();
         }
         traffic = link.traffic;
@@ -69,10 +70,11 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
         if session.is_fitted() {
             return traffic;
         }
-        // Opening them again would wait for ever, also after whoever started the emulator has died.
+        // Opening the pipes again would block forever, even if the process that started the emulator has
+        // died.
         let gone = link.has_ended() || closed.error.is_some();
         if gone && matches!(settings.link, LinkSettings::Pipes { .. }) {
-            fault::exit(fault::WRONG, &"the other end of the pipes is gone");
+            fault::exit(fault::WRONG, &"the other end of the pipes was closed");
         }
         eprintln!("device {}: connection lost, reconnecting", session.config().device);
         while board.now() < closed.retry_at {

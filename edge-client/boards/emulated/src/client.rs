@@ -1,10 +1,10 @@
-//! The whole device: reads its settings, takes part in a campaign, and reports in one line of JSON what its
-//! own model scores on its own test samples.
+//! The complete device: reads its settings, takes part in a campaign, and reports in one line of JSON how its
+//! personal model scores on its own test samples.
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Memory;
-use fedspan_client::recorded::table::{Part, Rows, Table};
-use fedspan_client::recorded::{Problem, Recording, Wearer};
+use fedspan_client::recording::table::{Rows, Split, Table};
+use fedspan_client::recording::{FormatError, Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::store::record_len;
 use fedspan_client::{Linear, Task, Workspace};
@@ -19,26 +19,26 @@ use crate::nor::WORD;
 use crate::once::Once;
 use crate::settings::Settings;
 use crate::stack::Painted;
-use crate::{fault, kept};
+use crate::{fault, reset_count};
 
-/// Width of the representation, and classes: the bundled smartwatch demonstration's.
+/// Width of the representation in the bundled smartwatch demonstration.
 pub const WATCH_WIDTH: usize = 24;
-/// Exercises.
+/// Number of classes (exercises) in the demonstration.
 pub const WATCH_CLASSES: usize = 7;
 const WATCH_RECORD: usize = record_len(WATCH_WIDTH, WATCH_CLASSES).next_multiple_of(WORD);
-/// The model's, where it stays: eleven kilobytes, which would go through the stack on their way into place.
+/// The model's memory, in place: its eleven kilobytes would otherwise be built on the stack and moved.
 static WATCH_MEMORY: Once<Workspace<FEATURES, WATCH_WIDTH, WATCH_CLASSES>> = Once::new(Workspace::new());
-/// Features of a sample on the smallest board.
+/// Features per sample on the smallest board.
 pub const SMALL_FEATURES: usize = 20;
-/// Width of the representation there; the head has one output.
+/// Width of the representation on the smallest board; the head has one output.
 pub const SMALL_WIDTH: usize = 2;
 const SMALL_RECORD: usize = record_len(SMALL_WIDTH, 1).next_multiple_of(WORD);
 
-/// Longest command line.
+/// Longest command line in bytes.
 const COMMAND_LINE: usize = 512;
 
-/// A wearer of a smartwatch, whose recording is in flash. `room` keeps features, as many as fit.
-pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEATURES]]) -> ! {
+/// Runs the client of a smartwatch wearer, whose recording is in flash. `cache` holds features if all fit.
+pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static mut [[f32; FEATURES]]) -> ! {
     let settings = settings();
     let identity = identify(&settings.identity);
     let recording = match Recording::parse(board.recording()) {
@@ -46,17 +46,17 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
         Ok(recording) => fault::exit(
             fault::WRONG,
             &format_args!(
-                "the recording has {} classes, this firmware {WATCH_CLASSES}",
+                "the recording has {} classes; this firmware supports up to {WATCH_CLASSES}",
                 recording.header().classes
             ),
         ),
-        Err(problem) => nothing_there(board, "recording", problem),
+        Err(problem) => exit_without_data(board, "recording", problem),
     };
-    let wanted = recording.training_windows();
-    let room = if settings.cached { room } else { Default::default() };
-    let source = Wearer::new(recording, room);
+    let windows = recording.training_windows();
+    let cache = if settings.cached { cache } else { Default::default() };
+    let source = WearerSource::new(recording, cache);
     if settings.cached && !source.is_cached() {
-        eprintln!("no room for {wanted} windows, features are computed anew");
+        eprintln!("the features of {windows} windows do not fit in RAM; computing them on every pass");
     }
     let windows = source.windows();
     let Some(memory) = WATCH_MEMORY.take() else { fault::exit(fault::FAULT, &"started twice") };
@@ -74,30 +74,30 @@ pub fn watch<B: Board>(board: &B, stack: Painted, room: &'static mut [[f32; FEAT
         right += u32::from(largest(&out) == usize::from(window.class));
         tested += 1;
     }
-    // In four decimals, without the code that prints floating point.
+    // Printed with four decimals, without floating-point formatting code.
     let accuracy = (u64::from(right) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
     let (whole, decimals) = (accuracy / 10_000, accuracy % 10_000);
     let score = format_args!("\"right\":{right},\"accuracy\":{whole}.{decimals:04}");
     finish(board, &session, &Report { stack, traffic, trained: windows, tested, score })
 }
 
-/// A device whose samples are a table in flash, for the board with the least memory.
-pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
+/// Runs the client of a device whose samples are a table in flash, on the board with the least memory.
+pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let settings = settings();
     let identity = identify(&settings.identity);
     let table = match Table::parse(board.recording()) {
         Ok(table) => table,
-        Err(problem) => nothing_there(board, "table of samples", problem),
+        Err(problem) => exit_without_data(board, "table of samples", problem),
     };
     let part = |part| match Rows::<SMALL_FEATURES>::new(&table, part) {
         Some(rows) => rows,
         None => {
             let found = table.features();
-            let wrong = format_args!("the table has {found} features, this firmware {SMALL_FEATURES}");
+            let wrong = format_args!("the table has {found} features; this firmware needs {SMALL_FEATURES}");
             fault::exit(fault::WRONG, &wrong)
         }
     };
-    let (training, mut test) = (part(Part::Training), part(Part::Test));
+    let (training, mut test) = (part(Split::Training), part(Split::Test));
     let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
     let mut session = session::<_, _, SMALL_RECORD>(&settings, identity, model, training);
     let traffic = take_part(board, &settings, &mut session);
@@ -125,11 +125,11 @@ pub fn small<B: Board>(board: &B, stack: Painted) -> ! {
     let millionths = (squares / tested.max(1) as f32 * 1e6 + 0.5) as u32;
     let (whole, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
     let score = format_args!("\"squared_error\":{whole}.{decimals:06}");
-    let trained = table.rows(Part::Training);
+    let trained = table.rows(Split::Training);
     finish(board, &session, &Report { stack, traffic, trained, tested, score })
 }
 
-fn nothing_there<B: Board>(board: &B, what: &str, problem: Problem) -> ! {
+fn exit_without_data<B: Board>(board: &B, what: &str, problem: FormatError) -> ! {
     let partition = board.recording().as_ptr();
     let message = format_args!(
         "no {what} in the partition at {partition:p}: {problem}. QEMU loads one with \
@@ -140,14 +140,17 @@ fn nothing_there<B: Board>(board: &B, what: &str, problem: Problem) -> ! {
 
 fn settings() -> Settings {
     let Ok(words) = semihosting::experimental::env::args::<COMMAND_LINE>() else {
-        fault::exit(fault::WRONG, &format_args!("no command line, or one of more than {COMMAND_LINE} bytes"))
+        fault::exit(
+            fault::WRONG,
+            &format_args!("the command line is missing or has more than {COMMAND_LINE} bytes"),
+        )
     };
-    // What is not UTF-8 is no word that is known.
+    // Words that are not UTF-8 are unknown settings.
     let parsed = Settings::parse((&words).into_iter().map(|word| word.unwrap_or("?")));
     parsed.unwrap_or_else(|mistake| fault::exit(fault::WRONG, &mistake))
 }
 
-/// What a finished client reports beside its session.
+/// Results of a finished client in addition to its session.
 struct Report<'a> {
     stack: Painted,
     traffic: Traffic,
@@ -187,7 +190,7 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
         !session.is_plaintext(),
         counters.unopened,
         counters.unsealed,
-        kept::resets(),
+        reset_count::resets(),
         storage.restored,
         storage.unusable,
         storage.saved,
@@ -201,7 +204,7 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
     process::exit(0)
 }
 
-/// Index of the largest value, the first of equals, as the simulator counts.
+/// Index of the largest value, the first one on a tie, as in the simulator.
 fn largest(values: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
     for (index, &value) in values.iter().enumerate() {

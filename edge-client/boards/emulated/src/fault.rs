@@ -1,20 +1,20 @@
-//! The ends of a firmware that has failed: it says why, and QEMU exits with a code.
+//! Exits of firmware that has failed: prints the reason, and QEMU exits with a code.
 
 use core::fmt::Display;
 use core::panic::PanicInfo;
 
 use semihosting::{eprintln, process};
 
-/// Exit code for a mistake in the settings or the recording.
+/// Exit code for wrong settings or an unusable recording.
 pub const WRONG: i32 = 2;
-/// Exit code where the settings let the power go.
+/// Exit code for a power cut requested by the settings.
 pub const POWER_GONE: i32 = 3;
-/// Exit code after a panic.
+/// Exit code for a panic.
 pub const PANICKED: i32 = 101;
-/// Exit code after a processor fault.
+/// Exit code for a processor fault.
 pub const FAULT: i32 = 102;
 
-/// Says what is wrong and exits.
+/// Prints the reason and exits.
 pub fn exit(code: i32, problem: &dyn Display) -> ! {
     eprintln!("{problem}");
     process::exit(code)

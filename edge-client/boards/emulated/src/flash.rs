@@ -1,5 +1,5 @@
-//! The board's flash, in a file of the host: every change is in the file when the call returns. It survives a
-//! reset of the board and the end of the emulator, however sudden, as flash survives the loss of power.
+//! The board's flash as a host file. Each change is in the file when the call returns, so the flash survives
+//! a reset of the board and a sudden end of the emulator, like real flash survives a power cut.
 
 use semihosting::fs::{File, OpenOptions};
 use semihosting::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -7,14 +7,14 @@ use semihosting::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use crate::nor::{Broken, Medium, Nor, NorError, SIZE};
 use crate::settings::Name;
 
-/// The file.
+/// The file behind the flash.
 #[derive(Debug)]
 pub struct FlashFile(File);
 
-/// Opens the flash. A file that is not there is made, with everything erased.
+/// Opens the flash. A missing file is created, fully erased.
 ///
 /// # Errors
-/// [`NorError`].
+/// [`NorError`] if the file cannot be used or has another size.
 pub fn open(name: &Name) -> Result<Nor<FlashFile>, NorError> {
     let existing = OpenOptions::new().read(true).write(true).open(name.as_c_str());
     let file = match existing {

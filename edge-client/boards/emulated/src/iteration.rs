@@ -1,11 +1,12 @@
-//! One FedPower iteration of a [`Problem`], as the session drives it, as it is and in noise, and the hash of what it
-//! gives. The same on the host: what a board prints can be compared with it.
+//! One FedPower iteration of a [`Problem`], driven as by the session, without and with noise, and a hash of
+//! its result. It also runs on the host, for comparison with the output of a board.
 
 use core::convert::Infallible;
 
+use fedspan_client::Millis;
 use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{
-    EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Seed, Settings, Variance,
+    EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings, Seed, Variance,
 };
 use fedspan_client::{Linear, Mechanism, Recording, Release, Task};
 use fedspan_protocol::frame::crc32c_f32;
@@ -17,17 +18,17 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::problem::{Generator, Problem, pattern};
 
-/// The round that is measured.
+/// The measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 
-/// A noise multiplier of 4, squared, in units of 2^-16.
+/// Square of the noise multiplier 4, in units of 2^-16.
 const SQUARE: u64 = 16 << 16;
 
-/// A source with a known seed, so that every run draws the same: it stands for a board's, and hides nothing.
+/// Entropy source with a known seed, for reproducible runs. It provides no privacy.
 #[derive(Clone, Debug)]
-pub struct Known(Generator);
+pub struct KnownSeed(Generator);
 
-impl EntropySource for Known {
+impl EntropySource for KnownSeed {
     type Error = Infallible;
 
     fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
@@ -36,43 +37,47 @@ impl EntropySource for Known {
     }
 }
 
-impl Default for Known {
+impl Default for KnownSeed {
     fn default() -> Self {
         Self(Generator::new(5))
     }
 }
 
-/// Noise that hides the products of at most `rows` samples.
+/// Noise mechanism for at most `rows` samples.
 ///
 /// # Errors
-/// [`DeclineReason::Parameter`] where there is no such noise.
-pub fn mechanism(rows: u32) -> Result<Gaussian<Known>, DeclineReason> {
+/// [`DeclineReason::Parameter`] if there is no such mechanism.
+pub fn mechanism(rows: u32) -> Result<Gaussian<KnownSeed>, DeclineReason> {
     let parameter = DeclineReason::Parameter;
     let multiplier = NoiseMultiplier::from_square(SQUARE).map_err(|_| parameter)?;
-    let settings = Settings::new(multiplier, u64::MAX, rows, 1000).map_err(|_| parameter)?;
+    let settings = PrivacySettings::new(multiplier, u64::MAX, rows, 1000).map_err(|_| parameter)?;
     // Four bits a sample are the usual claim.
     let claim = MinEntropy::new(4).map_err(|_| parameter)?;
-    Ok(Gaussian::new(settings, Known::default(), claim))
+    Ok(Gaussian::new(settings, KnownSeed::default(), claim))
 }
 
-/// A seed and the variance of each number of the product: the noise alone, to be drawn again.
+/// A seed and the variance of the product's noise, to draw the noise alone.
 ///
 /// # Errors
-/// As [`mechanism`].
-pub fn alone(mechanism: &Gaussian<Known>, d: u16, k: u16) -> Result<(Seed, Variance), DeclineReason> {
+/// [`DeclineReason::Parameter`] as for [`mechanism`].
+pub fn seed_and_variance(
+    mechanism: &Gaussian<KnownSeed>,
+    d: u16,
+    k: u16,
+) -> Result<(Seed, Variance), DeclineReason> {
     let settings = mechanism.settings().ok_or(DeclineReason::Parameter)?;
     let variance = settings.variance(d, k).map_err(|_| DeclineReason::Parameter)?;
     Ok((Seed::new([9; 32]), variance))
 }
 
-/// What came out of an iteration.
+/// Results of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// `plain`, or `private`.
+    /// `plain` or `private`.
     pub path: &'static str,
     /// CRC-32C of the product.
     pub update: u32,
-    /// Rows that were clipped.
+    /// Number of clipped rows.
     pub clipped: u32,
 }
 
@@ -82,10 +87,10 @@ pub fn samples<const D: usize, const M: usize>(problem: &Problem<D, M>) -> Recor
     Recording::regression(problem.x.as_flattened(), &problem.y, D, 1)
 }
 
-/// Opens the round and receives its basis.
+/// Opens the round and loads its basis.
 ///
 /// # Errors
-/// The reason for which the client declines.
+/// The client's reason for declining.
 pub fn open<M: Memory, P: Mechanism>(client: &mut Linear<M, P>) -> Result<(), DeclineReason> {
     let shape = client.shape();
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -100,10 +105,10 @@ pub fn open<M: Memory, P: Mechanism>(client: &mut Linear<M, P>) -> Result<(), De
     client.verify()
 }
 
-/// Runs the iteration; its seed is drawn before.
+/// Draws the seed and runs the iteration.
 ///
 /// # Errors
-/// The reason for which the client declines.
+/// The client's reason for declining.
 pub fn run<M: Memory, P: Mechanism>(
     client: &mut Linear<M, P>,
     source: &mut Recording<'_>,
@@ -112,7 +117,7 @@ pub fn run<M: Memory, P: Mechanism>(
     client.run(ROUND, source).map(drop)
 }
 
-/// What came out, once the iteration has run. `upload` has room for the product, d x k.
+/// Results of a finished iteration. `upload` receives the product, d x k.
 pub fn outcome<M: Memory, P: Mechanism>(client: &Linear<M, P>, upload: &mut [f32]) -> Outcome {
     client.emit(0, 0, upload);
     Outcome {

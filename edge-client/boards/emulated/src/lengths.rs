@@ -1,6 +1,7 @@
-//! Products of integers, of every short length and at every place that a loop may be unrolled to, against a loop that
-//! no compiler can see through. LLVM's patterns for the dual multiplications of Cortex-M4 and M7 have counted
-//! products twice at some lengths; the shapes that `update` measures would not show all of them.
+//! Check of integer products at every short length, and so at every place to which a loop may be unrolled,
+//! against a loop that the compiler cannot optimise. LLVM's patterns for the dual multiplications of
+//! Cortex-M4 and M7 have counted products twice at some lengths, and the shapes measured by `update` would
+//! not reveal all of them.
 
 use core::hint::black_box;
 
@@ -8,20 +9,20 @@ use fedspan_client::kernel::fixed::product::{products, residuals};
 
 use crate::problem::Generator;
 
-/// Longer than any loop is unrolled.
+/// Longer than the unrolling of any loop.
 const LONGEST: usize = 67;
-/// Rows of each length.
+/// Number of rows per length.
 const ROWS: usize = 3;
 
 /// Computes products and residuals of all lengths.
 ///
 /// # Errors
-/// The first length at which one is wrong.
+/// The first length with a wrong result.
 pub fn check() -> Result<(), usize> {
     let mut random = Generator::new(4);
     let mut integer = || {
         let [low, high, ..] = random.bits().to_le_bytes();
-        // The largest that there are, often.
+        // Half of the integers have the largest magnitude.
         match low % 4 {
             0 => i16::MAX,
             1 => -i16::MAX,

@@ -1,23 +1,23 @@
-//! What the emulated boards share. A board's own crate holds its memory map, its clock and its serial line;
-//! everything else is here, so that all boards run the same firmware.
+//! Firmware shared by the emulated boards. A board's own crate has its memory map, clock and serial line; everything
+//! else is here, so that all boards run the same firmware.
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`board`] | what a board has to provide |
-//! | [`settings`] | the words of the semihosting command line |
-//! | [`link`], `pipes`, [`ring`] | the byte stream to the server: a serial line, or two named pipes |
-//! | [`nor`], `flash`, `storage`, `kept` | the record in a flash that is a file of the host; what RAM keeps over a reset |
-//! | `identity` | who the device is: its provisioning record, a file of the host |
-//! | `campaign`, `client` | takes part in a campaign, then reports what the own model scores |
-//! | [`problem`], [`shape`], [`update`], `measure`, `stack` | what one update costs: instructions, stack, bits |
-//! | `iteration`, `power` | the same of one FedPower iteration, without noise and with it (feature `power`) |
-//! | `descent`, `network` | the same of training networks (feature `network` and others) |
-//! | `sealing` | what encryption costs: instructions, stack |
-//! | [`lengths`] | that products of integers are right at any length |
+//! | [`board`] | interface of a board |
+//! | [`settings`] | settings from the semihosting command line |
+//! | [`link`], `pipes`, [`ring`] | byte stream to the server: a serial line, or two named pipes |
+//! | [`nor`], `flash`, `storage`, `reset_count` | the record in a flash that is a host file; state in RAM that survives a reset |
+//! | `identity` | identity of the device: its provisioning record, a host file |
+//! | `campaign`, `client` | takes part in a campaign, then reports the score of the personal model |
+//! | [`problem`], [`shape`], [`update`], `measure`, `stack` | cost of one update: instructions, stack, and its exact bits |
+//! | `iteration`, `power` | the same for a FedPower iteration, without and with noise (feature `power`) |
+//! | `descent`, `network` | the same for the training of networks (feature `network` and others) |
+//! | `sealing` | cost of encryption: instructions, stack |
+//! | [`lengths`] | check of integer products of every length |
 //! | [`once`] | static memory that is handed out once |
-//! | `register`, `systick`, `fault` | the few lines that touch hardware |
+//! | `register`, `systick`, `fault` | access to hardware |
 //!
-//! What needs an emulator is only there on bare metal; the rest is tested on the host with `cargo test`.
+//! Modules that need an emulator exist only on bare metal; the others are tested on the host with `cargo test`.
 
 #![cfg_attr(target_os = "none", no_std)]
 
@@ -47,8 +47,6 @@ pub mod flash;
 #[cfg(target_os = "none")]
 pub mod identity;
 #[cfg(target_os = "none")]
-pub mod kept;
-#[cfg(target_os = "none")]
 pub mod measure;
 #[cfg(all(target_os = "none", feature = "network"))]
 pub mod network;
@@ -58,6 +56,8 @@ pub mod pipes;
 pub mod power;
 #[cfg(target_os = "none")]
 pub mod register;
+#[cfg(target_os = "none")]
+pub mod reset_count;
 #[cfg(target_os = "none")]
 pub mod sealing;
 #[cfg(target_os = "none")]

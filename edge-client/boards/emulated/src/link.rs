@@ -1,33 +1,33 @@
-//! The byte stream to the server, of either kind, and what went over it. It can be told to fail at the boundary
-//! after a given message, where a board is to lose its power or to be reset.
+//! Byte stream to the server of either kind, with traffic counters. It can fail at the end of a given
+//! message, to simulate a power cut or a reset.
 
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 
-/// Bytes that are read at once where messages are told apart.
+/// Bytes per read if message boundaries matter.
 const READ: usize = 64;
 
-/// What went over a link, and over those before it.
+/// Traffic of a link and of the links before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes from the device.
+    /// Bytes sent by the device.
     pub up: u64,
-    /// Bytes to the device.
+    /// Bytes received by the device.
     pub down: u64,
-    /// Messages in both directions: a zero byte ends each.
+    /// Messages in both directions: each ends with a zero byte.
     pub messages: u32,
 }
 
-/// A link that counts. `S` is the serial line, `P` the pair of pipes.
+/// A link with traffic counters. `S` is the serial line, `P` the pair of pipes.
 #[derive(Debug)]
 pub struct Link<S, P> {
     kind: Kind<S, P>,
-    /// What went over it so far.
+    /// Traffic so far.
     pub traffic: Traffic,
-    /// The message after which nothing works any more.
+    /// Number of the message after which the link fails.
     last: Option<u32>,
-    /// The other end was closed.
+    /// True if the other end was closed.
     ended: bool,
-    /// What was read and not handed out, where messages are told apart.
+    /// Bytes read but not yet delivered, if message boundaries matter.
     held: [u8; READ],
     waiting: core::ops::Range<usize>,
 }
@@ -49,12 +49,12 @@ impl<S, P> Link<S, P> {
         Self { kind: Kind::Pipes(pipes), traffic, last, ended: false, held: [0; READ], waiting: 0..0 }
     }
 
-    /// The last message has gone over it. What it led to inside the device is done; nothing was said since.
+    /// True if the last message has passed. The device has processed it, and sent nothing since.
     pub fn is_over(&self) -> bool {
         self.last.is_some_and(|last| self.traffic.messages >= last)
     }
 
-    /// The other end was closed: nothing will ever come again.
+    /// True if the other end was closed, so that no more bytes will arrive.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -74,7 +74,7 @@ impl<S, P> ErrorType for Link<S, P> {
 }
 
 impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Read for Link<S, P> {
-    /// Where there is a last message no read goes beyond the end of one.
+    /// If there is a last message, no read extends beyond the end of a message.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
         self.check()?;
         let n = if self.last.is_none() {
@@ -146,7 +146,7 @@ impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Kind<S, P> {
 mod tests {
     use super::*;
 
-    /// Hands out bytes in pieces; takes everything.
+    /// Delivers bytes in pieces; accepts all writes.
     struct Pieces(Vec<Vec<u8>>, Vec<u8>);
 
     impl ErrorType for Pieces {
@@ -186,13 +186,13 @@ mod tests {
         }
     }
 
-    /// Two messages of the server in pieces that are not theirs, with one of the device between them.
+    /// Two messages of the server, cut into pieces at other places.
     fn pieces() -> Pieces {
         let bytes = [[vec![7; 100], vec![0]].concat(), vec![8, 0, 9]].concat();
         Pieces(bytes.chunks(70).map(<[u8]>::to_vec).collect(), Vec::new())
     }
 
-    /// Reads until a read fails or there is nothing; what came, and how it ended.
+    /// Reads until an error or the end of file; returns the bytes and the last result.
     fn read_all(link: &mut Link<Pieces, Pieces>) -> (Vec<u8>, Result<usize, ErrorKind>) {
         let (mut all, mut buffer) = (Vec::new(), [0; 48]);
         loop {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_after_the_last_message() {
+    fn link_fails_after_the_last_message() {
         let whole = pieces().0.concat();
         for (last, ends) in [(1, 101), (2, 103)] {
             let mut link: Link<Pieces, Pieces> = Link::pipes(pieces(), Traffic::default(), Some(last));
@@ -218,7 +218,7 @@ mod tests {
             );
             assert_eq!(link.traffic, Traffic { up: 0, down: ends as u64, messages: last });
         }
-        // What is sent counts, too; the message itself goes out whole.
+        // Sent messages count too; the last one is sent completely.
         let mut link: Link<Pieces, Pieces> =
             Link::serial(pieces(), Traffic { messages: 4, ..Traffic::default() }, Some(5));
         assert!(matches!(link.write_all(&[1, 2, 3, 4, 0]), Ok(())));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_last_message_everything_passes_and_is_counted() {
+    fn link_without_last_message_passes_and_counts_everything() {
         for last in [None, Some(100)] {
             let mut link: Link<Pieces, Pieces> = Link::pipes(pieces(), Traffic::default(), last);
             assert!(!link.has_ended());

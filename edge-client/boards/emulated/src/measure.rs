@@ -1,12 +1,12 @@
-//! What one FedRep update costs on this core: one line of JSON for each of two problems:
-//! in f32 one for each way to the head, and a third with the ridge of least leave-one-out error.
+//! Cost of one FedRep update on this core: one line of JSON per problem. In f32 one for each method that
+//! solves the head, and a third for the ridge of least leave-one-out error.
 //!
-//! `instructions` is the update itself, from samples in flash to head and gradient factors; `verify` the check
-//! of a received representation, `emit` the dense gradient that is sent. Counts need `-icount shift=0`, with
-//! which they are the same in every run. `stack` is what the update takes beyond its caller.
+//! `instructions` is the update itself, from samples in flash to head and gradient factors; `verify` is the
+//! check of a received representation, `emit` the dense gradient to be sent. Counts need `-icount shift=0`,
+//! which makes them reproducible. `stack` is the stack that the update uses below its caller.
 //!
-//! With the words `problem=well` (or `ill`, or `left`) and `times=N` the update runs N times and nothing is measured: two logs of
-//! what has been executed, once and twice, differ by one update.
+//! With the words `problem=well` (or `ill`, or `left`) and `times=N` the update runs N times and nothing is
+//! measured: two execution logs, with N = 1 and N = 2, differ by one update.
 
 use core::hint::black_box;
 
@@ -19,70 +19,70 @@ use crate::fault;
 use crate::problem::Problem;
 use crate::shape::{D, K, M, REPEATS};
 use crate::stack;
-use crate::update::{Counted, EXACT, LEFT_OUT, ROUND, open, outcome};
+use crate::update::{EXACT, LEFT_OUT, PassCounter, ROUND, open, outcome};
 
 static WELL: Problem<D, M> = Problem::well_conditioned();
 static ILL: Problem<D, M> = Problem::ill_conditioned();
 
-/// A problem, and the head that is asked for.
-type Asked = (&'static Problem<D, M>, HeadSolve);
+/// A problem and a method for its head.
+type Measurement = (&'static Problem<D, M>, HeadSolve);
 
-/// In fixed point the last one is no other than the first.
-const ALL: [Asked; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, LEFT_OUT)];
+/// All measurements. In fixed point the last one equals the first.
+const ALL: [Measurement; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, LEFT_OUT)];
 
-/// Measures all ways and prints them.
+/// Measures all problems and prints the results.
 ///
 /// # Errors
-/// The reason for which the client declined the round.
+/// The client's reason for declining the round.
 pub fn update<B: Board + Meter, A: Memory>(
     board: &B,
     client: &mut Linear<A>,
     upload: &mut [f32; D * K],
 ) -> Result<(), DeclineReason> {
-    if let Some(((problem, head), times)) = asked() {
+    if let Some(((problem, head), times)) = requested() {
         open(client, head)?;
-        let mut source = Counted::new(problem, head);
+        let mut source = PassCounter::new(problem, head);
         return (0..times).try_for_each(|_| client.run(ROUND, &mut source).map(drop));
     }
     let count = if client.capabilities().numeric == Numeric::F32 { 3 } else { 2 };
-    for asked in ALL.into_iter().take(count) {
-        one(board, client, upload, asked)?;
+    for requested in ALL.into_iter().take(count) {
+        measure_one(board, client, upload, requested)?;
     }
     Ok(())
 }
 
-/// Which problem to run how often, if the command line says so.
-fn asked() -> Option<(Asked, u32)> {
+/// The problem and the number of runs, if given on the command line.
+fn requested() -> Option<(Measurement, u32)> {
     let [well, ill, left] = ALL;
-    let asked = word("problem", |problem| match problem {
+    let requested = word("problem", |problem| match problem {
         "well" => Some(well),
         "ill" => Some(ill),
         "left" => Some(left),
         _ => None,
     })?;
-    Some((asked, times()?))
+    Some((requested, times()?))
 }
 
-/// What `read` makes of a word of the command line.
+/// The parsed value of a word on the command line.
 pub(crate) fn word<R>(key: &str, read: impl FnOnce(&str) -> Option<R>) -> Option<R> {
     let words = semihosting::experimental::env::args::<256>().ok()?;
     let mut found = (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
     read(found.next()?)
 }
 
-/// How often, if the command line says so.
+/// The number of runs, if given on the command line.
 pub(crate) fn times() -> Option<u32> {
     word("times", |times| times.parse().ok())
 }
 
-fn one<B: Board + Meter, A: Memory>(
+fn measure_one<B: Board + Meter, A: Memory>(
     board: &B,
     client: &mut Linear<A>,
     upload: &mut [f32; D * K],
-    (problem, head): Asked,
+    (problem, head): Measurement,
 ) -> Result<(), DeclineReason> {
     open(client, head)?;
-    let mut source = Counted::new(problem, head);
+    let mut source = PassCounter::new(problem, head);
     let mut ended = Ok(());
     let stack = stack::peak(B::stack_limit(), &mut || ended = client.run(ROUND, &mut source).map(drop));
     ended?;
@@ -103,13 +103,13 @@ fn one<B: Board + Meter, A: Memory>(
     Ok(())
 }
 
-/// Instructions of one call, the mean of [`REPEATS`].
+/// Instructions per call, the mean of [`REPEATS`] calls.
 #[inline(never)]
 pub(crate) fn count<M: Meter, R>(meter: &M, work: impl FnMut() -> R) -> u64 {
     count_times(meter, REPEATS, work)
 }
 
-/// The same of so many calls.
+/// Instructions per call, the mean of `times` calls.
 #[inline(always)]
 pub(crate) fn count_times<M: Meter, R>(meter: &M, times: u32, mut work: impl FnMut() -> R) -> u64 {
     let began = meter.ticks();
@@ -121,7 +121,7 @@ pub(crate) fn count_times<M: Meter, R>(meter: &M, times: u32, mut work: impl FnM
     ticks * instructions / (per * u64::from(times))
 }
 
-/// Says why nothing could be measured, and exits.
+/// Prints the reason why nothing could be measured, and exits.
 pub fn failed(reason: DeclineReason) -> ! {
     fault::exit(fault::WRONG, &format_args!("the update was declined: {reason:?}"))
 }

@@ -1,10 +1,12 @@
-//! What it costs to train a network on this core: one line of JSON.
+//! Cost of training a network on this core: one line of JSON.
 //!
-//! `instructions` are those of a sample in an epoch of all that learns: forward, backward, and its part of the step and of
-//! drawing the order. `last` is the same in an epoch of the last part alone, for which the parts before are computed again. `stack` is
-//! what a round takes beyond its caller, `workspace` the model's memory. Counts need `-icount shift=0`.
+//! `instructions` is the number per sample in an epoch over all trained layers: forward and backward pass,
+//! and its part of the step and of drawing the order. `last` is the same for an epoch of the last part alone,
+//! for which the parts before are only computed forward. `stack` is the stack that a round uses below its
+//! caller, `workspace` the model's memory. Counts need `-icount shift=0`.
 //!
-//! With the words `problem=sgd` and `times=N` it runs N epochs and nothing is measured, see [`crate::measure`].
+//! With the words `problem=sgd` and `times=N` it runs N epochs and nothing is measured, see
+//! [`crate::measure`].
 
 use core::hint::black_box;
 
@@ -18,15 +20,15 @@ use crate::measure::{count_times, times};
 use crate::problem::Problem;
 use crate::stack;
 
-/// The memory of the model that the program is built for.
+/// Memory of the model that the program is built for.
 pub type Workspace = <Chosen as Model>::Memory;
 
 static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 
-/// Measures and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// The reason for which the client declined a round.
+/// The client's reason for declining a round.
 pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<(), DeclineReason> {
     let client = &mut Network::new(memory, 5);
     let mut source = samples(&PROBLEM);
@@ -35,12 +37,12 @@ pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<()
         return client.run(ROUND, &mut source).map(drop);
     }
     let mut ended = rounds::<Chosen>(client, &mut source);
-    // Again, from where that has come to: how deep it reaches does not depend on it.
+    // Repeated from the resulting state: the stack depth does not depend on it.
     let outcome = ended?;
     let stack = stack::peak(B::stack_limit(), &mut || ended = rounds::<Chosen>(client, &mut source));
     ended?;
 
-    // An epoch more: what a round does once falls out.
+    // The difference of two and one epochs leaves out the fixed cost of a round.
     let mut round = |task: Wire| {
         open::<Chosen>(client, task)?;
         let mut ran = Ok(());

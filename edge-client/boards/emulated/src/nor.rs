@@ -1,54 +1,53 @@
-//! NOR flash as it is soldered onto boards, over anything that keeps bytes: a page is erased to ones, writing
-//! only clears bits, and what is not aligned is refused. Nothing is held back: a call that has returned is
-//! in the flash, whatever happens next.
+//! NOR flash over any byte medium: erasing sets a page to ones, writing only clears bits, and unaligned
+//! access is refused. Nothing is buffered: when a call returns, its change is in the medium.
 
 use core::fmt;
 use core::ops::Range;
 
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
 
-/// Bytes that are erased at once.
+/// Erase size in bytes.
 pub const PAGE: usize = 4096;
-/// Bytes that are written at once.
+/// Write size in bytes.
 pub const WORD: usize = 4;
-/// Bytes of the flash: two pages, the least that a record takes.
+/// Size of the flash in bytes: two pages, the least that a store needs.
 pub const SIZE: usize = 2 * PAGE;
-/// Bytes that are read or written with one call of the medium.
+/// Bytes per access to the medium.
 const BLOCK: usize = 64;
 
-/// The medium failed.
+/// Error of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// What keeps the bytes.
+/// Storage for the bytes of a flash.
 pub trait Medium {
-    /// How many there are.
+    /// Length in bytes.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`Broken`] if the length is unknown.
     fn length(&mut self) -> Result<u64, Broken>;
 
-    /// Reads bytes from `at` on.
+    /// Reads bytes starting at `at`.
     ///
     /// # Errors
-    /// [`Broken`]; also if there are not that many.
+    /// [`Broken`] if reading fails or fewer bytes are available.
     fn read(&mut self, at: usize, bytes: &mut [u8]) -> Result<(), Broken>;
 
-    /// Writes bytes from `at` on.
+    /// Writes bytes starting at `at`.
     ///
     /// # Errors
-    /// [`Broken`]; some may have been written then.
+    /// [`Broken`] if writing fails; some bytes may have been written.
     fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), Broken>;
 }
 
-/// Why a medium is no flash.
+/// Reason why a medium cannot be used as flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NorError {
-    /// It does not work.
+    /// The medium cannot be read or written.
     Broken,
-    /// It has another size.
+    /// The medium has another size than the flash.
     Size {
-        /// Bytes that there are.
+        /// Size of the medium in bytes.
         got: u64,
     },
 }
@@ -56,25 +55,25 @@ pub enum NorError {
 impl fmt::Display for NorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broken => f.write_str("it cannot be read or written"),
-            Self::Size { got } => write!(f, "it has {got} bytes, the flash has {SIZE}"),
+            Self::Broken => f.write_str("the file cannot be read or written"),
+            Self::Size { got } => write!(f, "the file has {got} bytes, the flash has {SIZE}"),
         }
     }
 }
 
 impl core::error::Error for NorError {}
 
-/// The flash.
+/// NOR flash over a medium.
 #[derive(Debug)]
 pub struct Nor<M> {
     medium: M,
 }
 
 impl<M: Medium> Nor<M> {
-    /// With what is in the medium.
+    /// Flash with the current content of `medium`.
     ///
     /// # Errors
-    /// [`NorError`].
+    /// [`NorError::Size`] if its size differs from [`SIZE`]; [`NorError::Broken`] if its size is unknown.
     pub fn new(mut medium: M) -> Result<Self, NorError> {
         match medium.length() {
             Ok(got) if got == SIZE as u64 => Ok(Self { medium }),
@@ -83,10 +82,10 @@ impl<M: Medium> Nor<M> {
         }
     }
 
-    /// Whether nothing was ever written, or all of it was erased.
+    /// True if the whole flash is erased.
     ///
     /// # Errors
-    /// [`NorError::Broken`].
+    /// [`NorError::Broken`] if the medium cannot be read.
     pub fn is_blank(&mut self) -> Result<bool, NorError> {
         let mut block = [0; BLOCK];
         for at in (0..SIZE).step_by(BLOCK) {
@@ -99,7 +98,7 @@ impl<M: Medium> Nor<M> {
     }
 }
 
-/// `from..to` as indices, if it is in the flash and begins and ends at multiples of `step`.
+/// `from..to` as indices, if it is inside the flash and both bounds are multiples of `step`.
 fn within(from: u32, to: u32, step: usize) -> Result<Range<usize>, NorFlashErrorKind> {
     let index = |at: u32| usize::try_from(at).map_err(|_| NorFlashErrorKind::OutOfBounds);
     let (from, to) = (index(from)?, index(to)?);
@@ -112,7 +111,7 @@ fn within(from: u32, to: u32, step: usize) -> Result<Range<usize>, NorFlashError
     Ok(from..to)
 }
 
-/// The end of so many bytes from `offset` on.
+/// End address of `bytes` bytes at `offset`.
 fn end(offset: u32, bytes: usize) -> Result<u32, NorFlashErrorKind> {
     let length = u32::try_from(bytes).map_err(|_| NorFlashErrorKind::OutOfBounds)?;
     offset.checked_add(length).ok_or(NorFlashErrorKind::OutOfBounds)

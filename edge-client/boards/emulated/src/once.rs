@@ -1,5 +1,5 @@
-//! Static memory that is handed out once, with its content from the start: nothing is built on the stack and
-//! moved there, which a board with 16 KiB would not survive.
+//! Static memory that is handed out once, initialised in place: building a value on the stack and moving it
+//! would overflow the stack of a board with 16 KiB.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -11,24 +11,24 @@ pub struct Once<T> {
     taken: AtomicBool,
 }
 
-// SAFETY: `take` hands the value out once, to one owner. It is called where no interrupt runs that calls it.
+// SAFETY: `take` hands the value out once, to one owner, and is not called from interrupts.
 unsafe impl<T: Send> Sync for Once<T> {}
 
 impl<T> Once<T> {
-    /// With this content.
+    /// A cell with this content.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self { value: UnsafeCell::new(value), taken: AtomicBool::new(false) }
     }
 
-    /// The value; `None` the second time. Not for interrupts.
+    /// The value; `None` if called a second time. Must not be called from interrupts.
     #[allow(clippy::mut_from_ref, reason = "only the first call gets it")]
     pub fn take(&'static self) -> Option<&'static mut T> {
         if self.taken.load(Ordering::Relaxed) {
             return None;
         }
         self.taken.store(true, Ordering::Relaxed);
-        // SAFETY: nobody has it, and nobody will get it again.
+        // SAFETY: this is the first call, and later calls return `None`.
         Some(unsafe { &mut *self.value.get() })
     }
 }

@@ -1,6 +1,6 @@
-//! Two named pipes of the host as a link, through semihosting: far faster than an emulated serial line, and
-//! good for fleets only. Opening waits for the other end, and a read stops the whole board until a byte comes:
-//! time does not pass for the session meanwhile, so it sends no signs of life.
+//! Two named pipes of the host as a link, through semihosting: much faster than an emulated serial line, and
+//! only for simulated fleets. Opening blocks until the other end is open, and a read stops the whole board
+//! until a byte arrives; the session's clock stands still meanwhile, so it sends no keep-alives.
 
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 use semihosting::fs::{File, OpenOptions};
@@ -8,7 +8,7 @@ use semihosting::io::{Read as _, Write as _};
 
 use crate::settings::Name;
 
-/// Both pipes, open.
+/// The two open pipes.
 #[derive(Debug)]
 pub struct Pipes {
     receive: File,
@@ -16,10 +16,10 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Opens the pipes, the receiving one first; the other end must keep to that order.
+    /// Opens the pipes, the receiving one first; the other end must use the same order.
     ///
     /// # Errors
-    /// [`ErrorKind`] if the host cannot open one.
+    /// [`ErrorKind::Other`] if the host cannot open one.
     pub fn open(receive: &Name, transmit: &Name) -> Result<Self, ErrorKind> {
         let receive = File::open(receive.as_c_str()).map_err(failed)?;
         let options = OpenOptions::new().write(true).create(true).truncate(true).open(transmit.as_c_str());
@@ -52,7 +52,7 @@ impl Write for Pipes {
 }
 
 impl ReadReady for Pipes {
-    /// Always: only reading can tell.
+    /// Always true: only a read shows whether bytes are available.
     fn read_ready(&mut self) -> Result<bool, ErrorKind> {
         Ok(true)
     }

@@ -1,11 +1,12 @@
-//! What one FedPower iteration costs on this core: one line of JSON without noise and one with it.
+//! Cost of one FedPower iteration on this core: one line of JSON without noise and one with noise.
 //!
-//! `instructions` is the iteration, from samples in flash to the product; `verify` the check of a received basis. With
-//! noise, `noise` of it is drawing that of all d x k numbers, and `seed` drawing their seed from a source of entropy: what is
-//! left is the product in integers. `stack` is what the iteration takes beyond its caller. Counts need `-icount shift=0`.
+//! `instructions` is the iteration, from samples in flash to the product; `verify` is the check of a received
+//! basis. With noise, `noise` is the part for drawing all d x k numbers and `seed` the part for drawing their
+//! seed from an entropy source; the rest is the product in integers. `stack` is the stack that the iteration
+//! uses below its caller. Counts need `-icount shift=0`.
 //!
-//! With the words `problem=plain` (or `private`) and `times=N` it runs N times and nothing is measured, see
-//! [`crate::measure`].
+//! With the words `problem=plain` (or `private`) and `times=N` the iteration runs N times and nothing is
+//! measured, see [`crate::measure`].
 
 use core::fmt::Display;
 use core::hint::black_box;
@@ -17,7 +18,7 @@ use fedspan_protocol::message::DeclineReason;
 use semihosting::println;
 
 use crate::board::{Board, Meter};
-use crate::iteration::{self, Known, ROUND, alone, open, outcome, run, samples};
+use crate::iteration::{self, KnownSeed, ROUND, open, outcome, run, samples, seed_and_variance};
 use crate::measure::{count, times, word};
 use crate::problem::Problem;
 use crate::shape::{D, K, M};
@@ -25,10 +26,10 @@ use crate::stack;
 
 static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 
-/// Measures both and prints them.
+/// Measures both and prints the results.
 ///
 /// # Errors
-/// The reason for which the client declined the round.
+/// The client's reason for declining the round.
 pub fn power<B: Board + Meter, A: Memory>(
     board: &B,
     memory: &mut A,
@@ -41,21 +42,21 @@ pub fn power<B: Board + Meter, A: Memory>(
         Some((false, times)) => return repeat(&mut private(memory, mechanism)?, times),
         None => {}
     }
-    one(board, plain, upload, &"")?;
-    let (seed, variance) = alone(&mechanism, D as u16, K as u16)?;
+    measure_one(board, plain, upload, &"")?;
+    let (seed, variance) = seed_and_variance(&mechanism, D as u16, K as u16)?;
     let all = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
     let of_noise = count(board, || (0..(D * K) as u64).fold(0, all));
-    // Of another source: the first is where it is on the host.
+    // A separate source: the first one stays in the same state as on the host.
     let mut other = iteration::mechanism(M as u32)?;
     let of_seed = count(board, || other.prepare(&Release::default()).is_ok());
     let more = format_args!("\"noise\":{of_noise},\"seed\":{of_seed},");
-    one(board, &mut private(memory, mechanism)?, upload, &more)
+    measure_one(board, &mut private(memory, mechanism)?, upload, &more)
 }
 
 fn private<A: Memory>(
     memory: &mut A,
-    mechanism: Gaussian<Known>,
-) -> Result<Linear<&mut A, Gaussian<Known>>, DeclineReason> {
+    mechanism: Gaussian<KnownSeed>,
+) -> Result<Linear<&mut A, Gaussian<KnownSeed>>, DeclineReason> {
     Linear::private(memory, mechanism).map_err(|_| DeclineReason::Parameter)
 }
 
@@ -66,7 +67,7 @@ fn repeat<A: Memory, P: Mechanism>(client: &mut Linear<A, P>, times: u32) -> Res
 }
 
 #[inline(never)]
-fn one<B: Board + Meter, A: Memory, P: Mechanism>(
+fn measure_one<B: Board + Meter, A: Memory, P: Mechanism>(
     board: &B,
     client: &mut Linear<A, P>,
     upload: &mut [f32; D * K],

@@ -1,31 +1,31 @@
-//! A register of a peripheral.
+//! Register of a peripheral.
 
 use core::marker::PhantomData;
 use core::ptr;
 
-/// A register of the width of `T`: `u32`, or `u8`.
+/// A register of the width of `T`: `u32` or `u8`.
 #[derive(Clone, Copy, Debug)]
 pub struct Register<T>(usize, PhantomData<T>);
 
 impl<T: Copy> Register<T> {
     /// # Safety
-    /// At `address` there must be a register of this width for as long as the program runs, and no value that is
-    /// written to it may change memory that Rust knows of.
+    /// There must be a register of this width at `address` for the lifetime of the program, and no value
+    /// written to it may change memory that Rust accesses.
     #[must_use]
     pub const unsafe fn at(address: usize) -> Self {
         Self(address, PhantomData)
     }
 
-    /// Reads it.
+    /// Reads the register.
     #[must_use]
     pub fn read(&self) -> T {
-        // SAFETY: promised to `at`.
+        // SAFETY: guaranteed by the caller of `at`.
         unsafe { ptr::with_exposed_provenance::<T>(self.0).read_volatile() }
     }
 
-    /// Writes it.
+    /// Writes the register.
     pub fn write(&self, value: T) {
-        // SAFETY: promised to `at`.
+        // SAFETY: guaranteed by the caller of `at`.
         unsafe { ptr::with_exposed_provenance_mut::<T>(self.0).write_volatile(value) }
     }
 }

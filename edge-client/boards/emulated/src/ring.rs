@@ -1,15 +1,15 @@
-//! A queue of bytes between an interrupt and the main program: one producer, one consumer, no lock, and no
+//! Byte queue between an interrupt and the main program: one producer, one consumer, no lock, and no
 //! compare-and-swap, which the smallest cores do not have.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-/// Holds up to `N - 1` bytes.
+/// A queue of up to `N - 1` bytes.
 #[derive(Debug)]
 pub struct Ring<const N: usize> {
     bytes: [AtomicU8; N],
-    /// Where the producer writes next; only the producer changes it.
+    /// Index of the next write; only the producer changes it.
     head: AtomicUsize,
-    /// Where the consumer reads next; only the consumer changes it.
+    /// Index of the next read; only the consumer changes it.
     tail: AtomicUsize,
     lost: AtomicU32,
 }
@@ -21,7 +21,7 @@ impl<const N: usize> Default for Ring<N> {
 }
 
 impl<const N: usize> Ring<N> {
-    /// Empty; fit for a `static`.
+    /// An empty queue, usable in a `static`.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(N >= 2) };
@@ -33,7 +33,7 @@ impl<const N: usize> Ring<N> {
         }
     }
 
-    /// Appends a byte, or counts it as lost. For the producer only.
+    /// Appends a byte, or counts it as lost if the queue is full. Only for the producer.
     pub fn push(&self, byte: u8) {
         let head = self.head.load(Ordering::Relaxed);
         let next = (head + 1) % N;
@@ -46,7 +46,7 @@ impl<const N: usize> Ring<N> {
         }
     }
 
-    /// Takes as many bytes as there are and fit. For the consumer only.
+    /// Removes as many bytes as are available and fit `out`, and returns their number. Only for the consumer.
     pub fn pop(&self, out: &mut [u8]) -> usize {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
@@ -61,13 +61,13 @@ impl<const N: usize> Ring<N> {
         taken
     }
 
-    /// Nothing to take.
+    /// True if the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed)
     }
 
-    /// Bytes that did not fit.
+    /// Number of bytes that did not fit.
     #[must_use]
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_out_in_order_and_what_does_not_fit_is_counted() {
+    fn ring_keeps_order_and_counts_lost_bytes() {
         let ring = Ring::<8>::new();
         let (mut sent, mut expected) = (0u8, 0u8);
         let mut out = [0; 8];
@@ -93,7 +93,7 @@ mod tests {
                 assert_eq!(*byte, expected);
                 expected = expected.wrapping_add(1);
             }
-            // Whatever is left is taken, so that nothing overflows here.
+            // Empties the queue, so that nothing overflows here.
             let n = ring.pop(&mut out);
             expected = expected.wrapping_add(u8::try_from(n).unwrap_or(0));
             assert!(ring.is_empty());

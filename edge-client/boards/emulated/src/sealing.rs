@@ -1,19 +1,20 @@
-//! What encryption costs on this core: one line of JSON for each of two frame limits.
+//! Cost of encryption on this core: one line of JSON for each of two frame limits.
 //!
-//! `seal` is what a device spends on the frames of one update, `open` on those of the representation of one round,
-//! `handshake` on its hello, the keys, the server's answer and its confirmation. `encode` and `check` are the same
-//! frames in the clear: without `encode`, `seal` is encryption alone; `check` is the checksum that `open` replaces.
-//! Numbers are not written into the frames, so that only framing and encryption are counted. `stack_` is what
-//! a call takes beyond its caller: `hello` and `keys` are the two parts of a handshake that are not frames.
+//! `seal` is the cost of a device for the frames of one update, `open` for those of one round's
+//! representation, and `handshake` for its hello, the keys, the server's answer and the confirmation.
+//! `encode` and `check` are for the same frames in plaintext: `seal` minus `encode` is encryption alone, and
+//! `check` is the checksum that `open` replaces. The frames carry no numbers, so that only framing and
+//! encryption are counted. `stack_` is the stack that a call uses below its caller; `hello` and `keys` are
+//! the two parts of a handshake that are not frames.
 //!
-//! With the words `problem=seal-256` (or `open-`, `handshake-`; or `-1024`) and `times=1` or `times=2` it is done so
-//! often and nothing is measured, see [`crate::measure`].
+//! With the words `problem=seal-256` (or `open-`, `handshake-`; or `-1024`) and `times=1` or `times=2` the
+//! operation runs that often and nothing is measured, see [`crate::measure`].
 
 use core::fmt::Display;
 use core::hint::black_box;
 
-use fedspan_client::secure::{Channel, Greeting, Key, NONCE, answer_nonce, encode_hello, is_answer};
-use fedspan_protocol::frame::{Decoder, Fed, crc32c, encode};
+use fedspan_client::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce, encode_hello, is_answer};
+use fedspan_protocol::frame::{Decoder, FeedResult, crc32c, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Descriptors, HeadSolve, Hello, Message, Model, Numeric, Privacy, RoundId, RoundOpen,
@@ -30,16 +31,16 @@ use crate::problem::Generator;
 use crate::shape::{D, K};
 use crate::stack;
 
-/// The usual frame limit, and one for boards with more room.
+/// The default frame limit, and one for boards with more memory.
 const LIMITS: [usize; 2] = [256, 1024];
 const LONGEST: usize = LIMITS[1];
-/// Frames of a tensor at the smaller limit, with the one that announces it.
+/// Frames of a tensor at the smaller limit, including the one that announces it.
 const FRAMES: usize = (D * K).div_ceil(Encoding::F32.chunk_elements(LIMITS[0])) + 1;
-/// Bytes of all of them: 64 are more than any of them has beside its numbers.
+/// Bytes of all frames: no frame has more than 64 besides its numbers.
 const BYTES: usize = 4 * D * K + 64 * FRAMES;
-/// Bytes of the answer to hello.
+/// Bytes reserved for the answer to the hello.
 const ANSWER: usize = 64;
-/// Times that each is done.
+/// Repetitions of each measurement.
 const REPEATS: u32 = 16;
 
 const ROUND: RoundId = RoundId { round: 1, stage: 0 };
@@ -57,19 +58,19 @@ impl Frames {
         Self { bytes: [0; BYTES], lengths: [0; FRAMES], count: 0 }
     }
 
-    /// Takes the COBS off a frame and keeps what was in it. `None` if there is no room.
-    fn keep(&mut self, wire: &[u8]) -> Option<()> {
+    /// Removes the COBS encoding from a frame and stores it. `None` if there is no room.
+    fn push(&mut self, wire: &[u8]) -> Option<()> {
         let used: usize = self.lengths.get(..self.count)?.iter().sum();
         let mut decoder = Decoder::new(self.bytes.get_mut(used..)?);
         let mut wire = wire;
-        let Fed::Sealed(frame) = decoder.feed(&mut wire) else { return None };
+        let FeedResult::Sealed(frame) = decoder.feed(&mut wire) else { return None };
         *self.lengths.get_mut(self.count)? = frame.len();
         self.count += 1;
         Some(())
     }
 
-    /// Whether `work` has done with each of them.
-    fn each(&mut self, mut work: impl FnMut(&mut [u8]) -> bool) -> bool {
+    /// Calls `work` with each frame. True if all calls succeeded.
+    fn all(&mut self, mut work: impl FnMut(&mut [u8]) -> bool) -> bool {
         let mut rest = self.bytes.as_mut_slice();
         let mut done = true;
         for &length in self.lengths.get(..self.count).unwrap_or_default() {
@@ -81,15 +82,15 @@ impl Frames {
     }
 }
 
-/// What goes over a connection.
-struct Room {
+/// Buffers for the frames of a connection.
+struct Buffers {
     out: [u8; wire_capacity(LONGEST)],
-    /// One round's frames, twice, for a log of what is executed twice.
+    /// The frames of one round, twice, for the execution log of two runs.
     rounds: [Frames; 2],
     answer: ([u8; ANSWER], usize),
 }
 
-static ROOM: Once<Room> = Once::new(Room {
+static BUFFERS: Once<Buffers> = Once::new(Buffers {
     out: [0; wire_capacity(LONGEST)],
     rounds: [const { Frames::new() }; 2],
     answer: ([0; ANSWER], 0),
@@ -100,8 +101,8 @@ struct Bench<'a> {
     limit: usize,
     device: Channel,
     server: Channel,
-    room: &'a mut Room,
-    /// Bytes on the wire: a whole handshake, one update.
+    buffers: &'a mut Buffers,
+    /// Bytes on the wire, for a whole handshake and for one update.
     handshake: usize,
     sent: usize,
 }
@@ -110,8 +111,8 @@ fn key() -> Key {
     Key::new(0, [0x42; 32])
 }
 
-fn greeting() -> Greeting {
-    Greeting { epoch: 0, handshake: 0, nonce: NONCES[0] }
+fn greeting() -> HandshakeInit {
+    HandshakeInit { epoch: 0, handshake: 0, nonce: NONCES[0] }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
@@ -133,84 +134,86 @@ fn hello() -> Hello {
     Hello::new(7, capabilities)
 }
 
-/// The tensor of a round as it travels under this limit.
+/// The tensor of a round with its chunking under this limit.
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
 fn tensor(role: Role, limit: usize) -> TensorDescriptor {
     let chunk = Encoding::F32.chunk_elements(limit) as u16;
     TensorDescriptor { chunk, ..TensorDescriptor::inline(role, Encoding::F32, D as u16, K as u16) }
 }
 
-/// Says the chunks of a tensor, each with the bytes of its body. Says whether all went well.
+/// Passes the chunks of a tensor to `say`, each with the length of its body. True if all calls succeeded.
 fn chunks<M: Message>(
     tensor: &TensorDescriptor,
     message: impl Fn(Chunk) -> M,
-    mut say: impl FnMut(&M, usize) -> bool,
+    mut send: impl FnMut(&M, usize) -> bool,
 ) -> bool {
     (0..tensor.chunks()).filter_map(|index| tensor.chunk_range(index)).all(|elements| {
         let offset = u32::try_from(elements.start).unwrap_or(u32::MAX);
         let chunk = Chunk { id: ROUND, tensor: 0, offset };
-        say(&message(chunk), tensor.encoding.byte_len(elements.len()))
+        send(&message(chunk), tensor.encoding.byte_len(elements.len()))
     })
 }
 
-/// Says an update.
-fn update(limit: usize, mut say: impl FnMut(&ToServer, usize) -> bool) -> bool {
+/// Passes the messages of an update to `say`.
+fn update(limit: usize, mut send: impl FnMut(&ToServer, usize) -> bool) -> bool {
     let tensor = tensor(Role::Gradient, limit);
     let tensors = Descriptors::from_iter([tensor]);
     let head = Update { id: ROUND, samples: 32, skipped: 0, tensors };
-    say(&ToServer::Update(head), 0) && chunks(&tensor, ToServer::Chunk, say)
+    send(&ToServer::Update(head), 0) && chunks(&tensor, ToServer::Chunk, send)
 }
 
-/// Says a round's representation.
-fn round(limit: usize, mut say: impl FnMut(&ToDevice, usize) -> bool) -> bool {
+/// Passes the messages of a round's representation to `say`.
+fn round(limit: usize, mut send: impl FnMut(&ToDevice, usize) -> bool) -> bool {
     let tensor = tensor(Role::Representation, limit);
     let tensors = Descriptors::from_iter([tensor]);
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let task = Task::FedRep { step_size: 0.1, head, upload: Upload::Gradient, encoding: Encoding::F32 };
-    say(&ToDevice::RoundOpen(RoundOpen { id: ROUND, task, tensors }), 0)
-        && chunks(&tensor, ToDevice::Chunk, say)
+    send(&ToDevice::RoundOpen(RoundOpen { id: ROUND, task, tensors }), 0)
+        && chunks(&tensor, ToDevice::Chunk, send)
 }
 
 impl<'a> Bench<'a> {
-    /// Shakes hands. `None` if that fails.
-    fn new(limit: usize, room: &'a mut Room) -> Option<Self> {
+    /// Performs a handshake. `None` if it fails.
+    fn new(limit: usize, buffers: &'a mut Buffers) -> Option<Self> {
         let mut random = Generator::new(4);
-        for byte in &mut room.out {
+        for byte in &mut buffers.out {
             *byte = random.bits().to_le_bytes()[0];
         }
-        let (said, transcript) = encode_hello(hello(), &greeting(), &mut room.out).ok()?;
+        let (hello_length, transcript) = encode_hello(hello(), &greeting(), &mut buffers.out).ok()?;
         let mut server = Channel::server(&key(), &transcript, &NONCES[1]);
         let welcome = ToDevice::Welcome(Welcome { campaign: u64::MAX, idle_milliseconds: 60_000 });
-        let answered = server.seal_answer(&NONCES[1], &welcome, &mut room.out).ok()?;
-        let (answer, length) = &mut room.answer;
+        let answered = server.seal_answer(&NONCES[1], &welcome, &mut buffers.out).ok()?;
+        let (answer, length) = &mut buffers.answer;
         let mut decoder = Decoder::new(answer.as_mut_slice());
-        let Fed::Sealed(frame) = decoder.feed(&mut room.out.get(..answered)?) else { return None };
+        let FeedResult::Sealed(frame) = decoder.feed(&mut buffers.out.get(..answered)?) else { return None };
         *length = frame.len();
-        // `shake` makes it anew.
+        // `shake` replaces this channel.
         let device = Channel::device(&key(), &transcript, &NONCES[1]);
-        let mut bench = Self { limit, device, server, room, handshake: said + answered, sent: 0 };
-        let confirmed = bench.shake()?;
+        let mut bench = Self { limit, device, server, buffers, handshake: hello_length + answered, sent: 0 };
+        let confirmed = bench.run_handshake()?;
         bench.handshake += confirmed;
         let mut alive = [0; ANSWER];
         let mut decoder = Decoder::new(alive.as_mut_slice());
-        let Fed::Sealed(frame) = decoder.feed(&mut bench.room.out.get(..confirmed)?) else { return None };
+        let FeedResult::Sealed(frame) = decoder.feed(&mut bench.buffers.out.get(..confirmed)?) else {
+            return None;
+        };
         bench.server.open(frame).ok()?;
         Some(bench)
     }
 
-    /// The device's part of a handshake; the bytes of its confirmation.
-    fn shake(&mut self) -> Option<usize> {
-        let (mut answer, length) = self.room.answer;
+    /// The device's part of a handshake. Returns the length of its confirmation.
+    fn run_handshake(&mut self) -> Option<usize> {
+        let (mut answer, length) = self.buffers.answer;
         let answer = answer.get_mut(..length)?;
-        let (_, transcript) = encode_hello(black_box(hello()), &greeting(), &mut self.room.out).ok()?;
+        let (_, transcript) = encode_hello(black_box(hello()), &greeting(), &mut self.buffers.out).ok()?;
         let nonce = answer_nonce(answer)?;
         self.device = Channel::device(&key(), &transcript, &nonce);
         self.device.open(answer).ok()?;
-        self.device.seal(&ToServer::Alive, 0, |_| (), &mut self.room.out).ok()
+        self.device.seal(&ToServer::Alive, 0, |_| (), &mut self.buffers.out).ok()
     }
 
     fn seal(&mut self) -> bool {
-        let Self { device, room: Room { out, .. }, sent, .. } = self;
+        let Self { device, buffers: Buffers { out, .. }, sent, .. } = self;
         *sent = 0;
         update(self.limit, |message, body| {
             let sealed = device.seal(message, body, |_| (), out);
@@ -219,65 +222,66 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The same in the clear.
+    /// Encodes the same messages in plaintext.
     fn encode(&mut self) -> bool {
-        let out = &mut self.room.out;
+        let out = &mut self.buffers.out;
         update(self.limit, |message, body| encode(message, body, |_| (), out).is_ok())
     }
 
-    /// The server seals a round, twice.
+    /// Seals the server's messages of a round, twice.
     fn prepare(&mut self) -> bool {
-        let Self { server, room: Room { out, rounds, .. }, limit, .. } = self;
+        let Self { server, buffers: Buffers { out, rounds, .. }, limit, .. } = self;
         rounds.iter_mut().all(|frames| {
             frames.count = 0;
             round(*limit, |message, body| {
                 let sealed = server.seal(message, body, |_| (), out).ok();
-                sealed.and_then(|n| frames.keep(out.get(..n)?)).is_some()
+                sealed.and_then(|n| frames.push(out.get(..n)?)).is_some()
             })
         })
     }
 
     fn open(&mut self, index: usize) -> bool {
-        let Self { device, room, .. } = self;
-        let frames = room.rounds.get_mut(index);
-        frames.is_some_and(|frames| frames.each(|frame| device.open(frame).is_ok()))
+        let Self { device, buffers, .. } = self;
+        let frames = buffers.rounds.get_mut(index);
+        frames.is_some_and(|frames| frames.all(|frame| device.open(frame).is_ok()))
     }
 
-    /// The checksums of frames of the same lengths.
+    /// Computes the checksums of frames of the same lengths.
     fn check(&mut self) -> bool {
-        let [frames, _] = &mut self.room.rounds;
-        frames.each(|frame| black_box(crc32c(frame)) != 0 || !is_answer(frame))
+        let [frames, _] = &mut self.buffers.rounds;
+        frames.all(|frame| black_box(crc32c(frame)) != 0 || !is_answer(frame))
     }
 
-    /// What was sealed is opened at the other end.
-    fn is_right(&mut self) -> bool {
-        let Self { device, server, room: Room { out, rounds: [frames, _], .. }, limit, .. } = self;
+    /// True if the server can open the device's sealed update.
+    fn round_trips(&mut self) -> bool {
+        let Self { device, server, buffers: Buffers { out, rounds: [frames, _], .. }, limit, .. } = self;
         frames.count = 0;
         let sealed = update(*limit, |message, body| {
             let sealed = device.seal(message, body, |_| (), out).ok();
-            sealed.and_then(|n| frames.keep(out.get(..n)?)).is_some()
+            sealed.and_then(|n| frames.push(out.get(..n)?)).is_some()
         });
-        sealed && frames.each(|frame| server.open(frame).is_ok())
+        sealed && frames.all(|frame| server.open(frame).is_ok())
     }
 }
 
-/// Measures and prints, or does what the command line asks for; exits if something is not opened that should be.
+/// Measures and prints the results, or runs the operation given on the command line. Exits if a frame does
+/// not open.
 pub fn sealing<B: Board + Meter>(board: &B) {
-    let Some(room) = ROOM.take() else { broken() };
-    if let Some((problem, limit, times)) = asked() {
-        let Some(mut bench) = Bench::new(limit, room) else { broken() };
+    let Some(buffers) = BUFFERS.take() else { fail() };
+    if let Some((problem, limit, times)) = requested() {
+        let Some(mut bench) = Bench::new(limit, buffers) else { fail() };
         require(bench.prepare());
         for index in 0..times {
             require(match problem {
                 Problem::Seal => bench.seal(),
                 Problem::Open => bench.open(index as usize),
-                Problem::Handshake => bench.shake().is_some(),
+                Problem::Handshake => bench.run_handshake().is_some(),
             });
         }
         return;
     }
     for limit in LIMITS {
-        one(board, limit, room);
+        measure_one(board, limit, buffers);
     }
 }
 
@@ -288,8 +292,8 @@ enum Problem {
     Handshake,
 }
 
-/// What to do under which limit how often, if the command line says so.
-fn asked() -> Option<(Problem, usize, u32)> {
+/// The operation, frame limit and number of runs, if given on the command line.
+fn requested() -> Option<(Problem, usize, u32)> {
     let (problem, limit) = word("problem", |problem| {
         let (problem, limit) = problem.split_once('-')?;
         let problem = match problem {
@@ -304,22 +308,22 @@ fn asked() -> Option<(Problem, usize, u32)> {
 }
 
 #[inline(never)]
-fn one<B: Board + Meter>(board: &B, limit: usize, room: &mut Room) {
-    let Some(mut bench) = Bench::new(limit, room) else { broken() };
+fn measure_one<B: Board + Meter>(board: &B, limit: usize, buffers: &mut Buffers) {
+    let Some(mut bench) = Bench::new(limit, buffers) else { fail() };
     let bench = &mut bench;
     require(bench.prepare());
     let stacks = stacks::<B>(bench);
 
     let nothing = |_: &mut Bench<'_>| true;
-    // A handshake that is repeated gives the same keys: the server's end still fits.
-    let handshake = count(board, bench, nothing, |bench| bench.shake().is_some());
+    // A repeated handshake gives the same keys, so that the server's channel still fits.
+    let handshake = count(board, bench, nothing, |bench| bench.run_handshake().is_some());
     let seal = count(board, bench, nothing, |bench| bench.seal());
     let encode = count(board, bench, nothing, |bench| bench.encode());
     let open = count(board, bench, |bench| bench.prepare(), |bench| bench.open(0));
     let check = count(board, bench, nothing, |bench| bench.check());
-    require(bench.is_right());
+    require(bench.round_trips());
 
-    let [round, _] = &bench.room.rounds;
+    let [round, _] = &bench.buffers.rounds;
     println!(
         "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"limit\":{limit},\"frames\":{},\"up\":{},\
          \"handshake_bytes\":{},\"seal\":{seal},\"encode\":{encode},\"open\":{open},\"check\":{check},\
@@ -332,14 +336,14 @@ fn one<B: Board + Meter>(board: &B, limit: usize, room: &mut Room) {
     );
 }
 
-/// Bytes of stack below the caller of each part.
+/// Stack usage of each part below its caller, in bytes.
 #[inline(never)]
 fn stacks<B: Board>(bench: &mut Bench<'_>) -> impl Display + use<B> {
     let peak = |work: &mut dyn FnMut()| stack::peak(B::stack_limit(), work);
     let (hello, greeting, key) = (hello(), greeting(), key());
     let mut transcript = None;
-    let saying = peak(&mut || transcript = encode_hello(hello, &greeting, &mut bench.room.out).ok());
-    let Some((_, transcript)) = transcript else { broken() };
+    let hello_stack = peak(&mut || transcript = encode_hello(hello, &greeting, &mut bench.buffers.out).ok());
+    let Some((_, transcript)) = transcript else { fail() };
     let keys = peak(&mut || bench.device = Channel::device(&key, &transcript, &NONCES[1]));
     let open = peak(&mut || require(bench.open(0)));
     let seal = peak(&mut || require(bench.seal()));
@@ -347,13 +351,13 @@ fn stacks<B: Board>(bench: &mut Bench<'_>) -> impl Display + use<B> {
     core::fmt::from_fn(move |f| {
         write!(
             f,
-            "\"stack_hello\":{saying},\"stack_keys\":{keys},\"stack_seal\":{seal},\"stack_open\":{open},\
+            "\"stack_hello\":{hello_stack},\"stack_keys\":{keys},\"stack_seal\":{seal},\"stack_open\":{open},\
              \"stack_encode\":{encode}"
         )
     })
 }
 
-/// Instructions of `work`, the mean of [`REPEATS`], each after `prepare`, which is not counted.
+/// Instructions of `work`, the mean of [`REPEATS`] runs. `prepare` runs before each and is not counted.
 #[inline(never)]
 fn count<M: Meter>(
     meter: &M,
@@ -375,10 +379,10 @@ fn count<M: Meter>(
 
 fn require(done: bool) {
     if !done {
-        broken()
+        fail()
     }
 }
 
-fn broken() -> ! {
-    fault::exit(fault::WRONG, &"a frame was not sealed, or not opened")
+fn fail() -> ! {
+    fault::exit(fault::WRONG, &"sealing or opening a frame failed")
 }

@@ -1,28 +1,27 @@
-//! What a firmware is told when it starts: `key=value` words of the semihosting command line, after the
-//! program's name.
+//! Settings of a firmware: `key=value` words of the semihosting command line, after the program's name.
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | `provision=PATH` | the host's file with the provisioning record: who the device is, and its key; required |
-//! | `protection=plaintext` | instead: frames in the clear, for the bench |
-//! | `device=7` | the device's identity there, unique in the fleet |
-//! | `link=uart` | the serial line (without this word, too) |
+//! | `provision=PATH` | host file with the provisioning record: the device's number and key; required |
+//! | `protection=plaintext` | instead of a key: unencrypted frames, for the bench |
+//! | `device=7` | the device's number with `protection=plaintext`, unique in the fleet |
+//! | `link=uart` | the serial line (default) |
 //! | `link=pipes` | two named pipes, with `receive=PATH` and `transmit=PATH` as the firmware sees them |
-//! | `samples=cached` | features are computed once and kept in RAM where they fit (without this word, too) |
+//! | `samples=cached` | features are computed once and kept in RAM if they fit (default) |
 //! | `samples=streamed` | features are computed from raw samples on every pass |
-//! | `flash=PATH` | the host's file that plays the flash with the record of a round, 8 KiB; made if it is not there. Required with a key, since handshakes are numbered there; without it nothing survives a reset |
+//! | `flash=PATH` | host file of 8 KiB for the flash with the record; created if missing. Required with a key, since handshakes are numbered in it; without it nothing survives a reset |
 //! | `resets=N` | the board resets itself N times: after the first message since its start, in either direction, then after two, up to N |
-//! | `end-after=N` | the emulator ends with code 3 after N messages, as if the power had gone |
+//! | `end-after=N` | the emulator exits with code 3 after N messages, like a power cut |
 //!
-//! Words are separated by blanks, so no value can hold one.
+//! Words are separated by blanks, so values cannot contain any.
 
 use core::ffi::CStr;
 use core::fmt;
 
-/// Longest name of a file, with the zero byte that ends it.
+/// Longest file name in bytes, with its terminating zero.
 pub const NAME: usize = 160;
 
-/// The name of a file on the host.
+/// Name of a file on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name([u8; NAME]);
 
@@ -34,14 +33,14 @@ impl Name {
         Some(Self(name))
     }
 
-    /// As the host takes it.
+    /// The name as a C string.
     #[must_use]
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 }
 
-/// How the server is reached.
+/// The link to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "there is one, and no heap to put it on")]
 pub enum LinkSettings {
@@ -49,62 +48,62 @@ pub enum LinkSettings {
     Uart,
     /// Two named pipes of the host.
     Pipes {
-        /// What the server sends.
+        /// Pipe from the server.
         receive: Name,
-        /// What this device sends.
+        /// Pipe to the server.
         transmit: Name,
     },
 }
 
-/// Who the device is.
+/// Identity of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "there is one, and no heap to put it on")]
 pub enum Identity {
-    /// What the provisioning record in this file says.
+    /// The provisioning record in this file.
     Provision(Name),
-    /// This device, without a key.
+    /// This device number, without a key.
     Plaintext(u64),
 }
 
 /// All settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Who the device is.
+    /// Identity of the device.
     pub identity: Identity,
-    /// How the server is reached.
+    /// The link to the server.
     pub link: LinkSettings,
-    /// Features are kept in RAM.
+    /// True if features are kept in RAM.
     pub cached: bool,
-    /// The file that plays the flash.
+    /// File that stands for the flash.
     pub flash: Option<Name>,
-    /// How often the board resets itself.
+    /// Number of times that the board resets itself.
     pub resets: u32,
-    /// Messages after which the power goes.
+    /// Number of messages after which the power fails.
     pub end_after: Option<u32>,
 }
 
-/// What is wrong with the command line.
+/// Error in the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mistake<'a> {
-    /// A word is not `key=value`.
+    /// A word is not of the form `key=value`.
     NotAPair(&'a str),
-    /// No such key.
+    /// The key is unknown.
     Key(&'a str),
-    /// A key came twice.
+    /// The key is given twice.
     Twice(&'a str),
-    /// A value that the key does not allow.
+    /// The value is not allowed for the key.
     Value {
         /// The key.
         key: &'a str,
-        /// What came.
+        /// The given value.
         found: &'a str,
-        /// What may come.
+        /// Description of the allowed values.
         allowed: &'static str,
     },
-    /// A required key is not there.
+    /// A required key is missing.
     Missing(&'static str),
-    /// A key that means nothing without another word.
+    /// The key has no effect without another word.
     Unused {
         /// The key.
         key: &'static str,
@@ -119,12 +118,12 @@ impl fmt::Display for Mistake<'_> {
             Self::NotAPair(word) => write!(f, "'{word}' is not key=value"),
             Self::Key(key) => {
                 let known = "provision, protection, device, link, receive, transmit, samples, flash, resets, end-after";
-                write!(f, "no key '{key}'; there are {known}")
+                write!(f, "unknown key '{key}'; allowed: {known}")
             }
             Self::Twice(key) => write!(f, "'{key}' is given twice"),
-            Self::Value { key, found, allowed } => write!(f, "{key}={found}: {allowed}"),
+            Self::Value { key, found, allowed } => write!(f, "{key}={found}: use {allowed}"),
             Self::Missing(key) => write!(f, "'{key}' is missing: give arg={key}=... in -semihosting-config"),
-            Self::Unused { key, only } => write!(f, "'{key}' is only for {only}"),
+            Self::Unused { key, only } => write!(f, "'{key}' is allowed only with {only}"),
         }
     }
 }
@@ -132,10 +131,10 @@ impl fmt::Display for Mistake<'_> {
 impl core::error::Error for Mistake<'_> {}
 
 impl Settings {
-    /// Reads the words of a command line, the program's name first.
+    /// Parses the words of a command line, starting with the program's name.
     ///
     /// # Errors
-    /// The first [`Mistake`].
+    /// The first [`Mistake`] found.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Mistake<'a>> {
         let (mut provision, mut protection, mut device) = (None, None, None);
         let (mut link, mut receive, mut transmit, mut samples) = (None, None, None, None);
@@ -240,19 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn words_become_settings() -> Result<(), Mistake<'static>> {
+    fn words_are_parsed_into_settings() -> Result<(), Mistake<'static>> {
         let plain = parse("client protection=plaintext device=7")?;
         let (identity, link, flash) = (Identity::Plaintext(7), LinkSettings::Uart, None);
         assert_eq!(plain, Settings { identity, link, cached: true, flash, resets: 0, end_after: None });
-        let kept = parse("client provision=/a/record flash=/a/flash resets=3 end-after=4")?;
+        let reset_count = parse("client provision=/a/record flash=/a/flash resets=3 end-after=4")?;
         assert_eq!(
-            kept,
+            reset_count,
             parse("client protection=key provision=/a/record flash=/a/flash resets=3 end-after=4")?
         );
-        let Identity::Provision(record) = kept.identity else { return Err(Mistake::Missing("provision")) };
+        let Identity::Provision(record) = reset_count.identity else {
+            return Err(Mistake::Missing("provision"));
+        };
         assert_eq!(record.as_c_str(), c"/a/record");
-        assert_eq!(kept.flash.as_ref().map(Name::as_c_str), Some(c"/a/flash"));
-        assert_eq!((kept.resets, kept.end_after), (3, Some(4)));
+        assert_eq!(reset_count.flash.as_ref().map(Name::as_c_str), Some(c"/a/flash"));
+        assert_eq!((reset_count.resets, reset_count.end_after), (3, Some(4)));
         let piped = parse(
             "client samples=streamed device=8 protection=plaintext link=pipes receive=/a/in transmit=/a/out",
         )?;
@@ -265,30 +266,33 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named() {
+    fn error_names_the_mistake() {
         let long = format!("bench device=1 link=pipes transmit=b receive={}", "x".repeat(NAME));
         for (line, message) in [
             ("client", "'provision' is missing"),
             ("client provision=a", "'flash' is missing"),
-            ("client provision= flash=b", "provision=: the name of a file"),
-            ("client provision=a flash=b device=7", "'device' is only for protection=plaintext"),
-            ("client protection=none", "protection=none: 'key' or 'plaintext'"),
+            ("client provision= flash=b", "provision=: use the name of a file"),
+            ("client provision=a flash=b device=7", "'device' is allowed only with protection=plaintext"),
+            ("client protection=none", "protection=none: use 'key' or 'plaintext'"),
             ("client protection=plaintext", "'device' is missing"),
-            ("client protection=plaintext device=1 provision=a", "'provision' is only for protection=key"),
+            (
+                "client protection=plaintext device=1 provision=a",
+                "'provision' is allowed only with protection=key",
+            ),
             ("client device", "'device' is not key=value"),
-            ("bench device=-1", "device=-1: a number from 0"),
+            ("bench device=-1", "device=-1: use a number from 0"),
             ("client device=1 device=2", "'device' is given twice"),
-            ("client device=1 colour=red", "no key 'colour'; there are provision, protection, device"),
-            ("bench device=1 link=usb", "link=usb: 'uart' or 'pipes'"),
+            ("client device=1 colour=red", "unknown key 'colour'; allowed: provision, protection, device"),
+            ("bench device=1 link=usb", "link=usb: use 'uart' or 'pipes'"),
             ("bench device=1 link=pipes", "'receive' is missing"),
             ("bench device=1 link=pipes receive=a", "'transmit' is missing"),
-            ("bench device=1 link=pipes receive= transmit=b", "receive=: the name of a file"),
-            ("bench device=1 receive=a", "'receive' is only for link=pipes"),
-            ("bench device=1 samples=some", "samples=some: 'cached' or 'streamed'"),
-            ("bench device=1 flash=", "flash=: the name of a file"),
-            ("bench device=1 resets=0", "resets=0: a number from 1"),
-            ("bench device=1 resets=-1", "resets=-1: a number from 1"),
-            ("bench device=1 end-after=4294967296", "end-after=4294967296: a number from 1"),
+            ("bench device=1 link=pipes receive= transmit=b", "receive=: use the name of a file"),
+            ("bench device=1 receive=a", "'receive' is allowed only with link=pipes"),
+            ("bench device=1 samples=some", "samples=some: use 'cached' or 'streamed'"),
+            ("bench device=1 flash=", "flash=: use the name of a file"),
+            ("bench device=1 resets=0", "resets=0: use a number from 1"),
+            ("bench device=1 resets=-1", "resets=-1: use a number from 1"),
+            ("bench device=1 end-after=4294967296", "end-after=4294967296: use a number from 1"),
             (long.as_str(), "the name of a file or pipe, 1 to 159 bytes"),
         ] {
             let line = line.replace("bench ", "client protection=plaintext ");

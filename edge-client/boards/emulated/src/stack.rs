@@ -1,12 +1,12 @@
-//! How deep a call reaches: the free stack is painted, the call is made, and the paint that is left counted.
+//! Stack usage of a call: paints the free stack, makes the call, and counts the paint that is left.
 
 use core::arch::asm;
 
 use crate::fault;
 
-/// The paint: an address that no emulated board has, and no number that is likely.
+/// The paint: not an address on any emulated board, and an unlikely value.
 const PAINT: u32 = 0xc5c5_a5a5;
-/// Most that is painted, so that a board with megabytes free does not take long.
+/// Largest painted size in bytes, so that boards with megabytes of free memory do not take long.
 const DEPTH: usize = 64 * 1024;
 
 /// A painted stack.
@@ -16,24 +16,24 @@ pub struct Painted {
     top: usize,
 }
 
-/// Paints the free stack below the function that calls this. `limit` is the end of everything static. No
-/// interrupt that uses the stack may be enabled.
+/// Paints the free stack below the calling function. `limit` is the end of the static memory. Interrupts that
+/// use the stack must be disabled.
 #[inline(always)]
 #[must_use]
 pub fn paint(limit: usize) -> Painted {
     let top = pointer();
     let bottom = limit.max(top.saturating_sub(DEPTH)).next_multiple_of(4);
-    // SAFETY: nothing lives between the end of the statics and the stack pointer.
+    // SAFETY: the memory between the statics and the stack pointer is unused.
     unsafe { fill(bottom, top) };
     Painted { bottom, top }
 }
 
 impl Painted {
-    /// Bytes of stack that were used since, below the function that painted.
+    /// Bytes of stack used since the painting, below the function that painted.
     #[must_use]
     pub fn reached(&self) -> usize {
         let word = |at: usize| {
-            // SAFETY: this is memory: the stack.
+            // SAFETY: an aligned address inside the stack.
             unsafe { core::ptr::with_exposed_provenance::<u32>(at).read_volatile() }
         };
         let mut at = self.bottom;
@@ -43,14 +43,14 @@ impl Painted {
         self.top - at
     }
 
-    /// Bytes of stack that were ever used, from `end`, where it begins, down.
+    /// Bytes of stack used since the start of the program. `end` is the address at which the stack starts.
     #[must_use]
     pub fn depth(&self, end: usize) -> usize {
         end.saturating_sub(self.top).saturating_add(self.reached())
     }
 }
 
-/// Bytes of stack that `work` takes below its caller; `limit` and interrupts as for [`paint`].
+/// Bytes of stack that `work` uses below its caller; `limit` and interrupts as for [`paint`].
 #[inline(never)]
 pub fn peak(limit: usize, work: &mut dyn FnMut()) -> usize {
     let painted = paint(limit);
@@ -76,13 +76,13 @@ fn pointer() -> usize {
     sp
 }
 
-/// Fills words from `bottom` up to `top`, without any stack of its own.
+/// Fills the words from `bottom` up to `top` without using the stack.
 ///
 /// # Safety
-/// Nothing may live there.
+/// The memory from `bottom` to `top` must be unused.
 #[inline(always)]
 unsafe fn fill(bottom: usize, top: usize) {
-    // SAFETY: the caller's promise; the loop writes whole words below `top`.
+    // SAFETY: guaranteed by the caller; the loop writes whole words below `top`.
     unsafe {
         #[cfg(target_arch = "arm")]
         asm!("2:", "cmp {at}, {top}", "bhs 3f", "str {paint}, [{at}]", "adds {at}, #4", "b 2b", "3:",

@@ -1,43 +1,43 @@
-//! The device's record: in flash where the settings name some, and otherwise nowhere. What it says on standard
-//! output lets the host compare what was restored with what was written.
+//! The device's store: in flash if the settings name a file, else nothing is kept. Its lines on standard
+//! output let the host compare restored records with those written.
 
 use core::fmt;
 
-use fedspan_client::store::{FlashStore, Loaded, Record, Store, StoreError};
+use fedspan_client::store::{FlashStore, Record, RecordHeader, Store, StoreError};
 use fedspan_protocol::frame::crc32c_f32;
 use semihosting::{eprintln, println};
 
 use crate::fault;
 use crate::flash::{self, FlashFile};
-use crate::kept;
 use crate::nor::{Nor, SIZE};
+use crate::reset_count;
 use crate::settings::Settings;
 
-/// The storage of a head of at most `N` bytes with its frame.
+/// The store of a head, with records of at most `N` bytes.
 pub struct Storage<const N: usize> {
     flash: Option<FlashStore<Nor<FlashFile>, N>>,
     device: u64,
-    /// Each record that is written is told.
-    tell: bool,
-    /// What was in flash at the start.
+    /// True if every written record is printed.
+    print_records: bool,
+    /// True if the flash was blank at the start.
     blank: bool,
-    /// What happened to it.
+    /// Counters since the start.
     pub counters: StorageCounters,
 }
 
-/// What happened to the storage since the start.
+/// Counters of the store since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageCounters {
-    /// The round of the record that was found at the start; 0 if there was none.
+    /// Round of the record found at the start; 0 if there was none.
     pub restored: u32,
-    /// 1 if something was there at the start, and no record.
+    /// 1 if the flash was not blank at the start and held no record.
     pub unusable: u32,
-    /// Records written.
+    /// Number of records written.
     pub saved: u32,
 }
 
 impl<const N: usize> Storage<N> {
-    /// Opens what the settings name; exits if that cannot be used.
+    /// Opens the flash named in the settings; exits if it is unusable.
     pub fn open(settings: &Settings, device: u64) -> Self {
         let mut blank = true;
         let flash = settings.flash.as_ref().map(|name| {
@@ -50,11 +50,11 @@ impl<const N: usize> Storage<N> {
             #[allow(clippy::cast_possible_truncation, reason = "a constant")]
             FlashStore::new(nor, 0..SIZE as u32).unwrap_or_else(|problem| unusable(&problem))
         });
-        let tell = settings.resets > 0 || settings.end_after.is_some();
-        Self { flash, device, tell, blank, counters: StorageCounters::default() }
+        let print_records = settings.resets > 0 || settings.end_after.is_some();
+        Self { flash, device, print_records, blank, counters: StorageCounters::default() }
     }
 
-    /// How often all of the flash was erased because it could not be used as it was.
+    /// Number of times that everything but the counters was erased, because the content was unusable.
     pub fn erased(&self) -> u32 {
         self.flash.as_ref().map_or(0, FlashStore::erased)
     }
@@ -65,14 +65,14 @@ impl<const N: usize> Store for Storage<N> {
         let Some(flash) = &mut self.flash else { return Ok(()) };
         flash.save(record)?;
         self.counters.saved = self.counters.saved.saturating_add(1);
-        if self.tell {
-            println!("{{\"device\":{},\"saved\":{}}}", self.device, Told(record));
+        if self.print_records {
+            println!("{{\"device\":{},\"saved\":{}}}", self.device, JsonRecord(record));
         }
         Ok(())
     }
 
-    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
-        self.flash.as_mut().map_or(Ok(()), |flash| flash.save_handshakes(numbered))
+    fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError> {
+        self.flash.as_mut().map_or(Ok(()), |flash| flash.save_handshakes(reserved))
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
@@ -87,22 +87,22 @@ impl<const N: usize> Store for Storage<N> {
         self.flash.as_mut().map_or(Ok(0), FlashStore::load_spent)
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         let Some(flash) = &mut self.flash else { return Ok(None) };
         let loaded = flash.load(head)?;
-        let (device, resets) = (self.device, kept::resets());
+        let (device, resets) = (self.device, reset_count::resets());
         match loaded {
-            Some(Loaded { campaign, round, representation }) => {
+            Some(RecordHeader { campaign, round, representation }) => {
                 self.counters.restored = round;
                 let record = Record { campaign, round, representation, head };
-                let told = Told(&record);
-                println!("{{\"device\":{device},\"start\":{{\"resets\":{resets},\"restored\":{told}}}}}");
+                let json = JsonRecord(&record);
+                println!("{{\"device\":{device},\"start\":{{\"resets\":{resets},\"restored\":{json}}}}}");
             }
             None => {
                 println!("{{\"device\":{device},\"start\":{{\"resets\":{resets}}}}}");
                 if !self.blank {
                     self.counters.unusable = 1;
-                    eprintln!("device {device}: what is in the flash is no record; starting clean");
+                    eprintln!("device {device}: the flash holds no record; starting without one");
                 }
             }
         }
@@ -111,9 +111,9 @@ impl<const N: usize> Store for Storage<N> {
 }
 
 /// A record in JSON.
-struct Told<'a>(&'a Record<'a>);
+struct JsonRecord<'a>(&'a Record<'a>);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for JsonRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Record { campaign, round, representation, head } = self.0;
         let head = crc32c_f32(head);

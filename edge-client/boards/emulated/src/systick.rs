@@ -1,19 +1,19 @@
-//! SysTick of the Cortex-M: either the clock in milliseconds, or a counter of instructions.
+//! SysTick of the Cortex-M, used as a millisecond clock or as an instruction counter.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 
-/// Milliseconds between interrupts: rarely enough that a waiting board costs its host nothing.
+/// Milliseconds between interrupts, long enough that a waiting board costs its host nothing.
 pub const PERIOD: u32 = 10;
-/// SysTick has 24 bits.
+/// Mask of the counter, which has 24 bits.
 pub const MASK: u32 = 0x00ff_ffff;
 
-/// Interrupts so far. One writer, the interrupt: no compare-and-swap is needed.
+/// Number of interrupts so far. Only the interrupt writes it, so no compare-and-swap is needed.
 static PERIODS: AtomicU32 = AtomicU32::new(0);
-/// The latest time given out.
+/// The latest time returned.
 static LATEST: AtomicU32 = AtomicU32::new(0);
 
 /// Starts the clock on a timer of `hertz`.
@@ -34,12 +34,12 @@ fn start(timer: &mut SYST, reload: u32) {
     timer.enable_counter();
 }
 
-/// To be called from the interrupt.
+/// Interrupt handler.
 pub fn on_interrupt() {
     PERIODS.store(PERIODS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// Milliseconds since the start; never goes back. Good for 49 days.
+/// Milliseconds since the start, never decreasing. Wraps after 49 days.
 #[must_use]
 pub fn now(hertz: u32) -> Millis {
     let (periods, current) = loop {
@@ -51,13 +51,13 @@ pub fn now(hertz: u32) -> Millis {
     };
     let cycles_per_millisecond = hertz / 1000;
     let since = (cycles_per_millisecond * PERIOD - 1).saturating_sub(current) / cycles_per_millisecond;
-    // The timer can have wrapped while its interrupt still waits: then the time given out last stands.
+    // If the timer has wrapped while its interrupt is pending, the latest time is returned again.
     let time = periods.wrapping_mul(PERIOD).wrapping_add(since).max(LATEST.load(Ordering::Relaxed));
     LATEST.store(time, Ordering::Relaxed);
     time.into()
 }
 
-/// The counter, counting up as the meter wants it.
+/// Current value of the counter, counting up.
 #[must_use]
 pub fn ticks() -> u32 {
     MASK - SYST::get_current()

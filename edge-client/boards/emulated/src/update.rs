@@ -1,5 +1,5 @@
-//! One FedRep update of a [`Problem`], as the session drives it, and the hashes of what it gives. The same on the
-//! host: what a board prints can be compared with it.
+//! One FedRep update of a [`Problem`], driven as by the session, and hashes of its results. It also runs on
+//! the host, for comparison with the output of a board.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::source::{SampleSource, Samples};
@@ -13,14 +13,15 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::problem::{Problem, pattern};
 
-/// The round that is measured.
+/// The measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 
-/// What came out of an update.
+/// Results of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// How the head was found: `normal`, `triangular`, or `left-out` with the ridge of least leave-one-out error. In 16-bit fixed point, where there is one way only,
-    /// what the samples are like: `i16` or `i16-ill`.
+    /// Method that solved the head: `normal`, `triangular`, or `left-out` for the ridge of least
+    /// leave-one-out error. Fixed point has a single method; there it is the kind of samples, `i16` or
+    /// `i16-ill`.
     pub path: &'static str,
     /// CRC-32C of the representation.
     pub representation: u32,
@@ -30,30 +31,30 @@ pub struct Outcome {
     pub head: u32,
 }
 
-/// The exact head.
+/// Exact least squares.
 pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
 /// The head with the ridge of least leave-one-out error.
-pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { otherwise: 0.0 };
+pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: 0.0 };
 
-/// A problem's samples, with their passes counted: two is the way of the normal equations, three the other ones.
+/// A problem's samples with a count of passes: two for the normal equations, three for the other methods.
 #[derive(Clone, Debug)]
-pub struct Counted<'a> {
+pub struct PassCounter<'a> {
     samples: Recording<'a>,
     head: HeadSolve,
     ill: bool,
     passes: u32,
 }
 
-impl<'a> Counted<'a> {
-    /// The samples of a problem, for such a head.
+impl<'a> PassCounter<'a> {
+    /// The samples of a problem, for the given head.
     #[must_use]
     pub fn new<const D: usize, const M: usize>(problem: &'a Problem<D, M>, head: HeadSolve) -> Self {
         let samples = Recording::regression(problem.x.as_flattened(), &problem.y, D, 1);
         Self { samples, head, ill: problem.ill, passes: 0 }
     }
 
-    /// Which way the head was found, after one update.
+    /// Method that solved the head, after one update.
     #[must_use]
     pub fn path(&self, numeric: Numeric) -> &'static str {
         match (numeric, self.passes) {
@@ -67,7 +68,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl SampleSource for Counted<'_> {
+impl SampleSource for PassCounter<'_> {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
         self.passes += 1;
         self.samples.rewind(id)
@@ -78,10 +79,10 @@ impl SampleSource for Counted<'_> {
     }
 }
 
-/// Opens the round with such a head and receives its representation.
+/// Opens the round with the given head and loads its representation.
 ///
 /// # Errors
-/// The reason for which the client declines.
+/// The client's reason for declining.
 pub fn open<M: Memory>(client: &mut Linear<M>, head: HeadSolve) -> Result<(), DeclineReason> {
     let shape = client.shape();
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -95,8 +96,8 @@ pub fn open<M: Memory>(client: &mut Linear<M>, head: HeadSolve) -> Result<(), De
     client.verify()
 }
 
-/// What came out, once the update has run. `upload` has room for the gradient, d x k.
-pub fn outcome<M: Memory>(client: &Linear<M>, source: &Counted<'_>, upload: &mut [f32]) -> Outcome {
+/// Results of a finished update. `upload` receives the gradient, d x k.
+pub fn outcome<M: Memory>(client: &Linear<M>, source: &PassCounter<'_>, upload: &mut [f32]) -> Outcome {
     client.emit(0, 0, upload);
     Outcome {
         path: source.path(client.capabilities().numeric),

@@ -1,4 +1,4 @@
-//! The measured rounds of networks on the host: they learn, and are the same whenever they run.
+//! The measured network rounds on the host: they train every layer and are reproducible.
 #![cfg(all(feature = "adapter", feature = "convolution", feature = "recurrent"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -19,7 +19,7 @@ fn learns_and_repeats<T: Model>() {
     println!("\"d\":{D},\"m\":{M},{outcome}");
     assert_eq!(run(), (outcome, parameters.clone()));
     assert!(parameters.iter().all(|w| w.is_finite()), "{}", T::NAME);
-    // Another than what came with the last round, in every layer that it trains.
+    // The trained layers differ from the tensors of the last round.
     let mut memory = T::memory();
     let mut fresh = Network::new(&mut memory, 5);
     T::prepare(&mut fresh);

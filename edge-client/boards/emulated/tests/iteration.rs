@@ -1,5 +1,4 @@
-//! The measured FedPower iterations on the host: rows are clipped, and noise is there where it should be, and the same
-//! whenever its seed is.
+//! The measured FedPower iterations on the host: rows are clipped, noise is added, and a seed determines it.
 #![cfg(feature = "power")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -30,7 +29,7 @@ fn both_ways<const D: usize, const K: usize, const M: usize>() {
     let (hidden, noisy) = private();
     assert_eq!((plain.path, hidden.path), ("plain", "private"));
     assert_eq!((plain.clipped, hidden.clipped), (M as u32, M as u32));
-    // Four times the sensitivity, about sqrt 2 over M, in each number: several times what a row moves.
+    // Four times the sensitivity, about sqrt 2 over M, per number: several times the effect of a row.
     let square: f32 = product.iter().zip(&noisy).map(|(p, q)| (p - q).powi(2)).sum();
     let sigma = (square / (D * K) as f32).sqrt() * M as f32;
     assert!((4.5..7.0).contains(&sigma), "{sigma}");

@@ -1,11 +1,11 @@
-//! The boards' flash: it does what NOR flash does, refuses what that refuses, and carries a record.
+//! The boards' flash behaves like NOR flash, refuses what NOR flash refuses, and holds a record.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use embedded_storage::nor_flash::{NorFlash, NorFlashErrorKind, ReadNorFlash};
 use fedspan_client::store::{FlashStore, Record, Store, record_len};
 use fedspan_emulated::nor::{Broken, Medium, Nor, NorError, PAGE, SIZE, WORD};
 
-/// Memory as a medium; it fails where it ends.
+/// A memory buffer as a medium; it fails beyond its end.
 struct Bytes<'a>(&'a mut Vec<u8>);
 
 impl Medium for Bytes<'_> {
@@ -25,11 +25,11 @@ impl Medium for Bytes<'_> {
 }
 
 #[test]
-fn writing_clears_bits_and_erasing_sets_them() -> Result<(), NorFlashErrorKind> {
+fn write_clears_bits_and_erase_sets_them() -> Result<(), NorFlashErrorKind> {
     let mut bytes = vec![0xff; SIZE];
     let mut nor = Nor::new(Bytes(&mut bytes)).map_err(|_| NorFlashErrorKind::Other)?;
     assert_eq!(nor.is_blank(), Ok(true));
-    // More than a block, across the border of a page.
+    // More than a block, across a page boundary.
     let first: Vec<u8> = (0..200).map(|i| i as u8 | 0x0f).collect();
     nor.write(PAGE as u32 - 100, &first)?;
     nor.write(PAGE as u32 - 100, &[0xf0; 200])?;
@@ -47,7 +47,7 @@ fn writing_clears_bits_and_erasing_sets_them() -> Result<(), NorFlashErrorKind> 
 }
 
 #[test]
-fn what_flash_cannot_do_is_refused_and_changes_nothing() {
+fn invalid_access_is_refused_and_changes_nothing() {
     use NorFlashErrorKind::{NotAligned, OutOfBounds};
     let (page, size) = (PAGE as u32, SIZE as u32);
     let mut bytes = vec![0xff; SIZE];
@@ -66,11 +66,11 @@ fn what_flash_cannot_do_is_refused_and_changes_nothing() {
         let found = Nor::new(Bytes(&mut vec![0xff; length])).map(|_| ());
         assert_eq!(found, Err(NorError::Size { got: length as u64 }));
     }
-    assert_eq!(NorError::Size { got: 7 }.to_string(), "it has 7 bytes, the flash has 8192");
+    assert_eq!(NorError::Size { got: 7 }.to_string(), "the file has 7 bytes, the flash has 8192");
 }
 
 #[test]
-fn a_record_outlives_the_program_that_wrote_it() {
+fn record_survives_a_restart() {
     const RECORD: usize = record_len(24, 7).next_multiple_of(WORD);
     let mut bytes = vec![0xff; SIZE];
     for round in 1..40u32 {

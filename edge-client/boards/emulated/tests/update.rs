@@ -1,10 +1,10 @@
-//! The measured update on the host: both problems take the way they are made for, in every shape.
+//! The measured update on the host: each problem uses its intended solver, in every shape.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::{Linear, Memory, Task, Workspace};
 use fedspan_emulated::problem::Problem;
-use fedspan_emulated::update::{Counted, EXACT, LEFT_OUT, Outcome, ROUND, open, outcome};
+use fedspan_emulated::update::{EXACT, LEFT_OUT, Outcome, PassCounter, ROUND, open, outcome};
 use fedspan_protocol::message::HeadSolve;
 
 fn update<const D: usize, const K: usize, const M: usize>(
@@ -14,7 +14,7 @@ fn update<const D: usize, const K: usize, const M: usize>(
 ) -> Outcome {
     let mut client = Linear::new(memory);
     open(&mut client, head).unwrap();
-    let mut source = Counted::new(problem, head);
+    let mut source = PassCounter::new(problem, head);
     client.run(ROUND, &mut source).unwrap();
     let outcome = outcome(&client, &source, &mut vec![0.0; D * K]);
     println!("\"d\":{D},\"k\":{K},\"m\":{M},{outcome}");

@@ -1,82 +1,84 @@
-//! Who the device is: the provisioning record in flash, or on a bench nobody in particular.
+//! Identity of the device: the provisioning record in flash, or the number of a bench build.
 
 use embedded_storage::nor_flash::ReadNorFlash;
 use fedspan_client::secure::{PROVISION_MAX, Provision, ProvisionError};
 use fedspan_client::session::Protection;
 use zeroize::Zeroize;
 
-/// The build for the bench: frames are in the clear, and no key is read.
+/// True in a bench build: frames are in plaintext and no key is read.
 pub const PLAINTEXT: bool = cfg!(feature = "plaintext");
 
-/// Why a device has no key, or no place to keep what it must not forget. It does not join a fleet then.
+/// Reason why a device cannot join a fleet: it has no key, or no usable flash for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absent {
+pub enum StartError {
     /// The flash could not be read.
     Unreadable,
-    /// Nothing was flashed there.
+    /// The page of the provisioning record is blank.
     Unprovisioned,
-    /// Something else is there.
+    /// The page holds something else.
     NoRecord,
-    /// A record that this firmware is too old for.
+    /// The provisioning record is too new for this firmware.
     TooNew,
-    /// A record whose check is wrong.
+    /// The checksum of the provisioning record does not match.
     Damaged,
-    /// A record that wants noise on what is sent, which this firmware does not add.
+    /// The provisioning record demands noise on updates, which this firmware does not add.
     Noise,
-    /// Pages that are no pages of this flash, a mistake in the board's memory map.
+    /// The pages for the session's record do not fit the flash: a mistake in the memory map.
     Pages,
 }
 
-impl Absent {
-    /// What the device says about it, a line.
+impl StartError {
+    /// Text for the serial line, one line.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
             Self::Unreadable => "fedspan: no key: the flash cannot be read\r\n",
             Self::Unprovisioned => "fedspan: no key: flash the provisioning record (boards/README.md)\r\n",
-            Self::NoRecord => "fedspan: no key: what is in its place is no provisioning record\r\n",
+            Self::NoRecord => "fedspan: no key: the content of its page is not a provisioning record\r\n",
             Self::TooNew => "fedspan: no key: this firmware is too old for the provisioning record\r\n",
             Self::Damaged => "fedspan: no key: the provisioning record is damaged\r\n",
-            Self::Noise => "fedspan: this firmware does not add the noise that the record wants\r\n",
-            Self::Pages => "fedspan: the memory map's pages for the record are wrong\r\n",
+            Self::Noise => {
+                "fedspan: the provisioning record demands noise, which this firmware does not add\r\n"
+            }
+            Self::Pages => "fedspan: the pages of the record in the memory map do not fit the flash\r\n",
         }
     }
 }
 
-/// A record is read in whole words.
+/// Buffer aligned for drivers that read whole words.
 #[repr(align(4))]
 struct Page([u8; PROVISION_MAX]);
 
-/// The device's number and protection: from the record at `address` (as `flash` counts), or for the bench `number`
-/// and none.
+/// The device's number and protection: from the provisioning record at `address` of `flash`; in a bench
+/// build, `number` and plaintext.
 ///
 /// # Errors
-/// [`Absent`] without a record.
+/// The [`StartError`] that describes the missing or unusable record.
 pub fn identity<F: ReadNorFlash>(
     flash: &mut F,
     address: u32,
     number: u64,
-) -> Result<(u64, Protection), Absent> {
+) -> Result<(u64, Protection), StartError> {
     if PLAINTEXT {
         return Ok((number, Protection::Plaintext));
     }
     let mut page = Page([0; PROVISION_MAX]);
-    let read = flash.read(address, &mut page.0).map_err(|_| Absent::Unreadable);
-    let record = read.and_then(|()| Provision::read(&page.0).map_err(absent));
+    let read = flash.read(address, &mut page.0).map_err(|_| StartError::Unreadable);
+    let record = read.and_then(|()| Provision::read(&page.0).map_err(start_error));
     page.0.zeroize();
     let Provision { device, key, noise } = record?;
     if noise.is_some() {
-        return Err(Absent::Noise);
+        return Err(StartError::Noise);
     }
     Ok((device, Protection::Key(key)))
 }
 
-fn absent(error: ProvisionError) -> Absent {
+fn start_error(error: ProvisionError) -> StartError {
     match error {
-        ProvisionError::Erased => Absent::Unprovisioned,
-        ProvisionError::Magic { .. } => Absent::NoRecord,
-        ProvisionError::Version { .. } | ProvisionError::UnknownEntry { .. } => Absent::TooNew,
-        _ => Absent::Damaged,
+        ProvisionError::Erased => StartError::Unprovisioned,
+        ProvisionError::Magic { .. } => StartError::NoRecord,
+        ProvisionError::Version { .. } | ProvisionError::UnknownEntry { .. } => StartError::TooNew,
+        _ => StartError::Damaged,
     }
 }
 
@@ -87,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Flash of one page, at address 4096; reads whole words only.
+    /// Flash of one page at address 4096, which can only be read in whole words.
     struct OnePage(Vec<u8>);
 
     impl ErrorType for OnePage {
@@ -121,7 +123,7 @@ mod tests {
 
     #[test]
     #[cfg(not(feature = "plaintext"))]
-    fn the_record_says_who_the_device_is() {
+    fn record_identifies_the_device() {
         let found = identity(&mut page(|_| ()), 4096, 99);
         let Ok((7, Protection::Key(key))) = found else { unreachable!("{found:?}") };
         assert_eq!((key.epoch(), key.expose()), (3, &[0x42; 32]));
@@ -129,14 +131,14 @@ mod tests {
 
     #[test]
     #[cfg(not(feature = "plaintext"))]
-    fn without_a_record_there_is_no_identity() {
+    fn unusable_record_gives_no_identity() {
         let absent = |change: fn(&mut [u8])| identity(&mut page(change), 4096, 99).err();
-        assert_eq!(absent(|page| page.fill(0xff)), Some(Absent::Unprovisioned));
-        assert_eq!(absent(|page| page.fill(0)), Some(Absent::NoRecord));
-        assert_eq!(absent(|page| page[4] = 2), Some(Absent::TooNew));
-        assert_eq!(absent(|page| page[20] ^= 1), Some(Absent::Damaged));
-        assert_eq!(absent(|page| page[53] ^= 1), Some(Absent::Damaged));
-        assert_eq!(identity(&mut page(|_| ()), 0, 99).err(), Some(Absent::Unreadable));
+        assert_eq!(absent(|page| page.fill(0xff)), Some(StartError::Unprovisioned));
+        assert_eq!(absent(|page| page.fill(0)), Some(StartError::NoRecord));
+        assert_eq!(absent(|page| page[4] = 2), Some(StartError::TooNew));
+        assert_eq!(absent(|page| page[20] ^= 1), Some(StartError::Damaged));
+        assert_eq!(absent(|page| page[53] ^= 1), Some(StartError::Damaged));
+        assert_eq!(identity(&mut page(|_| ()), 0, 99).err(), Some(StartError::Unreadable));
         let noise = ProvisionedNoise {
             multiplier_square: 1 << 20,
             budget: 1,
@@ -147,12 +149,12 @@ mod tests {
         };
         let noisy = Provision { device: 7, key: Key::new(3, [0x42; 32]), noise: Some(noise) };
         let written = &mut page(|page| assert!(noisy.write(page).is_ok()));
-        assert_eq!(identity(written, 4096, 99).err(), Some(Absent::Noise));
+        assert_eq!(identity(written, 4096, 99).err(), Some(StartError::Noise));
     }
 
     #[test]
     #[cfg(feature = "plaintext")]
-    fn the_bench_needs_no_record() {
+    fn bench_build_needs_no_record() {
         let found = identity(&mut page(|page| page.fill(0xff)), 4096, 99);
         assert!(matches!(found, Ok((99, Protection::Plaintext))), "{found:?}");
     }

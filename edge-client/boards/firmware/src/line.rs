@@ -1,16 +1,16 @@
-//! A serial line with noise on it.
+//! Serial line that tolerates transmission errors.
 //!
-//! Drivers report an overrun or a bit that makes no sense as an error of `read`, and the client's link ends
-//! with the first error. Here what the noise has spoilt is missing, no more: the frames' check finds it and
-//! the session repeats what was lost.
+//! Drivers report an overrun or a framing error as an error of `read`, and the client's link ends at the
+//! first error. With this wrapper the damaged bytes are only missing: the checksum of the frame detects it,
+//! and the session repeats what was lost.
 
 use embedded_io_async::{ErrorType, Read, Write};
 
-/// Reads without a byte in a row after which the line counts as broken: noise costs single bytes, a line
-/// that is gone fails at once, every time.
+/// Consecutive reads without a byte after which the line counts as broken: noise costs single bytes, whereas
+/// a broken line fails immediately every time.
 const FAULTS: u32 = 8;
 
-/// A line over the driver of a serial port.
+/// A serial line over the driver of a port.
 #[derive(Debug)]
 pub struct Line<'a, IO>(pub &'a mut IO);
 
@@ -24,7 +24,7 @@ impl<IO: Read> Read for Line<'_, IO> {
         let mut broken = Ok(0);
         for _ in 0..FAULTS {
             match self.0.read(buffer).await {
-                // An empty USB packet, for one: a serial line has no end of file.
+                // For example an empty USB packet: a serial line has no end of file.
                 Ok(0) => {}
                 Ok(n) => return Ok(n),
                 Err(error) => broken = Err(error),
@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails as often as it is told to, then delivers a byte.
+    /// Fails the given number of times, then delivers a byte.
     struct Noisy(u32);
 
     impl ErrorType for Noisy {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_does_not_end_the_link_and_a_broken_line_does() {
+    fn line_tolerates_noise_but_not_a_broken_line() {
         let mut byte = [0];
         for faults in 0..2 * FAULTS {
             let read = block_on(Line(&mut Noisy(faults)).read(&mut byte));

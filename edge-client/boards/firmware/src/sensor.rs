@@ -1,10 +1,10 @@
-//! The sensor. **This one is synthetic: replace it by your own.** It computes a fleet's linear regression
-//! problem: all devices share K directions of the features, each has a combination of its own, so a fleet
-//! of boards has something to learn together before anybody has soldered anything.
+//! The sensor. **This one is synthetic: replace it with your own.** It generates a linear regression problem
+//! for a fleet: all devices share K directions of the features, and each combines them in its own way. A
+//! fleet of boards can so learn together before any hardware is attached.
 //!
-//! Whatever replaces it, three things stay: the shape, [`Sensor::new`] and the one method of
-//! [`AsyncSensor`]. Scales of features are constants of the firmware, never fitted to data; the last feature
-//! of a real sensor is usually the constant 1, which gives the model an offset.
+//! A replacement keeps three things: the shape, [`Sensor::new`], and the method of [`AsyncSensor`]. Scales of
+//! features are constants of the firmware, never fitted to data. The last feature of a real sensor is usually
+//! the constant 1, which gives the model an offset.
 
 use embassy_time::{Duration, Instant, Timer};
 use fedspan_client::Targets;
@@ -12,16 +12,16 @@ use fedspan_client::link::AsyncSensor;
 
 use crate::unique::mix;
 
-/// Features of a sample. The server's `data.d`.
+/// Features per sample. The server's `data.d`.
 pub const D: usize = 20;
 /// Width of the representation. The server's `model.k`.
 pub const K: usize = 2;
 /// Outputs: one number to predict, or the number of classes. The server's `data.outputs`.
 pub const C: usize = 1;
-/// Samples that a round collects before it is computed.
+/// Samples collected before a round is computed.
 pub const SAMPLES: u32 = 20;
 
-/// Time from one sample to the next.
+/// Time between samples.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// A sensor whose samples are seen once.
@@ -35,7 +35,7 @@ pub struct Sensor {
 }
 
 impl Sensor {
-    /// The sensor of one device. One's own takes its driver here: a bus, a pin for "data ready", a button.
+    /// The sensor of one device. Your own takes its driver here: a bus, a data-ready pin, a button.
     #[must_use]
     pub fn new(device: u64) -> Self {
         let mut sensor =
@@ -46,16 +46,16 @@ impl Sensor {
         sensor
     }
 
-    /// One sample and its target.
+    /// Takes one sample and its target.
     ///
-    /// One's own driver goes here: wait for the interrupt, read the bus, compute features from a window
-    /// (`fedspan_client::features` does for inertial sensors).
+    /// Your own driver goes here: wait for the interrupt, read the bus, compute features from a window
+    /// (`fedspan_client::features` does this for inertial sensors).
     ///
-    /// **How the label gets in** is the sensor's as well. A button that is held while the thing happens:
-    /// keep its pin beside the driver, and with `C` = 2 let `class: [u8; 1]` be `[u8::from(button.is_low())]`
-    /// and give out `Targets::Classes(&class)`. A label that comes later (somebody inspects the machine)
-    /// needs samples that wait for it: keep them, implement `SampleSource` instead of this trait
-    /// (`examples/own_sensor.rs` of the client) and use `Sampling::Replay` with `link::run_async`.
+    /// **The label** comes from the sensor as well. For a button that is held during an event, keep its pin
+    /// next to the driver, set `C` = 2, let `class: [u8; 1]` be `[u8::from(button.is_low())]`, and return
+    /// `Targets::Classes(&class)`. A label that comes later, from an inspection of the machine, needs samples
+    /// that wait for it: keep them, implement `SampleSource` instead of this trait (`examples/own_sensor.rs`
+    /// of the client), and use `Sampling::Replay` with `link::run_async`.
     fn measure(&mut self) {
         for index in 0..D {
             let value = self.unit();
@@ -86,7 +86,7 @@ impl Sensor {
 }
 
 impl AsyncSensor for Sensor {
-    /// Only awaited while a round collects samples. Cancel-safe, as the trait asks for: nothing changes
+    /// Awaited only while a round collects samples. Cancel-safe, as the trait requires: nothing changes
     /// before the last `await`.
     async fn next(&mut self) -> (&[f32], Targets<'_>) {
         Timer::at(self.due).await;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_the_devices_own_and_come_again_after_a_reset() {
+    fn samples_depend_on_the_device_and_repeat_after_a_reset() {
         let first = |device| {
             let mut sensor = Sensor::new(device);
             sensor.measure();
@@ -114,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn targets_lie_in_k_directions() {
-        // x with its part in the K directions taken out has target 0.
+    fn targets_depend_on_k_directions() {
+        // A sample without its component in the K directions has target 0.
         let mut sensor = Sensor::new(5);
         for _ in 0..100 {
             sensor.measure();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_keep_their_distance() {
+    fn samples_are_spaced_by_the_period() {
         let mut sensor = Sensor::new(1);
         let start = Instant::now();
         for _ in 0..3 {

@@ -1,17 +1,17 @@
-//! A device number from a chip's unique number, and a seed from raw noise.
+//! Device number from a chip's unique number, and seed from raw noise.
 
-/// Bytes of a seed.
+/// Bytes in a seed.
 pub const SEED: usize = 32;
 
-/// Raw bytes for each byte of a seed.
+/// Raw bytes condensed into one byte of a seed.
 const CONDENSED: usize = 32;
 
-/// FNV-1a with 64 bits.
+/// Offset basis of 64-bit FNV-1a.
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// Folds bytes into 64 bits, of which each depends on every byte: FNV-1a, then the last step of `SplitMix64`,
-/// since neighbouring chips of a wafer differ in few bits. No secret is made this way.
+/// Hashes bytes to 64 bits, each of which depends on every byte: FNV-1a, then the last step of `SplitMix64`,
+/// because neighbouring chips of a wafer differ in few bits. Not for secrets.
 #[must_use]
 pub fn fold(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let folded =
@@ -19,7 +19,7 @@ pub fn fold(bytes: impl IntoIterator<Item = u8>) -> u64 {
     mix(folded)
 }
 
-/// The last step of `SplitMix64`: a bijection in which each bit of the result depends on all bits of `z`.
+/// Last step of `SplitMix64`: a bijection in which each bit of the result depends on all bits of `z`.
 #[must_use]
 pub const fn mix(z: u64) -> u64 {
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,9 +27,9 @@ pub const fn mix(z: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Condenses raw noise, biased and correlated as it may be, into a seed: 32 bytes into each. This is no
-/// cryptographic extractor. It spreads reconnects in time; keys or privacy noise need a source that is made
-/// for them.
+/// Condenses raw noise, which may be biased and correlated, into a seed: 32 bytes into each byte. This is not
+/// a cryptographic extractor. It is good enough to spread reconnects; keys and privacy noise need a proper
+/// source.
 pub fn condense(mut raw: impl FnMut() -> u8) -> [u8; SEED] {
     let mut seed = [0; SEED];
     for part in seed.as_chunks_mut::<8>().0 {
@@ -43,18 +43,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_of_a_number_reaches_the_whole_fold() {
+    fn fold_depends_on_every_bit() {
         let one = [0x5a; 12];
         for bit in 0..96 {
             let mut other = one;
             other[bit / 8] ^= 1 << (bit % 8);
             let changed = (fold(one) ^ fold(other)).count_ones();
-            assert!((12..=52).contains(&changed), "bit {bit}: {changed} of 64 bits");
+            assert!((12..=52).contains(&changed), "bit {bit}: {changed} of 64 bits changed");
         }
     }
 
     #[test]
-    fn every_byte_of_noise_reaches_its_part_of_the_seed() {
+    fn seed_depends_on_every_byte_of_noise() {
         let seed = |changed: usize| {
             let mut taken = 0;
             let seed = condense(|| {

@@ -1,6 +1,6 @@
-//! What a board gives its client, at the least: a serial line that is three registers, a clock that is a fourth,
-//! samples in flash. And a panic handler that does not exist: a program of this crate links only if no panic can be
-//! reached.
+//! The minimal board: a serial line of three registers, a clock register, and samples in flash. Its panic
+//! handler calls a function that does not exist, so a program of this crate links only if no panic is
+//! reachable.
 
 #![no_std]
 
@@ -8,10 +8,11 @@ use core::convert::Infallible;
 use core::panic::PanicInfo;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write};
+use fedspan_client::Millis;
 use fedspan_client::secure::Key;
 use rand_core::TryRng;
 
-/// Features and width.
+/// Numbers of features and of columns of the representation.
 const SHAPE: (usize, usize) = if cfg!(feature = "shape-20-2") {
     (20, 2)
 } else if cfg!(feature = "shape-128-8") {
@@ -19,27 +20,27 @@ const SHAPE: (usize, usize) = if cfg!(feature = "shape-20-2") {
 } else {
     (64, 4)
 };
-/// Features.
+/// Number of features, d.
 pub const D: usize = SHAPE.0;
-/// Width.
+/// Width of the representation, k.
 pub const K: usize = SHAPE.1;
-/// Samples.
+/// Number of samples.
 const M: usize = 32;
 
-/// Where samples and targets are, one after the other.
+/// Address of the samples, followed by their targets.
 const SAMPLES: usize = 0x0008_0000;
-/// Where their classes are.
+/// Address of the samples' classes.
 const CLASSES: usize = 0x000a_0000;
-/// Where the device's key is.
+/// Address of the device's key.
 const KEY: usize = 0x000c_0000;
-/// Registers: data, state, where predictions go, milliseconds since the start.
+/// Address of the registers: data, status, predictions, and milliseconds since the start.
 const REGISTERS: usize = 0x4000_4000;
 
-/// Numbers for reconnect delays.
+/// Linear congruential generator, for reconnect delays.
 #[derive(Debug)]
-pub struct Steps(pub u32);
+pub struct Lcg(pub u32);
 
-impl TryRng for Steps {
+impl TryRng for Lcg {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
@@ -59,51 +60,51 @@ impl TryRng for Steps {
     }
 }
 
-/// A register.
+/// Reads a register.
 fn read(offset: usize) -> u32 {
-    // SAFETY: a register, which does nothing to memory.
+    // SAFETY: a device register; reading it does not affect memory.
     unsafe { core::ptr::with_exposed_provenance::<u32>(REGISTERS + offset).read_volatile() }
 }
 
 fn write(offset: usize, value: u32) {
-    // SAFETY: as above.
+    // SAFETY: a device register; writing it does not affect memory.
     unsafe { core::ptr::with_exposed_provenance_mut::<u32>(REGISTERS + offset).write_volatile(value) }
 }
 
 /// Milliseconds since the start.
 #[must_use]
-pub fn clock() -> u64 {
+pub fn clock() -> Millis {
     read(12).into()
 }
 
-/// Says what was predicted.
-pub fn tell(prediction: f32) {
+/// Writes a prediction to its register.
+pub fn report(prediction: f32) {
     write(8, prediction.to_bits());
 }
 
-/// Samples (M x D) and their targets.
+/// The samples (M x D, row-major) and their targets.
 #[must_use]
 pub fn samples() -> (&'static [f32], &'static [f32]) {
     let start = core::ptr::with_exposed_provenance::<f32>(SAMPLES);
-    // SAFETY: flash that is set aside for this.
+    // SAFETY: flash reserved for the samples.
     unsafe { (core::slice::from_raw_parts(start, M * D), core::slice::from_raw_parts(start.add(M * D), M)) }
 }
 
-/// Classes of the samples.
+/// The classes of the samples.
 #[must_use]
 pub fn classes() -> &'static [u8] {
-    // SAFETY: as above, behind them.
+    // SAFETY: flash reserved for the classes.
     unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(CLASSES), M) }
 }
 
 /// The device's key.
 #[must_use]
 pub fn key() -> Key {
-    // SAFETY: flash that is set aside for this.
+    // SAFETY: flash reserved for the key.
     Key::new(0, unsafe { core::ptr::with_exposed_provenance::<[u8; 32]>(KEY).read() })
 }
 
-/// A serial line without interrupts.
+/// Polled serial line.
 #[derive(Clone, Copy, Debug)]
 pub struct Line;
 
@@ -150,6 +151,6 @@ fn panic(_: &PanicInfo) -> ! {
     unsafe extern "C" {
         fn a_panic_can_be_reached() -> !;
     }
-    // SAFETY: it does not exist, so a program that could call it does not link.
+    // SAFETY: the function does not exist, so a program that could call it does not link.
     unsafe { a_panic_can_be_reached() }
 }

@@ -1,5 +1,5 @@
-//! The BBC micro:bit as QEMU emulates it: memory map, clock, serial line. The real nRF51 has no SysTick; the
-//! emulated one has, and it is all the clock that is needed.
+//! BBC micro:bit as emulated by QEMU: memory map, clock, serial line. The emulated nRF51 has a SysTick,
+//! unlike the real one, and no other clock is needed.
 
 #![no_std]
 
@@ -10,38 +10,34 @@ use core::ops::Range;
 use cortex_m::Peripherals;
 use cortex_m::peripheral::{NVIC, SCB};
 use cortex_m_rt::{ExceptionFrame, exception};
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 use fedspan_emulated::board::{Board, Meter};
 use fedspan_emulated::{fault, systick};
 
 pub use uart::Uart;
 
-/// Cycles of SysTick in a second.
+/// SysTick cycles per second.
 const HERTZ: u32 = 16_000_000;
 
-/// The board, with its clock or its counter running.
+/// The board, with its clock or its instruction counter running.
 #[derive(Clone, Copy, Debug)]
 pub struct Microbit(());
 
 impl Microbit {
-    /// Starts clock and serial line, for a firmware that talks.
-    ///
-    /// `None` the second time.
+    /// Starts the clock and the serial line. `None` if called a second time.
     #[must_use]
-    pub fn talking() -> Option<Self> {
+    pub fn with_serial() -> Option<Self> {
         let mut peripherals = Peripherals::take()?;
         systick::start_clock(&mut peripherals.SYST, HERTZ);
         uart::start();
-        // SAFETY: nothing here relies on being free of this interrupt but `wait`, which masks it itself.
+        // SAFETY: only `wait` needs to be free of this interrupt, and it masks interrupts itself.
         unsafe { NVIC::unmask(uart::Interrupt) };
         Some(Self(()))
     }
 
-    /// Starts a counter of instructions and no interrupt, for a firmware that measures.
-    ///
-    /// `None` the second time.
+    /// Starts the instruction counter, without interrupts, for measurements. `None` if called a second time.
     #[must_use]
-    pub fn counting() -> Option<Self> {
+    pub fn with_counter() -> Option<Self> {
         let mut peripherals = Peripherals::take()?;
         systick::start_counter(&mut peripherals.SYST);
         Some(Self(()))
@@ -62,7 +58,7 @@ impl Board for Microbit {
     }
 
     fn wait(&self, until: Millis) {
-        // An interrupt that comes between the question and the sleep still ends the sleep.
+        // An interrupt between the check and the sleep still ends the sleep.
         cortex_m::interrupt::free(|_| {
             if uart::RECEIVED.is_empty() && self.now() < until {
                 cortex_m::asm::wfi();
@@ -77,7 +73,7 @@ impl Board for Microbit {
     fn recording(&self) -> &'static [u8] {
         let start = &raw const _recording_start;
         let size = (&raw const _recording_size).addr();
-        // SAFETY: memory.x sets this memory aside, and nothing writes to it while the program runs.
+        // SAFETY: memory.x reserves this memory, and the program never writes to it.
         unsafe { core::slice::from_raw_parts(start, size) }
     }
 
@@ -103,7 +99,7 @@ impl Meter for Microbit {
     }
 }
 
-// Their addresses are what the linker says; nothing is read from them.
+// Linker symbols: only their addresses are used.
 unsafe extern "C" {
     static _recording_start: u8;
     static _recording_size: u8;
@@ -122,7 +118,7 @@ unsafe fn DefaultHandler(number: i16) {
     if number == uart::INTERRUPT {
         uart::on_interrupt();
     } else {
-        fault::exit(fault::FAULT, &format_args!("interrupt {number}, which nobody enabled"));
+        fault::exit(fault::FAULT, &format_args!("unexpected interrupt {number}"));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The UART of the nRF51: receives by interrupt, sends by waiting.
+//! UART of the nRF51: receives by interrupt, transmits by polling.
 
 use cortex_m::interrupt::InterruptNumber;
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
@@ -9,7 +9,7 @@ const BASE: usize = 0x4000_2000;
 /// Number of the UART's interrupt.
 pub const INTERRUPT: i16 = 2;
 
-// SAFETY: the registers of this UART; none of them makes it touch memory.
+// SAFETY: a register of the UART; it does not affect memory.
 const START_RECEIVE: Register<u32> = unsafe { Register::at(BASE) };
 // SAFETY: as above.
 const START_TRANSMIT: Register<u32> = unsafe { Register::at(BASE + 0x8) };
@@ -29,14 +29,14 @@ const TRANSMIT: Register<u32> = unsafe { Register::at(BASE + 0x51c) };
 const ENABLED: u32 = 4;
 const INTERRUPT_RECEIVE_READY: u32 = 1 << 2;
 
-/// What has come and was not read: the longest frame twice.
+/// Received bytes that have not been read: large enough for two frames of the longest kind.
 pub static RECEIVED: Ring<520> = Ring::new();
 
-/// The UART's interrupt, for the interrupt controller.
+/// Interrupt of the UART, for the interrupt controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt;
 
-// SAFETY: the number is fixed, and one that the chip has.
+// SAFETY: the number is constant, and the chip has this interrupt.
 unsafe impl InterruptNumber for Interrupt {
     fn number(self) -> u16 {
         INTERRUPT.unsigned_abs()
@@ -51,7 +51,7 @@ pub fn start() {
     START_TRANSMIT.write(1);
 }
 
-/// Takes one byte. The event is cleared first: reading the byte raises it again if another one waits.
+/// Reads one byte. The event is cleared first: reading the byte raises it again if another one waits.
 pub fn on_interrupt() {
     if RECEIVE_READY.read() != 0 {
         RECEIVE_READY.write(0);
@@ -60,7 +60,7 @@ pub fn on_interrupt() {
     }
 }
 
-/// The serial line. Reading waits for a byte; it has no end.
+/// The serial line. Reads block until a byte arrives; there is no end of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Uart;
 

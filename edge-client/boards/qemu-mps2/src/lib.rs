@@ -1,4 +1,4 @@
-//! Arm's MPS2 boards as QEMU emulates them: memory map, clock, serial line.
+//! Arm MPS2 boards as emulated by QEMU: memory map, clock, serial line.
 
 #![no_std]
 
@@ -9,38 +9,34 @@ use core::ops::Range;
 use cortex_m::Peripherals;
 use cortex_m::peripheral::{NVIC, SCB};
 use cortex_m_rt::{ExceptionFrame, exception};
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 use fedspan_emulated::board::{Board, Meter};
 use fedspan_emulated::{fault, systick};
 
 pub use uart::Uart;
 
-/// Cycles of SysTick in a second.
+/// SysTick cycles per second.
 const HERTZ: u32 = if cfg!(feature = "m33") { 20_000_000 } else { 25_000_000 };
 
-/// The board, with its clock or its counter running.
+/// The board, with its clock or its instruction counter running.
 #[derive(Clone, Copy, Debug)]
 pub struct Mps2(());
 
 impl Mps2 {
-    /// Starts clock and serial line, for a firmware that talks.
-    ///
-    /// `None` the second time.
+    /// Starts the clock and the serial line. `None` if called a second time.
     #[must_use]
-    pub fn talking() -> Option<Self> {
+    pub fn with_serial() -> Option<Self> {
         let mut peripherals = Peripherals::take()?;
         systick::start_clock(&mut peripherals.SYST, HERTZ);
         uart::start();
-        // SAFETY: nothing here relies on being free of this interrupt but `wait`, which masks it itself.
+        // SAFETY: only `wait` needs to be free of this interrupt, and it masks interrupts itself.
         unsafe { NVIC::unmask(uart::Interrupt) };
         Some(Self(()))
     }
 
-    /// Starts a counter of instructions and no interrupt, for a firmware that measures.
-    ///
-    /// `None` the second time.
+    /// Starts the instruction counter, without interrupts, for measurements. `None` if called a second time.
     #[must_use]
-    pub fn counting() -> Option<Self> {
+    pub fn with_counter() -> Option<Self> {
         let mut peripherals = Peripherals::take()?;
         systick::start_counter(&mut peripherals.SYST);
         Some(Self(()))
@@ -71,7 +67,7 @@ impl Board for Mps2 {
     }
 
     fn wait(&self, until: Millis) {
-        // An interrupt that comes between the question and the sleep still ends the sleep.
+        // An interrupt between the check and the sleep still ends the sleep.
         cortex_m::interrupt::free(|_| {
             if uart::RECEIVED.is_empty() && self.now() < until {
                 cortex_m::asm::wfi();
@@ -86,7 +82,7 @@ impl Board for Mps2 {
     fn recording(&self) -> &'static [u8] {
         let start = &raw const _recording_start;
         let size = (&raw const _recording_size).addr();
-        // SAFETY: memory.x sets this memory aside, and nothing writes to it while the program runs.
+        // SAFETY: memory.x reserves this memory, and the program never writes to it.
         unsafe { core::slice::from_raw_parts(start, size) }
     }
 
@@ -112,7 +108,7 @@ impl Meter for Mps2 {
     }
 }
 
-// Their addresses are what the linker says; nothing is read from them.
+// Linker symbols: only their addresses are used.
 unsafe extern "C" {
     static _recording_start: u8;
     static _recording_size: u8;
@@ -131,7 +127,7 @@ unsafe fn DefaultHandler(number: i16) {
     if number == uart::INTERRUPT {
         uart::on_interrupt();
     } else {
-        fault::exit(fault::FAULT, &format_args!("interrupt {number}, which nobody enabled"));
+        fault::exit(fault::FAULT, &format_args!("unexpected interrupt {number}"));
     }
 }
 

@@ -1,4 +1,4 @@
-//! UART 0, a CMSDK APB UART: receives by interrupt, sends by waiting.
+//! UART 0, a CMSDK APB UART: receives by interrupt, transmits by polling.
 
 use cortex_m::interrupt::InterruptNumber;
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
@@ -9,7 +9,7 @@ const BASE: usize = if cfg!(feature = "m33") { 0x5020_0000 } else { 0x4000_4000 
 /// Number of the receive interrupt.
 pub const INTERRUPT: i16 = if cfg!(feature = "m33") { 32 } else { 0 };
 
-// SAFETY: the registers of UART 0 on this machine; none of them makes the UART touch memory.
+// SAFETY: a register of UART 0 of this machine; it does not affect memory.
 const DATA: Register<u32> = unsafe { Register::at(BASE) };
 // SAFETY: as above.
 const STATE: Register<u32> = unsafe { Register::at(BASE + 0x4) };
@@ -27,28 +27,28 @@ const CONTROL_RECEIVE: u32 = 1 << 1;
 const CONTROL_RECEIVE_INTERRUPT: u32 = 1 << 3;
 const CLEAR_RECEIVE: u32 = 1 << 1;
 
-/// What has come and was not read: a whole download of the demonstration's representation fits.
+/// Received bytes that have not been read: large enough for a download of the demonstration's representation.
 pub static RECEIVED: Ring<8192> = Ring::new();
 
 /// The receive interrupt, for the interrupt controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt;
 
-// SAFETY: the number is fixed, and one that the machine has.
+// SAFETY: the number is constant, and the machine has this interrupt.
 unsafe impl InterruptNumber for Interrupt {
     fn number(self) -> u16 {
         INTERRUPT.unsigned_abs()
     }
 }
 
-/// Starts it at the fastest rate, which the emulator does not keep to anyway.
+/// Starts the UART at its highest rate, which the emulator ignores.
 pub fn start() {
     DIVIDER.write(16);
     CONTROL.write(CONTROL_TRANSMIT | CONTROL_RECEIVE | CONTROL_RECEIVE_INTERRUPT);
 }
 
-/// Takes what has come. The interrupt is acknowledged first: a byte that comes while the others are taken
-/// raises it again. The other way round that byte would be acknowledged unseen, and wait for ever.
+/// Reads the received bytes. The interrupt is cleared first, so that a byte that arrives meanwhile raises it
+/// again; cleared afterwards, that byte would be missed.
 pub fn on_interrupt() {
     CLEAR.write(CLEAR_RECEIVE);
     while STATE.read() & STATE_RECEIVE_FULL != 0 {
@@ -57,7 +57,7 @@ pub fn on_interrupt() {
     }
 }
 
-/// The serial line. Reading waits for a byte; it has no end.
+/// The serial line. Reads block until a byte arrives; there is no end of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Uart;
 

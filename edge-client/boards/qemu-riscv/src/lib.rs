@@ -1,4 +1,4 @@
-//! QEMU's RISC-V board `virt`, as an RV32IMC microcontroller would be used: memory map, clock, serial line.
+//! QEMU's RISC-V board `virt`, used as an RV32IMC microcontroller: memory map, clock, serial line.
 
 #![no_std]
 
@@ -6,7 +6,7 @@ mod uart;
 
 use core::ops::Range;
 
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 use fedspan_emulated::board::{Board, Meter};
 use fedspan_emulated::fault;
 use fedspan_emulated::register::Register;
@@ -14,8 +14,8 @@ use riscv::register::{mcause, mepc, mie, minstret};
 
 pub use uart::Uart;
 
-// The core's timer: 10 MHz, its two halves, and when it interrupts.
-// SAFETY: registers of the CLINT; none of them makes it touch memory.
+// Registers of the core's 10 MHz timer: its two halves, and the time of its next interrupt.
+// SAFETY: registers of the CLINT; they do not affect memory.
 const TIME_LOW: Register<u32> = unsafe { Register::at(0x0200_bff8) };
 // SAFETY: as above.
 const TIME_HIGH: Register<u32> = unsafe { Register::at(0x0200_bffc) };
@@ -24,25 +24,25 @@ const WAKE_LOW: Register<u32> = unsafe { Register::at(0x0200_4000) };
 // SAFETY: as above.
 const WAKE_HIGH: Register<u32> = unsafe { Register::at(0x0200_4004) };
 
-// Ends or restarts the machine.
-// SAFETY: a register of QEMU's test device; it does not touch memory.
+// Register that ends or restarts the machine.
+// SAFETY: a register of QEMU's test device; it does not affect memory.
 const POWER: Register<u32> = unsafe { Register::at(0x0010_0000) };
-/// Written to `POWER`: a reset, after which RAM is what it was.
+/// Value of `POWER` for a reset, which preserves RAM.
 const RESET: u32 = 0x7777;
 
-/// Ticks of the timer in a millisecond.
+/// Timer ticks per millisecond.
 const PER_MILLISECOND: u64 = 10_000;
-/// Longest sleep, in milliseconds.
-const SLEEP: Millis = 10;
+/// Longest sleep.
+const SLEEP: Millis = Millis::new(10);
 
 /// The board.
 #[derive(Clone, Copy, Debug)]
 pub struct Virt(());
 
 impl Virt {
-    /// Starts the serial line, for a firmware that talks. Interrupts end a sleep and are never taken.
+    /// Starts the serial line. Interrupts end a sleep, but no handler runs.
     #[must_use]
-    pub fn talking() -> Self {
+    pub fn with_serial() -> Self {
         uart::start();
         // SAFETY: interrupts stay masked in mstatus, so no handler runs.
         unsafe {
@@ -52,9 +52,9 @@ impl Virt {
         Self(())
     }
 
-    /// For a firmware that measures.
+    /// The board without serial line, for measurements.
     #[must_use]
-    pub fn counting() -> Self {
+    pub fn with_counter() -> Self {
         Self(())
     }
 }
@@ -71,7 +71,7 @@ fn timer() -> u64 {
 
 #[allow(clippy::cast_possible_truncation, reason = "halves")]
 fn wake_at(time: u64) {
-    // In between, the time is later than either, so nothing wakes too early.
+    // Between the two writes the time is later than either value, so the timer does not fire too early.
     WAKE_HIGH.write(u32::MAX);
     WAKE_LOW.write(time as u32);
     WAKE_HIGH.write((time >> 32) as u32);
@@ -87,7 +87,7 @@ impl Board for Virt {
     }
 
     fn now(&self) -> Millis {
-        timer() / PER_MILLISECOND
+        Millis::new(timer() / PER_MILLISECOND)
     }
 
     fn wait(&self, until: Millis) {
@@ -95,7 +95,7 @@ impl Board for Virt {
         if uart::has_byte() || now >= until {
             return;
         }
-        wake_at(until.min(now + SLEEP) * PER_MILLISECOND);
+        wake_at(until.min(now + SLEEP).as_u64() * PER_MILLISECOND);
         riscv::asm::wfi();
         uart::acknowledge();
     }
@@ -107,13 +107,13 @@ impl Board for Virt {
     fn recording(&self) -> &'static [u8] {
         let start = &raw const _recording_start;
         let size = (&raw const _recording_size).addr();
-        // SAFETY: memory.x sets this memory aside, and nothing writes to it while the program runs.
+        // SAFETY: memory.x reserves this memory, and the program never writes to it.
         unsafe { core::slice::from_raw_parts(start, size) }
     }
 
     fn reset(&self) -> ! {
         POWER.write(RESET);
-        // It takes effect before the next instruction, as far as is known.
+        // The reset should take effect before the next instruction.
         loop {
             riscv::asm::nop();
         }
@@ -138,7 +138,7 @@ impl Meter for Virt {
     }
 }
 
-// Their addresses are what the linker says; nothing is read from them.
+// Linker symbols: only their addresses are used.
 unsafe extern "C" {
     static _recording_start: u8;
     static _recording_size: u8;

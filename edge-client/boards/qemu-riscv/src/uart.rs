@@ -1,11 +1,11 @@
-//! UART 0, a 16550. Looked at, not interrupt-driven: its interrupt only ends a sleep. What has come and was
-//! not read waits in the emulator, so nothing is lost.
+//! UART 0, a 16550, used by polling: its interrupt only ends a sleep. The emulator buffers bytes that have
+//! not been read, so nothing is lost.
 
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 use fedspan_emulated::register::Register;
 
 const BASE: usize = 0x1000_0000;
-// SAFETY: the registers of UART 0; none of them makes it touch memory.
+// SAFETY: a register of UART 0; it does not affect memory.
 const DATA: Register<u8> = unsafe { Register::at(BASE) };
 // SAFETY: as above.
 const ENABLE_INTERRUPT: Register<u8> = unsafe { Register::at(BASE + 1) };
@@ -22,10 +22,10 @@ const EIGHT_BITS: u8 = 3;
 const FIFO_ON: u8 = 1;
 const WHEN_RECEIVED: u8 = 1;
 
-/// The UART's number at the interrupt controller.
+/// Number of the UART at the interrupt controller.
 const SOURCE: usize = 10;
 const PLIC: usize = 0x0c00_0000;
-// SAFETY: registers of the interrupt controller, for this core in machine mode; they do not touch memory.
+// SAFETY: a register of the interrupt controller for this core in machine mode; it does not affect memory.
 const PRIORITY: Register<u32> = unsafe { Register::at(PLIC + 4 * SOURCE) };
 // SAFETY: as above.
 const ENABLE: Register<u32> = unsafe { Register::at(PLIC + 0x2000) };
@@ -34,7 +34,7 @@ const THRESHOLD: Register<u32> = unsafe { Register::at(PLIC + 0x20_0000) };
 // SAFETY: as above.
 const CLAIM: Register<u32> = unsafe { Register::at(PLIC + 0x20_0004) };
 
-/// Starts it, and lets its interrupt through to the core.
+/// Starts the UART and enables its interrupt.
 pub fn start() {
     LINE_CONTROL.write(EIGHT_BITS);
     FIFO.write(FIFO_ON);
@@ -44,7 +44,7 @@ pub fn start() {
     THRESHOLD.write(0);
 }
 
-/// Tells the interrupt controller that the interrupt was seen.
+/// Acknowledges the interrupt at the interrupt controller.
 pub fn acknowledge() {
     let source = CLAIM.read();
     if source != 0 {
@@ -52,13 +52,13 @@ pub fn acknowledge() {
     }
 }
 
-/// A byte can be read.
+/// True if a byte can be read.
 #[must_use]
 pub fn has_byte() -> bool {
     LINE_STATUS.read() & RECEIVED != 0
 }
 
-/// The serial line. Reading waits for a byte; it has no end.
+/// The serial line. Reads block until a byte arrives; there is no end of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Uart;
 

@@ -1,4 +1,4 @@
-//! The Raspberry Pi Pico: memory map, serial port over USB, entropy.
+//! Raspberry Pi Pico: memory map, serial port over USB, entropy.
 
 #![no_std]
 
@@ -12,57 +12,57 @@ use embassy_rp::clocks::RoscRng;
 use embassy_rp::flash::{Blocking, Error, Flash};
 use embassy_rp::peripherals::{FLASH, USB};
 use embassy_rp::{bind_interrupts, usb as driver};
-use fedspan_firmware::client::Places;
+use fedspan_firmware::client::FlashLayout;
 use fedspan_firmware::unique::{SEED, condense, fold};
 
 pub use usb::{Buffers, Serial, open};
 
 bind_interrupts!(
-    /// The USB controller's interrupt.
+    /// Interrupt of the USB controller.
     pub struct Interrupts {
         USBCTRL_IRQ => driver::InterruptHandler<USB>;
     }
 );
 
-/// All of the board's flash.
+/// The board's whole flash.
 pub type BoardFlash<'d> = Flash<'d, FLASH, Blocking, { 2 * 1024 * 1024 }>;
 
-/// The number of the flash chip: the RP2040 itself has none.
+/// Device number, from the flash chip's unique number: the RP2040 itself has none.
 ///
 /// # Errors
-/// The driver's.
+/// The flash driver's error if the number cannot be read.
 pub fn device(flash: &mut BoardFlash<'_>) -> Result<u64, Error> {
     let mut unique = [0; 8];
     flash.blocking_unique_id(&mut unique)?;
     Ok(fold(unique))
 }
 
-/// From the jitter of the ring oscillator. Its bits are biased and correlated, so 32 are condensed into one;
-/// that spreads reconnects in time and is no foundation for keys or privacy noise.
+/// Seed from the jitter of the ring oscillator. Its bits are biased and correlated, so 32 are condensed into
+/// one. Good enough to spread reconnects, not for keys or privacy noise.
 #[must_use]
 pub fn seed() -> [u8; SEED] {
     condense(RoscRng::next_u8)
 }
 
-/// The sectors of the records, counted from the start of flash; see memory.x.
+/// Flash sectors of the records, from memory.x, counted from the start of flash.
 #[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits here")]
-pub fn places() -> Places {
-    Places {
+pub fn flash_layout() -> FlashLayout {
+    FlashLayout {
         provision: (&raw const _provision_start).addr() as u32,
         record: (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32,
     }
 }
 
-// Their addresses are what the linker says; nothing is read from them.
+// Linker symbols: only their addresses are used.
 unsafe extern "C" {
     static _provision_start: u8;
     static _record_start: u8;
     static _record_end: u8;
 }
 
-/// Starts anew: nobody is there to look at a device that has stopped, and what a round has left is in flash.
-/// To look at a panic, set a breakpoint here.
+/// Resets the chip: the device is unattended, and the state of its rounds is in flash. To examine a panic,
+/// set a breakpoint here.
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
     SCB::sys_reset()

@@ -1,6 +1,6 @@
-//! A serial port over USB (CDC-ACM), that is up while the host has it open.
+//! Serial port over USB (CDC-ACM), connected while the host has it open.
 //!
-//! Nothing is lost while the core computes: a host that is not read from keeps what it has to say.
+//! Nothing is lost while the core computes: the host keeps its data until it is read.
 
 use embassy_futures::select::{Either, select};
 use embassy_rp::Peri;
@@ -14,13 +14,13 @@ use embedded_io_async::{ErrorType, Read, Write};
 
 use crate::Interrupts;
 
-/// Vendor and product for tests by anybody (pid.codes). A product needs its own.
+/// Vendor and product numbers for tests (pid.codes). A product needs its own.
 const VENDOR: u16 = 0x1209;
 const PRODUCT: u16 = 0x0001;
-/// Bytes of a packet.
+/// Length of a packet in bytes.
 const PACKET: usize = 64;
 
-/// What the port needs as long as it exists.
+/// Buffers of the port, which must outlive it.
 pub struct Buffers<'d> {
     configuration: [u8; 256],
     control: [u8; PACKET],
@@ -30,7 +30,7 @@ pub struct Buffers<'d> {
 }
 
 impl Buffers<'_> {
-    /// Buffers for the port of a device.
+    /// Buffers for the port of `device`.
     #[must_use]
     pub fn new(device: u64) -> Self {
         let mut serial_number = [0; 16];
@@ -47,8 +47,8 @@ impl Buffers<'_> {
     }
 }
 
-/// The controller, which has to run beside all else, and the port. The device number is the port's serial
-/// number, by which the host tells its boards apart.
+/// The USB controller, which must run concurrently with everything else, and the serial port. The port's
+/// serial number is the device number, by which the host distinguishes its boards.
 pub fn open<'d>(
     controller: Peri<'d, USB>,
     buffers: &'d mut Buffers<'d>,
@@ -72,12 +72,12 @@ pub fn open<'d>(
     (builder.build(), Serial { sender, receiver, control, full: false })
 }
 
-/// The port.
+/// The serial port.
 pub struct Serial<'d> {
     sender: Sender<'d, Driver<'d, USB>>,
     receiver: BufferedReceiver<'d, Driver<'d, USB>>,
     control: ControlChanged<'d>,
-    /// The last packet was full, so that the host waits for more.
+    /// True if the last packet was full, so that the host waits for more.
     full: bool,
 }
 
@@ -91,7 +91,7 @@ impl Serial<'_> {
     }
 }
 
-/// Does it, unless the host closes the port first: to a closed port one could write for ever.
+/// Runs `work` until the host closes the port: a write to a closed port might never complete.
 async fn while_open<T>(
     control: &ControlChanged<'_>,
     work: impl Future<Output = Result<T, CdcAcmError>>,
@@ -112,7 +112,7 @@ impl ErrorType for Serial<'_> {
 }
 
 impl Read for Serial<'_> {
-    /// Cancel-safe, as the driver's is.
+    /// Cancel-safe, as the driver's `read` is.
     async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CdcAcmError> {
         while_open(&self.control, self.receiver.read(buffer)).await
     }
@@ -125,7 +125,7 @@ impl Write for Serial<'_> {
         Ok(n)
     }
 
-    /// The host hands on what it has when a packet comes that is not full, if need be an empty one.
+    /// Ends a transfer with a packet that is not full, empty if necessary: the host delivers data only then.
     async fn flush(&mut self) -> Result<(), CdcAcmError> {
         if core::mem::take(&mut self.full) {
             while_open(&self.control, self.sender.write(&[])).await?;

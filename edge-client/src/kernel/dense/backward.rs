@@ -1,12 +1,12 @@
-//! `out = delta W^T`: all of it, or where an activation is positive.
+//! Backward pass: `out = delta W^T`, complete or only at positive activations.
 
-use super::lanes::Vector;
+use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
-/// Outputs at a time: so many columns of a strip of weights are turned round on the stack.
+/// Number of outputs at a time: that many columns of a strip of weights are transposed on the stack.
 const PIECE: usize = 32;
 
-/// Shapes as in [`super::backward`]. Unless it is `MASKED`, activations are not looked at.
+/// Backward pass with the shapes of [`super::backward`]. Activations are used only if `MASKED`.
 pub struct Backward<'a, const MASKED: bool> {
     delta: &'a [f32],
     layer: &'a [f32],
@@ -32,7 +32,7 @@ impl<'a, const MASKED: bool> Backward<'a, MASKED> {
 
 #[cfg(feature = "adapter")]
 impl<'a> Backward<'a, false> {
-    /// Of weights without a bias.
+    /// Creates the pass for weights without a bias.
     pub fn product(delta: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
         let outputs = outputs.max(1);
         let inputs = weights.len() / outputs;
@@ -63,17 +63,17 @@ impl<const MASKED: bool> Kernel for Backward<'_, MASKED> {
     }
 }
 
-/// A strip of weights that lies so that one output's are side by side.
+/// Transposed strip of weights: the weights of one output are adjacent.
 struct Turned<'a, const MASKED: bool, const WIDTH: usize> {
     shapes: Backward<'a, MASKED>,
-    /// The outputs at hand, and how many.
+    /// First of the current outputs.
     first: usize,
     count: usize,
     weights: [[f32; WIDTH]; PIECE],
 }
 
 impl<const MASKED: bool, const WIDTH: usize> Turned<'_, MASKED, WIDTH> {
-    /// Fills it from `width` inputs from `column` on.
+    /// Transposes the weights of `width` inputs from `column` on.
     #[inline(always)]
     fn turn(&mut self, column: usize, width: usize) -> Option<()> {
         let Backward { layer, outputs, .. } = self.shapes;
@@ -95,7 +95,7 @@ impl<const MASKED: bool, const WIDTH: usize> Tiles for Turned<'_, MASKED, WIDTH>
         row: usize,
         column: usize,
     ) -> Option<()> {
-        // Tiles go down a strip: the first of them turns it.
+        // Tiles go down a strip: the first one transposes it.
         if row == 0 {
             self.turn(column, C * V::LANES)?;
         }

@@ -1,20 +1,21 @@
-//! `out = x W + bias`, and `out += x W`.
+//! Forward pass: `out = x W + bias`, and `out += x W`.
 
 use super::super::vector;
-use super::lanes::Vector;
+use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
-/// Inputs at a time: their weights stay in the first cache while all samples pass.
+/// Number of inputs at a time: their weights stay in the first-level cache for all samples.
 const PIECE: usize = 32;
 
-/// Shapes as in [`super::forward`]. Sums start with the bias, or where there is none with what is in `out`.
+/// Forward pass with the shapes of [`super::forward`]. Sums start with the bias, or without one with the values of
+/// `out`.
 pub struct Forward<'a, const BIASED: bool> {
     x: &'a [f32],
     layer: &'a [f32],
     inputs: usize,
     outputs: usize,
     out: &'a mut [f32],
-    /// The inputs at hand, and how many.
+    /// First of the current inputs.
     first: usize,
     count: usize,
 }
@@ -29,7 +30,7 @@ impl<'a> Forward<'a, true> {
 
 #[cfg(feature = "adapter")]
 impl<'a> Forward<'a, false> {
-    /// Of weights without a bias.
+    /// Creates the pass for weights without a bias.
     pub fn product(x: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
         let outputs = outputs.max(1);
         let inputs = weights.len() / outputs;
@@ -75,7 +76,7 @@ impl<const BIASED: bool> Tiles for Forward<'_, BIASED> {
         while i < count {
             let w = load(v, weights, 0)?;
             add_products(v, &mut sums, &x, i, &w)?;
-            // Behind the last row there may be no bias.
+            // Without a bias nothing follows the last row.
             weights = if BIASED { weights.get(outputs..)? } else { vector::from(weights, outputs) };
             i += 1;
         }

@@ -1,7 +1,7 @@
 //! Dense layers of a network: forward, backward, the derivative of the loss, and a step of SGD with momentum.
 //!
 //! A layer from `i` inputs to `o` outputs is one slice of (i + 1) x o values, row-major: row `r` holds the weights
-//! from input `r` to the outputs, the last row is the bias. A batch is `n` samples, one a row. A network is a
+//! from input `r` to the outputs, the last row is the bias. A batch is `n` samples, one per row. A network is a
 //! body of such layers with [`relu`] after each, and a last layer whose outputs are logits.
 //!
 //! ```
@@ -17,23 +17,23 @@
 //! assert!(dense::cross_entropy(&logits, 1) < before);
 //! ```
 //!
-//! **Bits.** Every sum is one chain in a stated order, a product rounded before it is added (no fused multiply-add).
-//! So results have the same bits for every batch size, every blocking and every width of vectors: those of a
-//! microcontroller are those of the simulator. Zeros are multiplied like other values.
+//! **Bits.** Every sum is one chain in a stated order, with each product rounded before it is added (no fused
+//! multiply-add). So results have the same bits for every batch size, blocking and vector width: a microcontroller
+//! and the simulator agree. Zeros are multiplied like other values.
 //!
-//! **Memory.** The caller's slices, and for [`backward`] and [`backward_linear`] half a kilobyte of stack (4 KiB with the
-//! feature `wide`).
+//! **Memory.** The caller's slices; [`backward`] and [`backward_linear`] also need half a kilobyte of stack (4 KiB
+//! with the feature `wide`).
 //!
-//! **Speed.** With the feature `wide` the same kernels run in the widest vectors that the host turns out to have, compiled
-//! without fused multiply-add. `epochs` in the tests' crate measures them beside numpy and the machine's peak.
+//! **Speed.** With the feature `wide` the kernels use the widest vectors that the host has, without fused
+//! multiply-add. The program `epochs` of the tests crate compares them with numpy and the machine's peak.
 //!
-//! **Lengths.** The caller sees to it that they fit. Where they do not, only whole rows that all slices
-//! have are worked on; nothing panics.
+//! **Lengths.** The caller ensures that they match. Otherwise the functions process the whole rows that all slices
+//! contain; nothing panics.
 
 mod backward;
 mod forward;
-mod lanes;
 mod loss;
+mod simd;
 mod step;
 mod tiles;
 
@@ -44,16 +44,16 @@ use forward::Forward;
 use step::{Descent, Gradient, Sums};
 use tiles::dispatch;
 
-/// What turns gradient descent into descent with momentum.
+/// Momentum of gradient descent.
 #[derive(Debug)]
 pub struct Momentum<'a> {
-    /// How much of the velocity stays, 0 to 1.
+    /// Momentum factor: the fraction of the velocity that is kept, 0 to 1.
     pub factor: f32,
-    /// As long as the layer. Zeros before the first step.
+    /// Velocity, as long as the layer; zeros before the first step.
     pub velocity: &'a mut [f32],
 }
 
-/// `out = x W + bias`. `x` is n x i, `layer` (i + 1) x o, `out` receives n x o, where o is `outputs`.
+/// Computes `out = x W + bias`. `x` is n x i, `layer` (i + 1) x o, `out` receives n x o, where o is `outputs`.
 ///
 /// A sum starts with the bias; products follow by input, ascending.
 #[inline(never)]
@@ -61,7 +61,7 @@ pub fn forward(x: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Forward::new(x, layer, outputs, out));
 }
 
-/// What is not positive becomes zero. A NaN stays, for [`softmax_errors`] to find.
+/// Replaces values that are not positive by zero. A NaN stays, so that [`softmax_errors`] detects it.
 #[inline(never)]
 pub fn relu(values: &mut [f32]) {
     for value in values {
@@ -69,7 +69,7 @@ pub fn relu(values: &mut [f32]) {
     }
 }
 
-/// Errors of what comes out of a ReLU become those of what goes in: zero where it (`activations`) is not positive.
+/// Propagates errors back through a ReLU: zero where its output (`activations`) is not positive.
 #[inline(never)]
 pub fn relu_errors(activations: &[f32], errors: &mut [f32]) {
     for (error, activation) in errors.iter_mut().zip(activations) {
@@ -77,9 +77,9 @@ pub fn relu_errors(activations: &[f32], errors: &mut [f32]) {
     }
 }
 
-/// `out = delta W^T` where the activation is positive, zero elsewhere: the derivative with regard to what went into
-/// the ReLU (zero at zero) whose `activations` (n x i) went into this layer. `delta` is n x o, where o is `outputs`;
-/// `layer` is (i + 1) x o, `out` receives n x i.
+/// Computes `out = delta W^T` where the activation is positive, and zero elsewhere: the derivative with respect to
+/// the input of the ReLU (zero at zero) whose output `activations` (n x i) is the input of this layer. `delta` is n
+/// x o, where o is `outputs`; `layer` is (i + 1) x o, `out` receives n x i.
 ///
 /// A sum starts with zero; products follow by output, ascending.
 #[inline(never)]
@@ -87,23 +87,24 @@ pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32
     dispatch(Backward::<true>::new(delta, layer, outputs, activations, out));
 }
 
-/// `out = delta W^T`, all of it: [`backward`] for inputs that do not come out of a ReLU. With the same sums.
+/// Computes `out = delta W^T`, as [`backward`] without a ReLU and with the same sums.
 #[inline(never)]
 pub fn backward_linear(delta: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Backward::<false>::new(delta, layer, outputs, &[], out));
 }
 
-/// `sums += x^T delta`, the last row `+=` the sum of `delta`'s rows: the gradient of a layer. `x` is n x i, `delta`
-/// n x o, where o is `outputs`; `sums` is (i + 1) x o.
+/// Adds the gradient of a layer: `sums += x^T delta`, and the sum of `delta`'s rows to the last row. `x` is n x i,
+/// `delta` n x o, where o is `outputs`; `sums` is (i + 1) x o.
 ///
-/// Products follow by sample, ascending. So a batch may come in pieces: the bits are those of the whole.
+/// Products follow by sample, ascending. A batch may be split into parts: the bits are those of the whole.
 #[inline(never)]
 pub fn add_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
     dispatch(Gradient::new(x, delta, outputs, Sums(sums)));
 }
 
-/// One step down the gradient `g` ([`add_gradient`] to zeros) in one pass over the layer: `v = factor v + g` and
-/// `w -= step_size v`, or `w -= step_size g` without momentum. That is SGD as PyTorch has it: no dampening.
+/// Takes one step along the gradient `g` (as [`add_gradient`] to zeros) in one pass over the layer:
+/// `v = factor v + g` and `w -= step_size v`, or `w -= step_size g` without momentum. This is PyTorch's SGD without
+/// dampening.
 ///
 /// `x` is n x i, `delta` n x o, where o is `outputs`; `layer` is (i + 1) x o.
 #[inline(never)]
@@ -118,30 +119,31 @@ pub fn descend(
     dispatch(Gradient::new(x, delta, outputs, Descent { layer, momentum, step_size }));
 }
 
-/// `out += x W`, of weights without a bias: `x` is n x i, `weights` i x o, `out` n x o, where o is `outputs`.
+/// Computes `out += x W` for weights without a bias: `x` is n x i, `weights` i x o, `out` n x o, where o is
+/// `outputs`.
 ///
-/// A sum goes on from what is in `out`; products follow by input, ascending.
+/// A sum starts with the value of `out`; products follow by input, ascending.
 #[cfg(feature = "adapter")]
 #[inline(never)]
 pub fn add_product(x: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Forward::product(x, weights, outputs, out));
 }
 
-/// [`backward_linear`] for weights without a bias, i x o.
+/// Computes [`backward_linear`] for weights without a bias, i x o.
 #[cfg(feature = "adapter")]
 #[inline(never)]
 pub fn backward_product(delta: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Backward::product(delta, weights, outputs, out));
 }
 
-/// [`add_gradient`] of weights without a bias: `sums` is i x o.
+/// Computes [`add_gradient`] for weights without a bias: `sums` is i x o.
 #[cfg(feature = "adapter")]
 #[inline(never)]
 pub fn add_product_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
     dispatch(Gradient::product(x, delta, outputs, Sums(sums)));
 }
 
-/// [`descend`] on weights without a bias, i x o.
+/// Computes [`descend`] for weights without a bias, i x o.
 #[cfg(feature = "adapter")]
 #[inline(never)]
 pub fn descend_product(

@@ -1,29 +1,30 @@
-//! The gradient of a layer, and steps down it.
+//! Gradient of a layer, and steps along it.
 
 use super::super::vector;
 use super::Momentum;
-use super::lanes::Vector;
+use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_scaled, cover, load, store};
 
-/// Rows of a layer at a time: they are read and written from end to end while they are in the first cache.
+/// Number of rows of a layer at a time: they are read and written completely while they are in the first-level
+/// cache.
 const PIECE: usize = 10;
 
-/// What a gradient is for.
+/// Destination of a gradient.
 pub trait Target {
-    /// How many of the layer's values it has.
+    /// Returns the length of the layer.
     fn len(&self) -> usize;
 
-    /// What the sums from `place` on start from.
+    /// Returns the start values of the sums from `place` on.
     fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]>;
 
-    /// What becomes of them.
+    /// Stores or applies the finished sums.
     fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()>;
 }
 
-/// The gradient, added.
+/// Gradient that is added to sums.
 pub struct Sums<'a>(pub &'a mut [f32]);
 
-/// A step of gradient descent.
+/// Step of gradient descent.
 pub struct Descent<'a> {
     pub layer: &'a mut [f32],
     pub momentum: Option<Momentum<'a>>,
@@ -81,13 +82,13 @@ impl Target for Descent<'_> {
     }
 }
 
-/// `x` is n x i, `delta` n x o, the target has (i + 1) x o.
+/// Gradient of a layer: `x` is n x i, `delta` n x o, the target has (i + 1) x o values.
 pub struct Gradient<'a, T> {
     x: &'a [f32],
     delta: &'a [f32],
     inputs: usize,
     outputs: usize,
-    /// Whether the target has a row more, for the bias.
+    /// True if the target has an additional row for the bias.
     biased: bool,
     target: T,
 }
@@ -96,19 +97,25 @@ impl<'a, T: Target> Gradient<'a, T> {
     pub fn new(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T) -> Self {
         let outputs = outputs.max(1);
         let inputs = (target.len() / outputs).saturating_sub(1);
-        Self::of(x, delta, [inputs, outputs], true, target)
+        Self::with_sizes(x, delta, [inputs, outputs], true, target)
     }
 
-    /// Of weights without a bias.
+    /// Creates the gradient of weights without a bias.
     #[cfg(feature = "adapter")]
     pub fn product(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T) -> Self {
         let outputs = outputs.max(1);
         let inputs = target.len() / outputs;
-        Self::of(x, delta, [inputs, outputs], false, target)
+        Self::with_sizes(x, delta, [inputs, outputs], false, target)
     }
 
-    fn of(x: &'a [f32], delta: &'a [f32], [inputs, outputs]: [usize; 2], biased: bool, target: T) -> Self {
-        // Samples whose input and error are both there.
+    fn with_sizes(
+        x: &'a [f32],
+        delta: &'a [f32],
+        [inputs, outputs]: [usize; 2],
+        biased: bool,
+        target: T,
+    ) -> Self {
+        // Number of samples with both input and error.
         let n = delta.len() / outputs;
         let n = x.len().checked_div(inputs).map_or(n, |rows| rows.min(n));
         let (x, delta) = (x.get(..n * inputs), delta.get(..n * outputs));

@@ -1,19 +1,19 @@
-//! Tiles: sums of a few rows and columns at a time that stay in registers, as many as the core has.
+//! Tiles: sums of a few rows and columns that stay in registers, as many as the core has.
 
 use core::ops::Range;
 
-use super::lanes::{Fours, One, Vector};
+use super::simd::{Fours, One, Vector};
 
-/// A kernel on one set of slices.
+/// Kernel with its slices.
 pub trait Kernel {
-    /// Does the work in tiles of at most `ROWS` rows and `COUNT` vectors, which are `WIDTH` columns or fewer.
+    /// Computes in tiles of at most `ROWS` rows and `COUNT` vectors, which are at most `WIDTH` columns.
     fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(self, v: V);
 }
 
-/// A matrix of sums.
+/// Matrix of sums.
 pub trait Tiles {
-    /// Works out `R` rows from `row` on and `C` vectors of columns from `column` on. They are all there: where
-    /// not, nothing comes of it.
+    /// Computes `R` rows from `row` on and `C` vectors of columns from `column` on. `None` if the slices do not
+    /// contain all of them.
     fn tile<V: Vector, const R: usize, const C: usize>(
         &mut self,
         v: V,
@@ -22,7 +22,7 @@ pub trait Tiles {
     ) -> Option<()>;
 }
 
-/// Runs a kernel in tiles for a core of few registers and no vectors.
+/// Runs a kernel in tiles for a core with few registers and no vectors.
 #[inline(always)]
 fn run_narrow(kernel: impl Kernel) {
     kernel.run::<_, 1, 1, 4>(Fours);
@@ -35,7 +35,7 @@ pub fn dispatch(kernel: impl Kernel) {
     run_narrow(kernel);
 }
 
-/// Runs a kernel, compiled for the widest vectors that this machine turns out to have.
+/// Runs a kernel, compiled for the widest vectors of this machine.
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 #[inline(always)]
 pub fn dispatch(kernel: impl Kernel) {
@@ -49,16 +49,16 @@ pub fn dispatch(kernel: impl Kernel) {
             if S::F32_LANES < Fours::LANES {
                 return run_narrow(self.0);
             }
-            // Ten vectors of sums hide the latency of an addition, and fit sixteen registers with what they are
-            // summed from. Two vectors of sixteen lanes are the most there is.
-            self.0.run::<_, 5, 2, 32>(super::lanes::Widest(simd));
+            // Ten vectors of sums hide the latency of an addition, and fit sixteen registers with their operands.
+            // Two vectors of sixteen lanes are the maximum.
+            self.0.run::<_, 5, 2, 32>(super::simd::Widest(simd));
         }
     }
 
     pulp::Arch::new().dispatch(Widest(kernel));
 }
 
-/// All tiles of `rows` x `columns`: strips of columns, and down each strip.
+/// Covers `rows` x `columns` with tiles: strips of columns, and down each strip.
 #[inline(always)]
 pub fn cover<V: Vector, const ROWS: usize, const COUNT: usize>(
     tiles: &mut impl Tiles,
@@ -77,7 +77,7 @@ pub fn cover<V: Vector, const ROWS: usize, const COUNT: usize>(
     strips::<One, ROWS, 1>(tiles, One, &rows, column, columns);
 }
 
-/// As many strips of `C` vectors as there are. Returns the first column that is left.
+/// Processes as many strips of `C` vectors as fit. Returns the first remaining column.
 #[inline(always)]
 fn strips<V: Vector, const ROWS: usize, const C: usize>(
     tiles: &mut impl Tiles,
@@ -89,7 +89,7 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
     while column + C * V::LANES <= columns {
         let mut row = rows.start;
         while row < rows.end {
-            // Even tiles: of six rows three and three, for one alone would wait for its own sums.
+            // Balances the tiles, six rows as three and three: a single row would wait for its own sums.
             let left = rows.end - row;
             let count = left.div_ceil(left.div_ceil(ROWS));
             let done = match count {
@@ -109,9 +109,10 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
     column
 }
 
-// Loops over a tile count by hand: at "s" those of one turn vanish then, and chains of iterators do not.
+// Loops over a tile are `while` loops: at `opt-level = "s"` those of one turn disappear, chains of iterators do
+// not.
 
-/// `C` vectors from `first` on.
+/// Loads `C` vectors from `first` on.
 #[inline(always)]
 pub fn load<V: Vector, const C: usize>(v: V, values: &[f32], first: usize) -> Option<[V::Lanes; C]> {
     let values = values.get(first..)?.get(..C * V::LANES)?;
@@ -124,7 +125,7 @@ pub fn load<V: Vector, const C: usize>(v: V, values: &[f32], first: usize) -> Op
     Some(vectors)
 }
 
-/// Writes `C` vectors from `first` on.
+/// Stores `C` vectors from `first` on.
 #[inline(always)]
 pub fn store<V: Vector, const C: usize>(
     v: V,
@@ -141,7 +142,7 @@ pub fn store<V: Vector, const C: usize>(
     Some(())
 }
 
-/// `sums += a b`.
+/// Computes `sums += a b`.
 #[inline(always)]
 pub fn add_scaled<V: Vector, const C: usize>(v: V, sums: &mut [V::Lanes; C], a: f32, b: &[V::Lanes; C]) {
     let a = v.splat(a);
@@ -152,7 +153,7 @@ pub fn add_scaled<V: Vector, const C: usize>(v: V, sums: &mut [V::Lanes; C], a: 
     }
 }
 
-/// `sums[r] += rows[r][place] b`.
+/// Computes `sums[r] += rows[r][place] b`.
 #[inline(always)]
 pub fn add_products<V: Vector, const R: usize, const C: usize>(
     v: V,
@@ -169,7 +170,7 @@ pub fn add_products<V: Vector, const R: usize, const C: usize>(
     Some(())
 }
 
-/// `R` rows of `length` values each, from `row` on, where rows are `stride` apart.
+/// Returns `R` rows of `length` values each, from `row` on, with `stride` between rows.
 #[inline(always)]
 pub fn rows_of<const R: usize>(
     values: &[f32],
@@ -186,7 +187,7 @@ pub fn rows_of<const R: usize>(
     Some(rows)
 }
 
-/// `R` x `C` vectors, where rows are `stride` apart.
+/// Loads `R` x `C` vectors, with `stride` between rows.
 #[inline(always)]
 pub fn load_tile<V: Vector, const R: usize, const C: usize>(
     v: V,
@@ -203,7 +204,7 @@ pub fn load_tile<V: Vector, const R: usize, const C: usize>(
     Some(tile)
 }
 
-/// Writes `R` x `C` vectors, where rows are `stride` apart.
+/// Stores `R` x `C` vectors, with `stride` between rows.
 #[inline(always)]
 pub fn store_tile<V: Vector, const R: usize, const C: usize>(
     v: V,

@@ -1,12 +1,11 @@
-//! Products of a matrix of integers with a block of integers: projections and residuals.
+//! Products of an integer matrix with an integer block: projections and residuals.
 
 use super::Scale;
 use super::scale::{LEAST, integer};
 
-/// How often a sum of `n` products must be halved to stay below 2^30 in magnitude: one product of at most
-/// 32767^2 does.
+/// Returns the number of halvings that keep a sum of `n` products, each at most 32767^2, below 2^30.
 fn halvings(n: usize) -> u32 {
-    // Not by leading zeros: small cores have no instruction for them.
+    // A loop, because small cores have no instruction for leading zeros.
     let (mut halvings, mut rest) = (0, n.saturating_sub(1));
     while rest > 0 {
         (halvings, rest) = (halvings + 1, rest / 2);
@@ -14,9 +13,8 @@ fn halvings(n: usize) -> u32 {
     halvings
 }
 
-/// `A v`, as integers of 32 bits below 2^30 that are kept as the bits of floats. `rows` holds the rows of `A`
-/// one after the other, each as long as `v`; `exponent` is the sum of the exponents of both scales. Returns
-/// the exponent that the result is counted in.
+/// Computes `A v` as 32-bit integers below 2^30, stored as the bits of floats. `rows` holds the rows of `A`, each
+/// as long as `v`; `exponent` is the sum of the exponents of both scales. Returns the exponent of the result.
 #[inline(never)]
 pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32 {
     let halvings = halvings(v.len());
@@ -29,13 +27,13 @@ pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32
     exponent.saturating_add_unsigned(halvings)
 }
 
-/// `A v - y` in place of `y` (c values, finite), as integers of 32 bits that are kept as the bits of floats;
-/// arguments as for [`products`]. Returns the exponent that the result is counted in.
+/// Computes `A v - y` in place of `y` (c finite values), as 32-bit integers stored as the bits of floats; arguments
+/// as for [`products`]. Returns the exponent of the result.
 #[inline(never)]
 pub fn residuals(rows: &[i16], v: &[i16], exponent: i32, y: &mut [f32]) -> i32 {
     let halvings = halvings(v.len());
     let exponent = exponent.saturating_add_unsigned(halvings);
-    // Fine enough that the larger of the two keeps 30 bits.
+    // Fine enough that the larger operand keeps 30 bits.
     let targets = Scale::of(y).unwrap_or_default().exponent() - 15;
     let common = exponent.max(targets).max(i32::from(LEAST));
     let shift = common.abs_diff(exponent);
@@ -49,25 +47,25 @@ pub fn residuals(rows: &[i16], v: &[i16], exponent: i32, y: &mut [f32]) -> i32 {
     common
 }
 
-/// `value / 2^times`, to the nearest.
+/// Computes `value / 2^times`, rounded to nearest.
 pub(super) fn halve(value: i32, times: u32) -> i32 {
     let half = if times == 0 { 0 } else { value.unbounded_shr(times - 1) & 1 };
     value.unbounded_shr(times) + half
 }
 
-/// `sum of a b / 2^halvings`, to the nearest.
+/// Computes `sum of a b / 2^halvings`, rounded to nearest.
 ///
-/// Pairs of products are summed in two words, what is above and what is below 2^16: small cores add two words as
-/// fast as one of 64 bits. Nor do LLVM's patterns for the dual multiplications of Cortex-M4 and M7 see sums of 64
-/// bits this way: at opt-level 3 those count products twice (seen with LLVM 22; `lengths` of the emulated boards
-/// would find it).
+/// Pairs of products are summed in two words, above and below 2^16: small cores add two words as fast as one of 64
+/// bits. This also avoids LLVM's patterns for the dual multiplications of Cortex-M4 and M7, which at opt-level 3
+/// count products of 64-bit sums twice (seen with LLVM 22; the program `lengths` of the emulated boards detects
+/// it).
 #[inline(always)]
 fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     let (a, a_rest) = a.as_chunks::<4>();
     let (b, b_rest) = b.as_chunks::<4>();
     let mut sum = Words { high: 0, low: 0 };
     for (a, b) in a.iter().zip(b) {
-        // Two products fit 32 bits.
+        // The sum of two products fits 32 bits.
         sum.add(product(a[0], b[0]) + product(a[1], b[1]));
         sum.add(product(a[2], b[2]) + product(a[3], b[3]));
     }
@@ -77,7 +75,7 @@ fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     sum.halve(halvings)
 }
 
-/// `high 2^16 + low`. Neither overflows with 65535 terms of 32 bits.
+/// Value `high 2^16 + low`. Neither word overflows with 65535 terms of 32 bits.
 struct Words {
     high: i32,
     low: u32,
@@ -90,10 +88,10 @@ impl Words {
         self.low += term.cast_unsigned() & 0xffff;
     }
 
-    /// The sum without its `times` lowest bits, to the nearest, where that fits 32 bits.
+    /// Returns the sum without its `times` lowest bits, rounded to nearest; the result must fit 32 bits.
     fn halve(self, times: u32) -> i32 {
         let sum = (i64::from(self.high) << 16) + i64::from(self.low) + i64::from(1u32 << times >> 1);
-        // No shift of 64 bits, which is a call on small cores.
+        // No 64-bit shift, which is a function call on small cores.
         let (high, low) = (word(sum.cast_unsigned() >> 32), word(sum.cast_unsigned()));
         ((high << 1 << (31 - times)) | (low >> times)).cast_signed()
     }

@@ -1,27 +1,27 @@
-//! Sums over samples in 32-bit integers that share a scale.
+//! Sums over samples in 32-bit integers with a common scale.
 //!
-//! The integers are in buffers of f32, as their bits: the same memory holds the sums while they grow and the
-//! floats that they become in the end. Zero is zero in both.
+//! The integers are stored in buffers of f32, as their bits: the same memory holds the sums while they grow and
+//! their final floats. Zero has the same bits in both.
 
 use super::Scale;
 use super::product::halve;
 use super::scale::scaled;
 
-/// No product of two integers is larger.
+/// Largest product of two integers.
 const PRODUCT_MAX: u32 = 32767 * 32767;
-/// Nor may a sum be.
+/// Largest magnitude of a sum.
 const SUM_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// The scale of sums, which rises as they grow: each bit less is one rounding of every sum, and all of them
-/// together move a sum by less than one unit of the last scale.
+/// Scale of sums, which rises as they grow. Each step rounds every sum once; all steps together change a sum by
+/// less than one unit of the last scale.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     exponent: i32,
-    /// No sum is larger in magnitude.
+    /// Upper bound of the magnitude of all sums.
     bound: u32,
 }
 
-/// How a sample's products are counted in the scale of the sums.
+/// Shift and rounding of a sample's products to the scale of the sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Aligned {
     shift: u32,
@@ -29,14 +29,14 @@ pub struct Aligned {
 }
 
 impl Sums {
-    /// Sums of zeros.
+    /// Creates the scale of zero sums.
     #[must_use]
     pub const fn new() -> Self {
         Self { exponent: 0, bound: 0 }
     }
 
-    /// Makes room for one product more in each of `sums`, of integers counted in these scales. `None` where
-    /// all such products round to zero.
+    /// Makes room for one more product in each of `sums`, of integers with these scales. `None` if all such
+    /// products round to zero.
     #[inline(never)]
     pub fn align(&mut self, sums: &mut [f32], a: Scale, b: Scale) -> Option<Aligned> {
         let exponent = a.exponent() + b.exponent();
@@ -51,7 +51,7 @@ impl Sums {
             if shift > 31 {
                 return None;
             }
-            // Both fit 32 bits without sign.
+            // Both terms fit 32 bits unsigned.
             let bound = self.bound + (PRODUCT_MAX >> shift) + 1;
             if bound <= SUM_MAX {
                 self.bound = bound;
@@ -61,7 +61,7 @@ impl Sums {
         }
     }
 
-    /// Counts in a scale that is `by > 0` powers of two coarser.
+    /// Makes the scale coarser by `by > 0` powers of two.
     #[inline(never)]
     fn raise(&mut self, sums: &mut [f32], by: u32) {
         for sum in sums {
@@ -71,14 +71,14 @@ impl Sums {
         self.exponent = self.exponent.saturating_add_unsigned(by);
     }
 
-    /// The exponent that the sums are counted in.
+    /// Returns the exponent of the sums.
     #[must_use]
     pub fn exponent(self) -> i32 {
         self.exponent
     }
 }
 
-/// Turns sums into floats: `integer 2^exponent`.
+/// Converts sums to floats: `integer 2^exponent`.
 pub fn to_floats(sums: &mut [f32], exponent: i32) {
     for sum in sums {
         *sum = scaled(sum.to_bits().cast_signed(), exponent);
@@ -86,14 +86,14 @@ pub fn to_floats(sums: &mut [f32], exponent: i32) {
 }
 
 impl Aligned {
-    /// `sum += product`.
+    /// Computes `sum += product`.
     #[inline(always)]
     fn add(self, sum: &mut f32, product: i32) {
         let value = sum.to_bits().cast_signed();
         *sum = f32::from_bits(value.wrapping_add((product + self.half) >> self.shift).cast_unsigned());
     }
 
-    /// `S += x r^T` for one sample: `s` is d x c, `x` has d values of scale `scale`, `r` has c integers.
+    /// Computes `S += x r^T` for one sample: `s` is d x c, `x` has d values of scale `scale`, `r` has c integers.
     #[inline(never)]
     pub fn add_outer(self, s: &mut [f32], x: &[f32], scale: Scale, r: &[i16]) {
         if let [r] = *r {
@@ -111,7 +111,7 @@ impl Aligned {
         }
     }
 
-    /// `Z^T Y += z y^T` for one sample: `sums` is k x c.
+    /// Computes `Z^T Y += z y^T` for one sample: `sums` is k x c.
     #[inline(never)]
     pub fn add_products(self, sums: &mut [f32], z: &[i16], y: &[i16]) {
         if let [y] = *y {
@@ -128,12 +128,12 @@ impl Aligned {
         }
     }
 
-    /// The upper triangle of `Z^T Z += z z^T`, k x k.
+    /// Adds the upper triangle of `z z^T` to `Z^T Z`, k x k.
     #[inline(never)]
     pub fn add_squares(self, sums: &mut [f32], z: &[i16]) {
         let (mut later, mut rest) = (z, sums);
         while let Some((&own, others)) = later.split_first() {
-            // From the diagonal to the end of the row, then as far as the next diagonal.
+            // From the diagonal to the end of the row; then skips to the next diagonal.
             let Some((row, below)) = rest.split_at_mut_checked(later.len()) else { return };
             self.add_scaled(row, i32::from(own), later);
             rest = below.get_mut(z.len() - others.len()..).unwrap_or_default();

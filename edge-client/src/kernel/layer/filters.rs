@@ -1,15 +1,16 @@
-//! A layer of filters and their pooling, a strip of an image at a time: so much of it as becomes one row of outputs.
+//! Convolutional layer with max pooling, computed in strips: the part of an image that one row of outputs depends
+//! on.
 //!
-//! Sums run on from strip to strip, so the bits are those of whole images. Rows at the lower edge that pooling leaves over are
-//! not worked on: nothing comes of them, and their errors are zero.
+//! Sums continue from strip to strip, so the bits are those of whole images. Rows at the lower edge that do not
+//! fill a pooling window are skipped: they have no outputs, and their errors are zero.
 
 use core::ops::Range;
 
 use super::super::convolution::{Convolution, MaxPooling};
 use super::super::dense;
-use super::{Gradient, Room, Seen, Step};
+use super::{ForwardPass, Gradient, LayerBuffers, Step};
 
-/// The layer, or what makes a row of its outputs.
+/// Convolutional layer, or the part of it that computes one row of outputs.
 #[derive(Clone, Copy)]
 pub struct Filters {
     pub convolution: Convolution,
@@ -17,13 +18,14 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Values of working memory: the gradient, the patches of a strip, and what the filters make of them.
-    pub const fn working(&self) -> usize {
+    /// Returns the size of the scratch memory: the gradient, the patches of a strip, and the filters' outputs for
+    /// it.
+    pub const fn scratch(&self) -> usize {
         let strip = self.strip().convolution;
         strip.layer() + strip.positions() * strip.patch() + strip.outputs()
     }
 
-    /// What makes one row of outputs.
+    /// Returns the layer that computes one row of outputs.
     const fn strip(&self) -> Self {
         let rows = self.pooling.rows;
         Self {
@@ -32,7 +34,7 @@ impl Filters {
         }
     }
 
-    /// Where in an image the strips lie, one for each row of outputs.
+    /// Returns the ranges of the strips in an image, one for each row of outputs.
     fn strips(&self) -> impl Iterator<Item = Range<usize>> {
         let Self { convolution, pooling } = *self;
         let next = pooling.rows * convolution.stride.max(1) * convolution.width * convolution.channels;
@@ -40,36 +42,36 @@ impl Filters {
         (0..pooling.out_height()).map(move |row| row * next..row * next + length)
     }
 
-    /// As [`super::Layer::forward`].
-    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: Room<'_>) {
-        let Room { places, working, .. } = room;
+    /// Computes [`super::Layer::forward`].
+    pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
+        let LayerBuffers { pool_indices, scratch, .. } = room;
         let strip = self.strip();
-        let Working { patches, unpooled, .. } = Working::of(strip.convolution, working);
+        let FilterScratch { patches, unpooled, .. } = FilterScratch::split(strip.convolution, scratch);
         let row = strip.pooling.outputs().max(1);
         let outputs = self.pooling.outputs().max(1);
-        let outputs = out.chunks_exact_mut(outputs).zip(places.chunks_exact_mut(outputs));
-        for (image, (out, places)) in x.chunks_exact(self.convolution.inputs().max(1)).zip(outputs) {
-            let rows = out.chunks_exact_mut(row).zip(places.chunks_exact_mut(row));
-            for (range, (out, places)) in self.strips().zip(rows) {
+        let outputs = out.chunks_exact_mut(outputs).zip(pool_indices.chunks_exact_mut(outputs));
+        for (image, (out, pool_indices)) in x.chunks_exact(self.convolution.inputs().max(1)).zip(outputs) {
+            let rows = out.chunks_exact_mut(row).zip(pool_indices.chunks_exact_mut(row));
+            for (range, (out, pool_indices)) in self.strips().zip(rows) {
                 let image = image.get(range).unwrap_or_default();
                 strip.convolution.forward(image, weights, patches, unpooled);
-                strip.pooling.forward(unpooled, out, places);
+                strip.pooling.forward(unpooled, out, pool_indices);
             }
         }
     }
 
-    /// As [`super::Layer::back`].
-    pub fn back(
+    /// Computes [`super::Layer::backward`].
+    pub fn backward(
         &self,
-        seen: Seen<'_>,
+        seen: ForwardPass<'_>,
         delta: &[f32],
         weights: &mut [f32],
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let Seen { x, room: Room { places, working, .. }, .. } = seen;
+        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, .. }, .. } = seen;
         let strip = self.strip();
-        let Working { sums, patches, unpooled } = Working::of(strip.convolution, working);
+        let FilterScratch { sums, patches, unpooled } = FilterScratch::split(strip.convolution, scratch);
         let (mut sums, step) = match gradient {
             Gradient::Unused => (None, None),
             Gradient::Added(sums) => (Some(sums), None),
@@ -81,21 +83,21 @@ impl Filters {
         let row = strip.pooling.outputs().max(1);
         let (inputs, outputs) = (self.convolution.inputs().max(1), self.pooling.outputs().max(1));
         let mut below = below.map(|below| below.chunks_exact_mut(inputs));
-        let outputs = delta.chunks_exact(outputs).zip(places.chunks_exact(outputs));
-        for (image, (delta, places)) in x.chunks_exact(inputs).zip(outputs) {
+        let outputs = delta.chunks_exact(outputs).zip(pool_indices.chunks_exact(outputs));
+        for (image, (delta, pool_indices)) in x.chunks_exact(inputs).zip(outputs) {
             let mut below = below.as_mut().and_then(Iterator::next);
             if let Some(errors) = &mut below {
                 errors.fill(0.0);
             }
-            let rows = delta.chunks_exact(row).zip(places.chunks_exact(row));
-            for (range, (delta, places)) in self.strips().zip(rows) {
-                strip.pooling.backward(delta, places, unpooled);
+            let rows = delta.chunks_exact(row).zip(pool_indices.chunks_exact(row));
+            for (range, (delta, pool_indices)) in self.strips().zip(rows) {
+                strip.pooling.backward(delta, pool_indices, unpooled);
                 if let Some(sums) = &mut sums {
                     let image = image.get(range.clone()).unwrap_or_default();
                     strip.convolution.patches(image, patches);
                     dense::add_gradient(patches, unpooled, strip.convolution.filters, sums);
                 }
-                // Nobody needs the patches any more: there is room for their errors.
+                // The patches are no longer needed: their memory takes the errors.
                 if let Some(errors) = below.as_mut().and_then(|errors| errors.get_mut(range)) {
                     strip.convolution.add_errors(unpooled, weights, patches, errors);
                 }
@@ -105,23 +107,23 @@ impl Filters {
             }
         }
         if let (Some(sums), Some(step)) = (sums, step) {
-            step.down(sums, weights);
+            step.apply(sums, weights);
         }
     }
 }
 
-/// Working memory, cut up.
-struct Working<'a> {
-    /// The gradient.
+/// Scratch memory of the layer.
+struct FilterScratch<'a> {
+    /// Gradient of the layer.
     sums: &'a mut [f32],
     patches: &'a mut [f32],
-    /// What the filters make of them.
+    /// Outputs of the filters before pooling.
     unpooled: &'a mut [f32],
 }
 
-impl<'a> Working<'a> {
-    fn of(strip: Convolution, working: &'a mut [f32]) -> Self {
-        let (sums, rest) = working.split_at_mut_checked(strip.layer()).unwrap_or_default();
+impl<'a> FilterScratch<'a> {
+    fn split(strip: Convolution, scratch: &'a mut [f32]) -> Self {
+        let (sums, rest) = scratch.split_at_mut_checked(strip.layer()).unwrap_or_default();
         let patches = strip.positions() * strip.patch();
         let (patches, rest) = rest.split_at_mut_checked(patches).unwrap_or_default();
         Self { sums, patches, unpooled: rest.get_mut(..strip.outputs()).unwrap_or_default() }
@@ -129,8 +131,8 @@ impl<'a> Working<'a> {
 }
 
 impl Step<'_> {
-    /// Down a gradient that is there; what has been the gradient is of no use then.
-    fn down(self, gradient: &mut [f32], weights: &mut [f32]) {
+    /// Takes the step along a gradient, and overwrites the gradient.
+    fn apply(self, gradient: &mut [f32], weights: &mut [f32]) {
         let Self { momentum, velocity, size } = self;
         if let Some(velocity) = velocity.filter(|_| momentum > 0.0) {
             for (velocity, sum) in velocity.iter_mut().zip(gradient.iter_mut()) {

@@ -1,4 +1,4 @@
-//! The pieces, one by one: on all strings of bits that are short enough, against known digits, and far out in the tails.
+//! Tests of the sampler's parts: on all short bit strings, against known digits, and far out in the tails.
 
 extern crate std;
 
@@ -18,18 +18,18 @@ fn words(mut state: u64) -> impl FnMut() -> u32 {
     }
 }
 
-/// Bits from a tape.
+/// Bits from a recorded string.
 type Tape<'a> = Bits<&'a mut dyn FnMut() -> u32>;
 
-/// What `draw` makes of each of the 2^length strings of bits, where it needs no more than these: how often it makes
-/// it, and how many strings are too short. So `count / 2^length <= P <= (count + short) / 2^length`, exactly.
+/// Applies `draw` to each of the 2^length bit strings: returns how often each result occurs, and how many strings
+/// are too short. So `count / 2^length <= P <= (count + short) / 2^length`, exactly.
 fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeMap<T, u64>, u64) {
     let (mut counts, mut short) = (BTreeMap::new(), 0);
     for prefix in 0..1u32 << length {
         let (mut calls, mut later) = (0, words(prefix.into()));
         let mut tape = || {
             calls += 1;
-            // What follows is of no consequence where it is not looked at.
+            // Bits after the end have no effect if they are not read.
             if calls == 1 { prefix | later().unbounded_shl(length) } else { later() }
         };
         let mut bits = Bits::new(&mut tape as &mut dyn FnMut() -> u32);
@@ -44,7 +44,7 @@ fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeM
     (counts, short)
 }
 
-/// Asserts that the probabilities fit the counts; what is short is at most `most` of all.
+/// Asserts that the probabilities match the counts; at most a fraction of `most` is too short.
 fn assert_law<T: Ord + Copy + fmt::Debug>(
     length: u32,
     most: f64,
@@ -71,7 +71,7 @@ fn trials_with_small_denominators_are_exact() {
             if p == q {
                 assert_eq!((yes, no, short), (1 << 12, 0, 0));
             } else {
-                // The strings that are less than the first twelve digits of p/q; one is equal.
+                // Bit strings below the first twelve digits of p/q; one is equal.
                 assert_eq!(u128::from(yes), (p << 12) / q, "{p}/{q}");
                 assert_eq!((yes + no, short), ((1 << 12) - 1, 1), "{p}/{q}");
             }
@@ -79,9 +79,9 @@ fn trials_with_small_denominators_are_exact() {
     }
 }
 
-/// The digits of `p / (2^length - 1)` are those of p, for ever, and the digits of `p / 2^length` are those of p once.
+/// The digits of `p / (2^length - 1)` repeat those of p, and the digits of `p / 2^length` are those of p once.
 #[test]
-fn trials_with_large_denominators_have_the_right_digits() {
+fn trials_with_large_denominators_are_exact() {
     let mut random = words(3);
     let mut wide = || (0..4).fold(0u128, |value, _| value << 32 | u128::from(random()));
     for length in [33, 64, 65, 113, 126] {
@@ -124,7 +124,7 @@ fn uniform_integers_are_exact() {
 }
 
 #[test]
-fn exponentials_are_exact_as_far_as_22_bits_go() {
+fn exponentials_are_exact_to_22_bits() {
     let exponents =
         [(0, 1), (1, 7), (1, 3), (1, 2), (3, 4), (1, 1), (4, 3), (5, 2), (7, 2), (1u128 << 112, 1 << 113)];
     for (p, q) in exponents {
@@ -134,7 +134,7 @@ fn exponentials_are_exact_as_far_as_22_bits_go() {
 }
 
 #[test]
-fn laplace_is_exact_as_far_as_22_bits_go() {
+fn laplace_is_exact_to_22_bits() {
     for scale in [1, 2, 3] {
         let ratio = (-1.0 / f64::from(scale)).exp();
         let zero = (1.0 - ratio) / (1.0 + ratio);
@@ -146,10 +146,10 @@ fn laplace_is_exact_as_far_as_22_bits_go() {
     }
 }
 
-/// What is beyond 6 sigma comes once in 500 million samples. Its probability is a product, each factor of which can be
-/// counted: that of the candidate, and that of keeping it.
+/// Values beyond 6 sigma occur once in 500 million samples. Their probability is a product of two factors that can
+/// be counted: that of the candidate, and that of keeping it.
 #[test]
-fn tails_beyond_six_sigma() {
+fn tails_beyond_six_sigma_are_exact() {
     const DRAWS: u32 = 10_000_000;
     let mut bits = Bits::new(words(7));
     let near = |count: u32, probability: f64| {
@@ -170,7 +170,7 @@ fn tails_beyond_six_sigma() {
     for (count, from) in beyond.into_iter().zip(from) {
         near(count, 2.0 * ratio.powi(from as i32) / (1.0 + ratio));
     }
-    // Candidates of 6.0, 6.1 and 6.2 sigma are kept with these probabilities.
+    // Probabilities of keeping candidates of 6.0, 6.1 and 6.2 sigma.
     for magnitude in [60u32, 61, 62] {
         let distance = u128::from(magnitude) * 11 - 100;
         let over = 2 * 100 * 121;
@@ -180,11 +180,11 @@ fn tails_beyond_six_sigma() {
     }
 }
 
-/// The bits with which 1 is the scale, 0 is what is left of it, and `high` trials of exp(-1) succeed before, below 64,
-/// one fails; then a sign.
+/// Bits of a candidate with scale 1, remainder 0, `high` successful trials of exp(-1), a failure if `high` is below
+/// 64, and a sign.
 fn candidate(high: usize) -> Vec<bool> {
     let mut bits = Vec::from([true]);
-    // 1/2 succeeds, 1/3 fails: that is an odd number.
+    // 1/2 succeeds, 1/3 fails: an odd number.
     bits.extend([false, true].repeat(high));
     if high < 64 {
         // 1/2 fails.
@@ -195,7 +195,7 @@ fn candidate(high: usize) -> Vec<bool> {
 }
 
 #[test]
-fn candidates_of_64_scales_are_thrown_away() {
+fn candidates_of_64_scales_are_rejected() {
     for (tape, magnitude) in [(candidate(63), 63), ([candidate(64), candidate(5)].concat(), 5)] {
         let mut next = tape.iter().copied();
         let mut words = 0;
@@ -210,7 +210,7 @@ fn candidates_of_64_scales_are_thrown_away() {
 }
 
 #[test]
-fn variances_within_bounds_and_beyond() {
+fn variances_out_of_bounds_are_rejected() {
     let scale = |numerator, denominator| Variance::new(numerator, denominator).unwrap().scale;
     assert_eq!(scale(1, 16), 1);
     assert_eq!(scale(1, 1), 2);
@@ -233,10 +233,9 @@ fn variances_within_bounds_and_beyond() {
     }
 }
 
-/// The largest numbers that occur, with overflow checked: candidates as far out as they go, at the edges of what is a
-/// variance.
+/// The largest numbers that occur, with overflow checks: the outermost candidates, at the limits of the variance.
 #[test]
-fn no_number_overflows() {
+fn largest_numbers_do_not_overflow() {
     let edges = [(1, 16), (1 << 52, 1 << 56), ((1 << 56) - 1, 1 << 56), ((1 << 56) - 1, 1), (255 << 48, 255)];
     for (numerator, denominator) in edges {
         let variance = Variance::new(numerator, denominator).unwrap();

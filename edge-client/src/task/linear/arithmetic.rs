@@ -1,4 +1,4 @@
-//! Which arithmetic a model's own computations take: that of its memory.
+//! Choice of arithmetic: fixed point or f32, by the memory of the model.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
@@ -6,15 +6,15 @@ use crate::kernel::project;
 use crate::memory::{Memory, Parts};
 use crate::source::SampleSource;
 #[cfg(feature = "i16")]
-use crate::task::fixed;
-use crate::task::pass::Over;
+use crate::task::fixed_point;
+use crate::task::sample_pass::SampleSet;
 use crate::task::{HeadFits, Usage, fedrep};
 
-/// A new representation is in memory and verified.
+/// Accepts the verified representation in memory.
 pub(super) fn accept<M: Memory>(memory: &mut M) {
     #[cfg(feature = "i16")]
     if let Some((parts, mut fixed)) = memory.fixed() {
-        fixed::accept(&parts, &mut fixed);
+        fixed_point::accept(&parts, &mut fixed);
     }
     let _ = memory;
 }
@@ -23,7 +23,7 @@ pub(super) fn accept<M: Memory>(memory: &mut M) {
 pub(super) fn project<M: Memory>(memory: &mut M, x: &[f32]) {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        if !fixed::project(&mut parts, &mut fixed, x) {
+        if !fixed_point::project(&mut parts, &mut fixed, x) {
             parts.z.fill(f32::NAN);
         }
         return;
@@ -42,13 +42,13 @@ pub(super) fn solve_head<M: Memory>(
 ) -> Result<Usage, DeclineReason> {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        return fixed::solve_head(&mut parts, &mut fixed, head, fits, id, Over::All, source);
+        return fixed_point::solve_head(&mut parts, &mut fixed, head, fits, id, SampleSet::All, source);
     }
-    fedrep::solve_head(&mut memory.parts(), head, fits, id, Over::All, source)
+    fedrep::solve_head(&mut memory.parts(), head, fits, id, SampleSet::All, source)
 }
 
-/// A whole FedRep round.
-pub(super) fn fed_rep<M: Memory>(
+/// Computes a whole FedRep round.
+pub(super) fn fedrep<M: Memory>(
     memory: &mut M,
     head: HeadSolve,
     fits: &mut HeadFits,
@@ -57,7 +57,7 @@ pub(super) fn fed_rep<M: Memory>(
 ) -> Result<Usage, DeclineReason> {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        return fixed::run(&mut parts, &mut fixed, head, fits, id, source);
+        return fixed_point::run(&mut parts, &mut fixed, head, fits, id, source);
     }
     fedrep::run(&mut memory.parts(), head, fits, id, source)
 }

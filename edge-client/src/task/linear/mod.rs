@@ -1,7 +1,7 @@
-//! [`Linear`]: a linear model and its own use (`fit_head`, `predict`); its rounds are in `rounds`.
+//! Linear models: [`Linear`] with its local use (`fit_head`, `predict`). Its rounds are in `rounds`.
 
-mod accepts;
 mod arithmetic;
+mod capabilities;
 #[cfg(feature = "privacy")]
 mod noise;
 mod rounds;
@@ -12,19 +12,19 @@ use fedspan_protocol::tensor::Encoding;
 
 use super::{HeadFits, Usage};
 use crate::error::{NotReady, ShapeMismatch};
-use crate::kernel::constant::Constant;
+use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
-use crate::mechanism::{Mechanism, Open};
+use crate::mechanism::{Mechanism, NoPrivacy};
 use crate::memory::{Memory, Shape};
 #[cfg(feature = "privacy")]
-use crate::privacy::SettingsError;
+use crate::privacy::PrivacySettingsError;
 use crate::source::SampleSource;
 #[cfg(feature = "power")]
 use crate::task::PowerCounts;
 
-/// A linear model `y = W^T B^T x` with the memory `M`, whose updates leave through the mechanism `P`.
+/// Linear model `y = W^T B^T x` with the memory `M`, whose updates leave through the mechanism `P`.
 #[derive(Clone, Debug)]
-pub struct Linear<M, P = Open> {
+pub struct Linear<M, P = NoPrivacy> {
     memory: M,
     mechanism: P,
     state: State,
@@ -36,18 +36,18 @@ struct State {
     representation: Option<u32>,
     /// Hash of the representation that the head was fitted on.
     head: Option<u32>,
-    /// The open round's task.
+    /// Task of the open round.
     task: Option<Wire>,
-    /// How the open round's tensors are encoded.
+    /// Encoding of the open round's tensors.
     received: Encoding,
-    /// The open round comes without the adapter's down-projection, which is in memory.
+    /// True if the open round comes without the adapter's down-projection, which is in memory.
     #[cfg(feature = "shared-head")]
     kept: bool,
     usage: Usage,
-    /// What fits of the head left out.
+    /// Statistics of head fits.
     fits: HeadFits,
-    /// The constant column of samples that are seen once, while they come.
-    constant: Constant,
+    /// Constant column of streamed samples.
+    constant: ConstantColumn,
     #[cfg(feature = "power")]
     power: PowerCounts,
 }
@@ -63,7 +63,7 @@ impl State {
             kept: false,
             usage: Usage { samples: 0, skipped: 0 },
             fits: HeadFits::NONE,
-            constant: Constant::NONE,
+            constant: ConstantColumn::NONE,
             #[cfg(feature = "power")]
             power: PowerCounts::NOTHING,
         }
@@ -71,60 +71,61 @@ impl State {
 }
 
 impl<M: Memory> Linear<M> {
-    /// A model without representation and head. Its updates leave as they are.
+    /// Creates a model without representation and head. Its updates leave without noise.
     pub const fn new(memory: M) -> Self {
-        Self { memory, mechanism: Open, state: State::new() }
+        Self { memory, mechanism: NoPrivacy, state: State::new() }
     }
 }
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
-    /// A model without representation and head, from which only what `mechanism` hides in noise leaves: FedPower (a
-    /// feature), FedRep where the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in 16-bit fixed point), both in
-    /// memory with room for another d x k ([`PowerWorkspace`](crate::memory::PowerWorkspace)), and
-    /// fitting the head are all that it takes part in. It answers at the slots that the settings say.
+    /// Creates a model without representation and head, whose uploads all get the noise of `mechanism`. It takes
+    /// part in FedPower (a feature), in FedRep if the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in
+    /// 16-bit fixed point), both with memory for a second d x k matrix
+    /// ([`PowerWorkspace`](crate::memory::PowerWorkspace)), and in fitting the head. It answers after the response
+    /// time of the settings.
     ///
     /// # Errors
-    /// [`SettingsError`] if the mechanism's settings do not go with the sizes.
+    /// [`PrivacySettingsError`] if the mechanism's settings do not match the sizes of the model.
     #[cfg(feature = "privacy")]
-    pub fn private(memory: M, mechanism: P) -> Result<Self, SettingsError> {
+    pub fn private(memory: M, mechanism: P) -> Result<Self, PrivacySettingsError> {
         if let Some(settings) = mechanism.settings() {
             noise::variance(&settings, memory.parts_ref().shape)?;
             if let Some(clipping) = mechanism.clipping() {
                 noise::gradient_variance(&settings, clipping.clip())?;
             }
         } else if mechanism.clipping().is_some() {
-            return Err(SettingsError::Open);
+            return Err(PrivacySettingsError::ClipWithoutNoise);
         }
         Ok(Self { memory, mechanism, state: State::new() })
     }
 
-    /// The mechanism, to see how its source of entropy is.
+    /// Returns the mechanism, for example to inspect its entropy source.
     pub fn mechanism(&self) -> &P {
         &self.mechanism
     }
 
-    /// What the last round used and what it had to skip: for the firmware. What a device with noise reports does not
-    /// depend on it.
+    /// Returns the numbers of used and skipped samples of the last round, for the firmware. The report of a device
+    /// with noise does not depend on them.
     pub fn usage(&self) -> Usage {
         self.state.usage
     }
 
-    /// The last fit of the head, and how many fits have cut directions: for the firmware. Nothing of it leaves.
+    /// Returns statistics of head fits, for the firmware. They are never sent.
     pub fn head_fits(&self) -> HeadFits {
         self.state.fits
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     pub fn shape(&self) -> Shape {
         self.memory.parts_ref().shape
     }
 
-    /// The representation in memory, d x k, or `None` while it is invalid.
+    /// Returns the representation in memory, d x k, or `None` while it is invalid.
     pub fn representation(&self) -> Option<&[f32]> {
         self.state.representation.map(|_| self.memory.parts_ref().representation)
     }
 
-    /// Puts a representation (d x k, row-major, orthonormal columns) into memory without a server.
+    /// Stores a representation (d x k, row-major, orthonormal columns) without a server.
     ///
     /// # Errors
     /// [`ShapeMismatch`] if it has another number of elements; nothing has changed then.
@@ -141,19 +142,19 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         Ok(())
     }
 
-    /// What the last FedPower round did with its rows.
+    /// Returns the row counts of the last FedPower round.
     #[cfg(feature = "power")]
     pub fn power_counts(&self) -> PowerCounts {
         self.state.power
     }
 
-    /// The memory itself, for the views.
+    /// Returns the memory, for the nalgebra conversions.
     #[cfg(feature = "nalgebra")]
     pub(crate) fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// Declares what is in the representation buffer valid.
+    /// Marks the representation in memory as valid.
     pub(crate) fn accept_representation(&mut self) {
         arithmetic::accept(&mut self.memory);
         self.state.representation = Some(crc32c_f32(self.memory.parts_ref().representation));
@@ -162,8 +163,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Fits the head on the representation in memory, from `samples`.
     ///
     /// # Errors
-    /// [`DeclineReason`]: no representation ([`DeclineReason::Tensors`]), no usable sample, or a source
-    /// that failed.
+    /// [`DeclineReason::Tensors`] without a representation, [`DeclineReason::NoSamples`] without a usable sample,
+    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if gradient steps diverge.
     pub fn fit_head(
         &mut self,
         head: HeadSolve,
@@ -176,10 +177,10 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         Ok(usage)
     }
 
-    /// The model's answer for one sample: `out = W^T B^T x`.
+    /// Computes the prediction for one sample: `out = W^T B^T x`.
     ///
     /// # Errors
-    /// [`NotReady`] if there is no verified representation or no head that was fitted on it.
+    /// [`NotReady`] if there is no verified representation or no head fitted on it.
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         let hash = self.state.representation.ok_or(NotReady::NoRepresentation)?;
         if self.state.head != Some(hash) {

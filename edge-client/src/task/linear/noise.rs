@@ -1,33 +1,36 @@
-//! Rounds of a device with noise: nothing that leaves depends on what is in a record, but through the noise. Reports
-//! count what the source handed out, used or not, and no round is declined for what is in it.
+//! Rounds of a device with noise. Uploads depend on a record only through the noise, reports count all samples of
+//! the source, used or not, and no round is declined because of the content of a record.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 
 use super::{Linear, State, arithmetic};
 use crate::mechanism::Mechanism;
 use crate::memory::{Memory, Shape};
-use crate::privacy::{Clip, Release, Settings, SettingsError, Variance};
+use crate::privacy::{Clip, PrivacySettings, PrivacySettingsError, Release, Variance};
 use crate::source::SampleSource;
+use crate::task::counting_source::CountingSource;
 #[cfg(feature = "power")]
-use crate::task::power::{Order, private};
-use crate::task::presented::Presented;
-use crate::task::{Usage, hidden};
+use crate::task::power::{PowerRequest, private};
+use crate::task::{Usage, private_fedrep};
 
-/// The variance that hides a product of this shape.
-pub(super) fn variance(settings: &Settings, shape: Shape) -> Result<Variance, SettingsError> {
+/// Returns the variance of the noise on a product of this shape.
+pub(super) fn variance(settings: &PrivacySettings, shape: Shape) -> Result<Variance, PrivacySettingsError> {
     let Shape { features, width, .. } = shape;
     match (u16::try_from(features), u16::try_from(width)) {
         (Ok(d), Ok(r)) => settings.variance(d, r),
-        _ => Err(SettingsError::Shape { features, width }),
+        _ => Err(PrivacySettingsError::Shape { features, width }),
     }
 }
 
-/// The variance that hides a clipped gradient.
-pub(super) fn gradient_variance(settings: &Settings, clip: &Clip) -> Result<Variance, SettingsError> {
-    settings.multiplier().variance(clip.sensitivity()).map_err(SettingsError::Variance)
+/// Returns the variance of the noise on a clipped gradient.
+pub(super) fn gradient_variance(
+    settings: &PrivacySettings,
+    clip: &Clip,
+) -> Result<Variance, PrivacySettingsError> {
+    settings.multiplier().variance(clip.sensitivity()).map_err(PrivacySettingsError::Variance)
 }
 
-/// A round, whichever is possible.
+/// Runs the open round.
 pub(super) fn run<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
     id: RoundId,
@@ -35,19 +38,19 @@ pub(super) fn run<M: Memory, P: Mechanism>(
 ) -> Result<Usage, DeclineReason> {
     match model.state.task.ok_or(DeclineReason::Task)? {
         Wire::FitHead { head } => fit_head(&mut model.memory, &mut model.state, head, id, source),
-        Wire::FedRep { head, .. } => fed_rep(model, head, id, source),
+        Wire::FedRep { head, .. } => fedrep(model, head, id, source),
         #[cfg(feature = "power")]
-        task => fed_power(model, Order::of(&task).ok_or(DeclineReason::Task)?, id, source),
+        task => fed_power(model, PowerRequest::from_task(&task).ok_or(DeclineReason::Task)?, id, source),
         #[cfg(not(feature = "power"))]
         _ => Err(DeclineReason::Task),
     }
 }
 
-/// A FedPower round. The seed of its noise was drawn before the first sample is read.
+/// Runs a FedPower round. The seed of its noise is drawn before the first sample is read.
 #[cfg(feature = "power")]
 fn fed_power<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
-    order: Order,
+    request: PowerRequest,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
@@ -57,15 +60,15 @@ fn fed_power<M: Memory, P: Mechanism>(
     let variance = variance(&settings, parts.shape).map_err(|_| DeclineReason::Parameter)?;
     let seed = mechanism.draw_seed().map_err(|_| DeclineReason::Entropy)?;
     let noise = private::Noise { seed, variance, grid: settings.grid(), rows_max: settings.rows_max() };
-    let reported = private::run(parts, order, &noise, &mut state.power, id, source)?;
+    let reported = private::run(parts, request, &noise, &mut state.power, id, source)?;
     let skipped = state.power.unusable;
     state.usage = Usage { samples: reported.samples.saturating_sub(skipped), skipped };
     Ok(reported)
 }
 
-/// A FedRep round. The seed of its noise is drawn before the first sample is read. Whether there is a gradient in the
-/// noise is for the device alone to know.
-fn fed_rep<M: Memory, P: Mechanism>(
+/// Runs a FedRep round. The seed of its noise is drawn before the first sample is read. The upload does not reveal
+/// whether it contains a gradient.
+fn fedrep<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
     head: HeadSolve,
     id: RoundId,
@@ -74,8 +77,8 @@ fn fed_rep<M: Memory, P: Mechanism>(
     draw(&mut model.mechanism)?;
     let Linear { memory, state, .. } = model;
     let parts = &mut memory.parts();
-    let mut source = Presented::new(source, parts.shape.features);
-    let fitted = hidden::run(parts, head, &mut state.fits, id, &mut source)?;
+    let mut source = CountingSource::new(source, parts.shape.features);
+    let fitted = private_fedrep::run(parts, head, &mut state.fits, id, &mut source)?;
     let samples = source.samples();
     if fitted.is_some() {
         state.head = state.representation;
@@ -84,13 +87,13 @@ fn fed_rep<M: Memory, P: Mechanism>(
     if samples == 0 {
         return Err(DeclineReason::NoSamples);
     }
-    settle(model, fitted.is_some());
+    clip_and_add_noise(model, fitted.is_some());
     Ok(Usage { samples, skipped: 0 })
 }
 
-/// Draws the seed that hides a gradient; the last one is forgotten.
+/// Draws the seed of a gradient's noise and discards the previous one.
 pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason> {
-    forget(mechanism);
+    clear(mechanism);
     let settings = mechanism.settings().ok_or(DeclineReason::Task)?;
     let clip = *mechanism.clipping().ok_or(DeclineReason::Task)?.clip();
     let variance = gradient_variance(&settings, &clip).map_err(|_| DeclineReason::Parameter)?;
@@ -99,26 +102,26 @@ pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason>
     Ok(())
 }
 
-/// The sums are complete: clips the gradient, if there is one, and hides it. The seed is gone then.
-pub(super) fn settle<M: Memory, P: Mechanism>(model: &mut Linear<M, P>, fitted: bool) {
+/// Clips the gradient of the completed sums, if there is one, and adds the noise. The seed is consumed.
+pub(super) fn clip_and_add_noise<M: Memory, P: Mechanism>(model: &mut Linear<M, P>, fitted: bool) {
     let Linear { memory, mechanism, state } = model;
     let Some(clipping) = mechanism.clipping_mut() else { return };
-    let fit = |parts| hidden::fit(parts, state.usage, clipping.clip());
+    let fit = |parts| private_fedrep::fit_radius(parts, state.usage, clipping.clip());
     let gradient = if fitted { fit(&memory.parts_ref()) } else { None };
-    if let Some(Release { seed, variance }) = clipping.settle(gradient.as_ref()) {
+    if let Some(Release { seed, variance }) = clipping.take_release(gradient.as_ref()) {
         let factor = gradient.map(|fitting| fitting.factor);
-        hidden::hide(&mut memory.parts(), clipping.clip(), factor, &seed, &variance);
+        private_fedrep::add_noise(&mut memory.parts(), clipping.clip(), factor, &seed, &variance);
     }
 }
 
-/// Nothing of a gradient leaves any more.
-pub(super) fn forget<P: Mechanism>(mechanism: &mut P) {
+/// Discards the gradient's noise, so that no gradient can leave.
+pub(super) fn clear<P: Mechanism>(mechanism: &mut P) {
     if let Some(clipping) = mechanism.clipping_mut() {
-        clipping.forget();
+        clipping.clear();
     }
 }
 
-/// Fits the head. Whether the samples made one is for the device alone to know: what it reports is the same.
+/// Fits the head. The report does not reveal whether the samples determined one.
 fn fit_head<M: Memory>(
     memory: &mut M,
     state: &mut State,
@@ -126,7 +129,7 @@ fn fit_head<M: Memory>(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let mut source = Presented::new(source, memory.parts_ref().shape.features);
+    let mut source = CountingSource::new(source, memory.parts_ref().shape.features);
     let fitted = arithmetic::solve_head(memory, head, &mut state.fits, id, &mut source);
     let samples = source.samples();
     state.usage = match fitted {

@@ -1,4 +1,4 @@
-//! A linear model's rounds, step by step: the [`Task`] trait.
+//! Rounds of a linear model: the [`Task`] trait.
 
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
@@ -10,57 +10,55 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 #[cfg(feature = "privacy")]
 use super::noise;
-use super::{Linear, accepts, arithmetic};
-use crate::kernel::constant::Constant;
+use super::{Linear, arithmetic, capabilities};
+use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient;
 #[cfg(feature = "privacy")]
 use crate::mechanism::Release;
-use crate::mechanism::{Mechanism, announced, is_private, sends_gradients};
+use crate::mechanism::{Mechanism, declared_privacy, is_private, sends_gradients};
 use crate::memory::{Memory, Parts, PartsRef};
-#[cfg(feature = "privacy")]
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
-#[cfg(feature = "privacy")]
-use crate::task::hidden;
-#[cfg(feature = "shared-head")]
-use crate::task::pass::Over;
 #[cfg(feature = "power")]
 use crate::task::power;
+#[cfg(feature = "privacy")]
+use crate::task::private_fedrep;
 #[cfg(feature = "ridge-choice")]
 use crate::task::ridge_scores;
 #[cfg(feature = "shared-head")]
-use crate::task::shared;
-use crate::task::{Task, Usage, fedrep, start};
+use crate::task::sample_pass::SampleSet;
+#[cfg(feature = "shared-head")]
+use crate::task::shared_head;
+use crate::task::{Task, Usage, fedrep, moments};
 
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
-        let second = self.memory.parts_ref().second.is_some();
-        let (numeric, privacy) = (self.memory.numeric(), announced(&self.mechanism));
-        accepts::capabilities(self.shape(), numeric, second, privacy, self.does_fed_rep())
+        let second = self.memory.parts_ref().extra_matrix.is_some();
+        let (numeric, privacy) = (self.memory.numeric(), declared_privacy(&self.mechanism));
+        capabilities::capabilities(self.shape(), numeric, second, privacy, self.supports_fedrep())
     }
 
     fn streamed_tasks(&self) -> u16 {
-        accepts::streamed_tasks(self.does_fed_rep())
+        capabilities::streamed_tasks(self.supports_fedrep())
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
-        let expected = accepts::expected(self.shape(), &round.task)?;
+        let expected = capabilities::expected(self.shape(), &round.task)?;
         let open = !is_private(&self.mechanism);
         let possible = match round.task {
             Wire::FitHead { .. } => true,
-            Wire::FedRep { .. } => self.does_fed_rep(),
+            Wire::FedRep { .. } => self.supports_fedrep(),
             Wire::FedAvg { .. } | Wire::AdapterUp { .. } | Wire::AdapterDown { .. } => {
                 open && self.memory.numeric() == Numeric::F32
             }
             #[cfg(feature = "power")]
-            Wire::FedPower { .. } => self.memory.parts_ref().second.is_some(),
+            Wire::FedPower { .. } => self.memory.parts_ref().extra_matrix.is_some(),
             _ => open,
         };
         if !possible {
             return Err(DeclineReason::Task);
         }
-        if !accepts::valid_parameters(self.shape(), &round.task)
-            || accepts::iterations(&round.task) > self.iterations_max()
+        if !capabilities::valid_parameters(self.shape(), &round.task)
+            || capabilities::iterations(&round.task) > self.iterations_max()
         {
             return Err(DeclineReason::Parameter);
         }
@@ -84,7 +82,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             return Err(DeclineReason::Tensors);
         }
         #[cfg(feature = "privacy")]
-        noise::forget(&mut self.mechanism);
+        noise::clear(&mut self.mechanism);
         self.state.task = Some(round.task);
         self.state.received = first;
         #[cfg(feature = "shared-head")]
@@ -113,10 +111,10 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
-        // What the noise is measured by must hold for any basis that comes.
-        let certify = self.is_noisy() && matches!(self.state.task, Some(Wire::FedPower { .. }));
+        // The sensitivity of a noisy product requires an exactly orthonormal basis.
+        let certify = self.is_private() && matches!(self.state.task, Some(Wire::FedPower { .. }));
         let Parts { shape, representation, head, .. } = self.memory.parts();
-        // A head has come; and with it what is no basis.
+        // Tasks that receive a head, and tasks whose `B` is not orthonormal.
         let (shared, trained) = match self.state.task {
             #[cfg(feature = "reveal-moments")]
             Some(Wire::MomentRows { .. }) => return Ok(()),
@@ -143,7 +141,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         }
         #[cfg(feature = "power")]
         if let Some(Wire::FedPower { .. }) = self.state.task {
-            // A basis that is not for prediction.
+            // The basis of FedPower is not a representation for predictions.
             return Ok(());
         }
         self.accept_representation();
@@ -152,13 +150,13 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         #[cfg(feature = "privacy")]
-        if self.is_noisy() {
+        if self.is_private() {
             return noise::run(self, id, source);
         }
         let Self { memory, state, .. } = self;
         let usage = match state.task.ok_or(DeclineReason::Task)? {
             Wire::FedRep { head, .. } => {
-                let usage = arithmetic::fed_rep(memory, head, &mut state.fits, id, source)?;
+                let usage = arithmetic::fedrep(memory, head, &mut state.fits, id, source)?;
                 state.head = state.representation;
                 usage
             }
@@ -171,41 +169,47 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             Wire::FedAvg { step_size, head_step_size, local_steps, .. } => {
                 state.representation = None;
                 state.head = None;
-                shared::run(&mut memory.parts(), step_size, head_step_size, local_steps, id, source)?
+                shared_head::run(&mut memory.parts(), step_size, head_step_size, local_steps, id, source)?
             }
             #[cfg(feature = "shared-head")]
             Wire::AdapterUp { head, .. } => {
-                let usage =
-                    fedrep::solve_head(&mut memory.parts(), head, &mut state.fits, id, Over::All, source)?;
+                let usage = fedrep::solve_head(
+                    &mut memory.parts(),
+                    head,
+                    &mut state.fits,
+                    id,
+                    SampleSet::All,
+                    source,
+                )?;
                 state.head = state.representation;
                 usage
             }
             #[cfg(feature = "shared-head")]
             Wire::AdapterDown { .. } => {
-                let usage = shared::residual(&mut memory.parts(), id, source)?;
+                let usage = shared_head::residual(&mut memory.parts(), id, source)?;
                 state.head = state.representation;
                 usage
             }
             #[cfg(feature = "ridge-choice")]
             ref task @ Wire::RidgeScores { .. } => {
-                let grid = ridge_scores::Grid::of(task).ok_or(DeclineReason::Task)?;
-                // It is fitted anew on the representation that has come.
+                let grid = ridge_scores::Grid::from_task(task).ok_or(DeclineReason::Task)?;
+                // The head must be fitted again on the new representation.
                 state.head = None;
                 ridge_scores::run(&mut memory.parts(), grid, id, source)?
             }
             Wire::PowerStart => {
                 state.representation = None;
-                start::power(&mut memory.parts(), id, source)?
+                moments::power(&mut memory.parts(), id, source)?
             }
             #[cfg(feature = "reveal-moments")]
             Wire::MomentRows { first, count } => {
                 state.representation = None;
-                start::moment_rows(&mut memory.parts(), first.into(), count.into(), id, source)?
+                moments::moment_rows(&mut memory.parts(), first.into(), count.into(), id, source)?
             }
             #[cfg(feature = "power")]
             ref task @ Wire::FedPower { .. } => {
-                let order = power::Order::of(task).ok_or(DeclineReason::Task)?;
-                power::run(&mut memory.parts(), order, &mut state.power, id, source)?
+                let request = power::PowerRequest::from_task(task).ok_or(DeclineReason::Task)?;
+                power::run(&mut memory.parts(), request, &mut state.power, id, source)?
             }
             _ => return Err(DeclineReason::Task),
         };
@@ -215,12 +219,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
         self.state.usage = Usage::default();
-        self.state.constant = Constant::NONE;
+        self.state.constant = ConstantColumn::NONE;
         let Some(task @ (Wire::FedRep { .. } | Wire::FitHead { .. })) = self.state.task else {
             return Err(DeclineReason::Task);
         };
         #[cfg(feature = "privacy")]
-        if self.is_noisy() && matches!(task, Wire::FedRep { .. }) {
+        if self.is_private() && matches!(task, Wire::FedRep { .. }) {
             noise::draw(&mut self.mechanism)?;
         }
         let _ = task;
@@ -253,21 +257,21 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                     self.state.head = self.state.representation;
                     true
                 }
-                // Nobody is told that these samples make no head.
-                Err(_) if self.is_noisy() => false,
+                // With noise the server must not learn that the samples determine no head.
+                Err(_) if self.is_private() => false,
                 Err(reason) => return Err(reason),
             }
         };
         #[cfg(feature = "privacy")]
-        if self.is_noisy() && matches!(self.state.task, Some(Wire::FedRep { .. })) {
-            noise::settle(self, fitted);
+        if self.is_private() && matches!(self.state.task, Some(Wire::FedRep { .. })) {
+            noise::clip_and_add_noise(self, fitted);
         }
         let _ = fitted;
         Ok(reported)
     }
 
     fn upload(&self) -> Descriptors {
-        self.state.task.map_or_else(Descriptors::new, |task| accepts::sent(self.shape(), &task))
+        self.state.task.map_or_else(Descriptors::new, |task| capabilities::sent(self.shape(), &task))
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
@@ -290,10 +294,10 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         }
         let tensor = match (task, index) {
             #[cfg(feature = "power")]
-            (Wire::FedPower { .. }, 0) => parts.second.unwrap_or_default(),
+            (Wire::FedPower { .. }, 0) => parts.extra_matrix.unwrap_or_default(),
             #[cfg(feature = "shared-head")]
             (Wire::FedAvg { .. }, 1) | (Wire::AdapterUp { .. }, _) => parts.head,
-            // Nothing of a head leaves, whatever is asked for.
+            // The head of this task never leaves, for any request.
             (Wire::FitHead { .. }, _) => &[],
             #[cfg(feature = "ridge-choice")]
             (Wire::RidgeScores { .. }, _) => parts.residual,
@@ -310,14 +314,14 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Some(settings), Wire::FedPower { iterations, .. }) => {
                 u64::from(iterations) * u64::from(settings.release())
             }
-            (Some(settings), Wire::FedRep { .. }) if self.does_fed_rep() => u64::from(settings.release()),
+            (Some(settings), Wire::FedRep { .. }) if self.supports_fedrep() => u64::from(settings.release()),
             _ => 0,
         }
     }
 
     #[cfg(feature = "privacy")]
     fn slot(&self) -> Millis {
-        self.mechanism.settings().map_or(0, |settings| settings.slot())
+        self.mechanism.settings().map_or(Millis::ZERO, |settings| settings.slot())
     }
 
     #[cfg(feature = "privacy")]
@@ -343,11 +347,11 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 }
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
-    fn is_noisy(&self) -> bool {
+    fn is_private(&self) -> bool {
         is_private(&self.mechanism)
     }
 
-    /// How often a round may go over what it has: with noise no longer than its slot is made for.
+    /// Returns the maximum number of iterations of a round; with noise the slot limits it.
     fn iterations_max(&self) -> u16 {
         #[cfg(feature = "privacy")]
         if let Some(settings) = self.mechanism.settings() {
@@ -356,29 +360,30 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         u16::MAX
     }
 
-    /// Gradients leave as they are, or clipped and hidden; in fixed point, and where there is no room for them, none is
-    /// hidden.
-    fn does_fed_rep(&self) -> bool {
-        let hides = || self.memory.numeric() == Numeric::F32 && self.memory.parts_ref().second.is_some();
-        sends_gradients(&self.mechanism) && (!self.is_noisy() || hides())
+    /// Returns true if gradients may leave: without noise, or clipped and with noise. Noise needs f32 and a second
+    /// d x k matrix.
+    fn supports_fedrep(&self) -> bool {
+        let hides =
+            || self.memory.numeric() == Numeric::F32 && self.memory.parts_ref().extra_matrix.is_some();
+        sends_gradients(&self.mechanism) && (!self.is_private() || hides())
     }
 
-    /// Elements `first..` of the gradient, as it may leave.
+    /// Writes elements `first..` of the gradient to `out`, with noise if there is a mechanism.
     fn emit_gradient(&self, first: usize, out: &mut [f32]) {
         let parts = self.memory.parts_ref();
         #[cfg(feature = "privacy")]
-        if self.is_noisy() {
-            return hidden::emit(&parts, self.mechanism.clipping(), first, out);
+        if self.is_private() {
+            return private_fedrep::emit(&parts, self.mechanism.clipping(), first, out);
         }
         let PartsRef { shape, residual, head, .. } = parts;
         let scale = gradient_scale(self.state.usage);
         gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
     }
 
-    /// What is said of the samples of a round: with noise nothing that depends on what is in one.
+    /// Returns the reported numbers of samples: with noise they do not depend on the content of records.
     fn reported(&self) -> Usage {
         let Usage { samples, skipped } = self.state.usage;
-        if self.is_noisy() {
+        if self.is_private() {
             Usage { samples: samples.saturating_add(skipped), skipped: 0 }
         } else {
             self.state.usage

@@ -1,37 +1,37 @@
-//! A round's batches for whoever takes other steps than [`Network`](super::Network): simulated devices, to compare.
+//! Batches of a round for custom training steps: simulated devices use them for baselines.
 
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::Draw;
-use super::{accepts, epochs, order};
+use super::batch::EpochSampler;
+use super::{capabilities, epochs, sample_order};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
 
-/// The batches of a round's epochs: those that a [`Network`](super::Network) with the same seed takes, in its order.
+/// Batches of a round's epochs, in the order of a [`Network`](super::Network) with the same seed.
 #[derive(Debug)]
 pub struct Batches {
     usage: Usage,
     size: usize,
-    /// For the order of the next epoch.
+    /// Seed of the next epoch's order.
     seed: u64,
-    draw: Draw,
-    /// Samples of this epoch so far.
+    draw: EpochSampler,
+    /// Number of samples drawn in this epoch.
     drawn: u32,
 }
 
 impl Batches {
-    /// Whether a network of this shape, with memory for momentum, takes such steps.
+    /// Returns true if a network of this shape, with memory for momentum, supports these SGD parameters.
     #[must_use]
     pub fn fit(shape: NetworkShape, descent: Descent) -> bool {
-        accepts::possible(shape, descent, true)
+        capabilities::is_valid_descent(shape, descent, true)
     }
 
     /// Counts the samples of round `id`. `seed` is that of the network, batches have `size` samples.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the source fails, or cannot give samples in any order; [`DeclineReason::NoSamples`] if
-    /// none can be used.
+    /// [`DeclineReason::Device`] if the source fails or does not allow random access; [`DeclineReason::NoSamples`]
+    /// if no sample is usable.
     pub fn new(
         shape: NetworkShape,
         id: RoundId,
@@ -46,11 +46,11 @@ impl Batches {
         if source.at(0).is_none() {
             return Err(DeclineReason::Device);
         }
-        let (seed, draw) = (order::of_round(seed, id), Draw::new(0, 0));
+        let (seed, draw) = (sample_order::round_seed(seed, id), EpochSampler::new(0, 0));
         Ok(Self { usage, size: usize::from(size), seed, draw, drawn: 0 })
     }
 
-    /// What can be used of the round's samples.
+    /// Returns the numbers of usable and skipped samples of the round.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage
@@ -58,16 +58,16 @@ impl Batches {
 
     /// Begins the next epoch.
     pub fn begin_epoch(&mut self) {
-        self.seed = order::next(self.seed);
-        self.draw = Draw::new(self.usage.samples.saturating_add(self.usage.skipped), self.seed);
+        self.seed = sample_order::splitmix64(self.seed);
+        self.draw = EpochSampler::new(self.usage.samples.saturating_add(self.usage.skipped), self.seed);
         self.drawn = 0;
     }
 
-    /// Copies the epoch's next batch into memory and returns of how many samples it is. At the end of the epoch that is 0,
-    /// and the batch before stays in memory.
+    /// Copies the epoch's next batch into memory and returns its number of samples. At the end of the epoch it
+    /// returns 0, and the last batch stays in memory.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the epoch ends before all samples have come.
+    /// [`DeclineReason::Device`] if the epoch ends before all samples were drawn.
     pub fn next(
         &mut self,
         parts: &mut NetworkParts<'_>,
@@ -82,8 +82,8 @@ impl Batches {
     }
 }
 
-/// Adds `scale` times the gradient of the summed cross-entropy of the batch in memory, `size` samples, to `sums`, which has
-/// a place for each parameter. False if it is not finite: then `sums` is of no use.
+/// Adds `scale` times the gradient of the summed cross-entropy of the batch in memory (`size` samples) to `sums`,
+/// which is as long as the parameters. Returns false if it is not finite; `sums` must then be discarded.
 #[must_use]
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
     epochs::forward(parts, size, 0);

@@ -1,40 +1,40 @@
-//! Epochs of stochastic gradient descent on some layers of a network, the others as they are.
+//! Epochs of stochastic gradient descent on some layers of a network, with the others fixed.
 
 use core::ops::Range;
 
-use fedspan_protocol::limits::{SETTLED_AFTER, SETTLED_PART};
+use fedspan_protocol::limits::{PLATEAU_DIVISOR, PLATEAU_INTERVAL};
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::{Draw, Scratch, activations_of, cut, notes_of, places_of, usable};
-use super::{kept, order};
+use super::batch::{EpochSampler, Scratch, activations_range, cut, pool_indices_range, saved_range, usable};
+use super::{body_cache, sample_order};
 #[cfg(feature = "adapter")]
 use crate::kernel::Layer;
 use crate::kernel::dense;
-use crate::kernel::layer::{Gradient, Room, Seen, Step};
+use crate::kernel::layer::{ForwardPass, Gradient, LayerBuffers, Step};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
-use crate::task::pass::for_each;
+use crate::task::sample_pass::for_each;
 
-/// Epochs in a row that change the same layers, from a velocity of zero.
+/// Consecutive epochs that train the same layers, starting from a velocity of zero.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// What they change.
+    /// Layers that are trained.
     pub layers: Range<usize>,
-    /// How many.
+    /// Number of epochs.
     pub epochs: u16,
-    /// Fewer where the loss stops falling before.
-    pub settles: bool,
+    /// True if the epochs end when the loss stops falling.
+    pub until_plateau: bool,
 }
 
 impl Phase {
-    /// It changes something.
+    /// Returns true if the phase trains a layer.
     pub fn is_active(&self) -> bool {
         self.epochs > 0 && !self.layers.is_empty()
     }
 }
 
-/// Counts the samples of a round that can be used.
+/// Counts the usable and skipped samples of a round.
 pub fn count(
     shape: NetworkShape,
     id: RoundId,
@@ -43,11 +43,12 @@ pub fn count(
     for_each(id, source, shape.features, |x, targets, index| usable(shape, x, targets, index).is_some())
 }
 
-/// Runs the phases over samples that have been counted. `seed` is for the order of the samples.
+/// Runs the phases over samples that were counted before. `seed` determines the order of the samples.
 ///
 /// # Errors
-/// [`DeclineReason::Device`] if an epoch has not all of them: the source has failed, or gives other samples than it did;
-/// [`DeclineReason::UpdateNonFinite`] if the loss is not finite any more. The layers are as they were left then.
+/// [`DeclineReason::Device`] if an epoch does not draw all samples: the source has failed, or returns other samples
+/// than before; [`DeclineReason::UpdateNonFinite`] if the loss is not finite. The layers keep the values they had
+/// at that point.
 pub fn run(
     parts: &mut NetworkParts<'_>,
     phases: &[Phase],
@@ -61,20 +62,20 @@ pub fn run(
         if let Some(velocity) = parts.velocity.get_mut(parts.shape.range(phase.layers.clone())) {
             velocity.fill(0.0);
         }
-        let kept = phase.layers.start > 0
+        let cached = phase.layers.start > 0
             && phase.layers.start + 1 == parts.shape.layers()
-            && kept::keep(parts, total, source);
+            && body_cache::fill(parts, total, source);
         let mut before = f32::INFINITY;
         for epoch in 1..=phase.epochs {
-            let looks = phase.settles && epoch.is_multiple_of(SETTLED_AFTER);
+            let compares = phase.until_plateau && epoch.is_multiple_of(PLATEAU_INTERVAL);
             let mut loss = 0.0;
-            seed = order::next(seed);
-            let mut draw = Draw::new(total, seed);
+            seed = sample_order::splitmix64(seed);
+            let mut draw = EpochSampler::new(total, seed);
             let mut drawn = 0usize;
             loop {
                 let size = usize::from(descent.batch);
-                let size = if kept {
-                    kept::gather(&mut draw, parts, size)
+                let size = if cached {
+                    body_cache::gather(&mut draw, parts, size)
                 } else {
                     draw.gather(parts, size, source)
                 };
@@ -82,8 +83,8 @@ pub fn run(
                     break;
                 }
                 drawn += size;
-                forward(parts, size, if kept { phase.layers.start } else { 0 });
-                if looks {
+                forward(parts, size, if cached { phase.layers.start } else { 0 });
+                if compares {
                     loss += batch_loss(parts, size);
                 }
                 if !step(parts, size, &phase.layers, descent) {
@@ -93,9 +94,9 @@ pub fn run(
             if u32::try_from(drawn) != Ok(usage.samples) {
                 return Err(DeclineReason::Device);
             }
-            if looks {
-                // Written so that a NaN has stopped falling.
-                let falls = loss < before * (1.0 - 1.0 / f32::from(SETTLED_PART));
+            if compares {
+                // Negated so that a NaN counts as not falling.
+                let falls = loss < before * (1.0 - 1.0 / f32::from(PLATEAU_DIVISOR));
                 if !falls {
                     break;
                 }
@@ -106,11 +107,11 @@ pub fn run(
     Ok(())
 }
 
-/// The summed cross-entropy of a batch that has gone [`forward`].
+/// Returns the summed cross-entropy of a batch after [`forward`].
 fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
     let NetworkParts { shape, scratch, classes, .. } = parts;
-    let logits = activations_of(*shape, shape.layers() - 1, size);
-    let logits = Scratch::of(*shape, scratch).activations.get(logits).unwrap_or_default();
+    let logits = activations_range(*shape, shape.layers() - 1, size);
+    let logits = Scratch::split(*shape, scratch).activations.get(logits).unwrap_or_default();
     let mut loss = 0.0;
     for (logits, &class) in logits.chunks_exact(shape.outputs.max(1)).zip(classes.iter()) {
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -120,24 +121,24 @@ fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
     loss
 }
 
-/// What the layers from `first` on make of the first `size` samples of the batch in memory. The last of the activations are
-/// the logits.
+/// Computes the outputs of the layers from `first` on, for the first `size` samples of the batch in memory. The
+/// last activations are the logits.
 pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
     #[cfg(feature = "adapter")]
     let frozen = parts.frozen;
-    let NetworkParts { shape, parameters, scratch, places, .. } = parts;
-    let Scratch { inputs, activations, notes, working, .. } = Scratch::of(*shape, scratch);
+    let NetworkParts { shape, parameters, scratch, pool_indices, .. } = parts;
+    let Scratch { inputs, activations, saved, layer_scratch, .. } = Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
     for number in first..=last {
         let layer = shape.layer(number);
         let weights = parameters.get(shape.range(number..number + 1)).unwrap_or_default();
-        let room = Room {
-            notes: notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default(),
-            places: places.get_mut(places_of(*shape, number, size)).unwrap_or_default(),
-            working,
+        let room = LayerBuffers {
+            saved: saved.get_mut(saved_range(*shape, number, size)).unwrap_or_default(),
+            pool_indices: pool_indices.get_mut(pool_indices_range(*shape, number, size)).unwrap_or_default(),
+            scratch: layer_scratch,
         };
-        let (below, own) = cut(activations, activations_of(*shape, number, size).start);
-        let x = seen(*shape, number, size, inputs, below);
+        let (below, own) = cut(activations, activations_range(*shape, number, size).start);
+        let x = inputs_of(*shape, number, size, inputs, below);
         if let Some(out) = own.get_mut(..size * layer.outputs()) {
             #[cfg(feature = "adapter")]
             if matches!(layer, Layer::Up { .. }) {
@@ -145,15 +146,15 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
                 frozen.forward(samples, layer.outputs(), out);
             }
             layer.forward(x, weights, out, room);
-            if number < last && layer.is_rectified() {
+            if number < last && layer.has_relu() {
                 dense::relu(out);
             }
         }
     }
 }
 
-/// What a layer sees of a batch: the samples, or what the layer below makes of them.
-fn seen<'a>(
+/// Returns the inputs of a layer for a batch: the samples, or the outputs of the layer below.
+fn inputs_of<'a>(
     shape: NetworkShape,
     layer: usize,
     size: usize,
@@ -162,38 +163,40 @@ fn seen<'a>(
 ) -> &'a [f32] {
     let x = match layer {
         0 => inputs.get(..size * shape.features),
-        _ => activations.get(activations_of(shape, layer - 1, size)),
+        _ => activations.get(activations_range(shape, layer - 1, size)),
     };
     x.unwrap_or_default()
 }
 
-/// One step down the gradient of the mean loss of a batch that has gone [`forward`]. False if that is not finite.
+/// Takes one step along the gradient of the mean loss of a batch, after [`forward`]. Returns false if it is not
+/// finite.
 fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
     let velocity = core::mem::take(&mut parts.velocity);
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
     let scale = 1.0 / size as f32;
-    let finite = back(parts, size, scale, trained, &mut Target::Step(velocity, descent));
+    let finite = backward(parts, size, scale, trained, &mut Target::Step(velocity, descent));
     parts.velocity = velocity;
     finite
 }
 
-/// Adds `scale` times the gradient of the summed loss of a batch that has gone [`forward`]. False if that is not finite.
+/// Adds `scale` times the gradient of the summed loss of a batch, after [`forward`]. Returns false if it is not
+/// finite.
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
     let all = 0..parts.shape.layers();
-    back(parts, size, scale, &all, &mut Target::Sums(sums))
+    backward(parts, size, scale, &all, &mut Target::Sums(sums))
 }
 
-/// What becomes of the gradients of all layers.
+/// Destination of the gradients of all layers.
 enum Target<'a> {
-    /// Added to these.
+    /// Sums that the gradients are added to.
     Sums(&'a mut [f32]),
-    /// A step, with this velocity of all layers or none.
+    /// Step with the velocity of all layers, or an empty one.
     Step(&'a mut [f32], Descent),
 }
 
 impl Target<'_> {
-    /// Of the layer whose parameters are these.
-    fn of(&mut self, range: Range<usize>) -> Gradient<'_> {
+    /// Returns the destination of the layer with this range of parameters.
+    fn layer(&mut self, range: Range<usize>) -> Gradient<'_> {
         match self {
             Self::Sums(sums) => Gradient::Added(sums.get_mut(range).unwrap_or_default()),
             Self::Step(velocity, Descent { step_size, momentum, .. }) => {
@@ -204,20 +207,20 @@ impl Target<'_> {
     }
 }
 
-/// Takes the errors of a batch that has gone [`forward`], times `scale`, down to the first of the layers `trained`, whose
-/// gradients the target takes. False if the errors are not finite.
-fn back(
+/// Propagates the errors of a batch, times `scale`, back to the first of the layers `trained`, whose gradients go
+/// to the target. Call after [`forward`]. Returns false if the errors are not finite.
+fn backward(
     parts: &mut NetworkParts<'_>,
     size: usize,
     scale: f32,
     trained: &Range<usize>,
     target: &mut Target<'_>,
 ) -> bool {
-    let NetworkParts { shape, parameters, scratch, classes, places, .. } = parts;
-    let Scratch { inputs, activations, notes, errors: (mut own, mut below), working } =
-        Scratch::of(*shape, scratch);
+    let NetworkParts { shape, parameters, scratch, classes, pool_indices, .. } = parts;
+    let Scratch { inputs, activations, saved, errors: (mut own, mut below), layer_scratch } =
+        Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
-    let logits = activations.get(activations_of(*shape, last, size)).unwrap_or_default();
+    let logits = activations.get(activations_range(*shape, last, size)).unwrap_or_default();
     let (Some(errors), Some(classes)) = (own.get_mut(..logits.len()), classes.get(..size)) else {
         return false;
     };
@@ -235,21 +238,21 @@ fn back(
         else {
             return false;
         };
-        let x = seen(*shape, number, size, inputs, activations);
-        let room = Room {
-            notes: notes.get_mut(notes_of(*shape, number, size)).unwrap_or_default(),
-            places: places.get_mut(places_of(*shape, number, size)).unwrap_or_default(),
-            working,
+        let x = inputs_of(*shape, number, size, inputs, activations);
+        let room = LayerBuffers {
+            saved: saved.get_mut(saved_range(*shape, number, size)).unwrap_or_default(),
+            pool_indices: pool_indices.get_mut(pool_indices_range(*shape, number, size)).unwrap_or_default(),
+            scratch: layer_scratch,
         };
         let out = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start);
-        let gradient = if trained.contains(&number) { target.of(range) } else { Gradient::Unused };
-        let seen = Seen {
+        let gradient = if trained.contains(&number) { target.layer(range) } else { Gradient::Unused };
+        let seen = ForwardPass {
             x,
             #[cfg(feature = "recurrent")]
-            rectified: number > 0 && shape.layer(number - 1).is_rectified(),
+            after_relu: number > 0 && shape.layer(number - 1).has_relu(),
             room,
         };
-        layer.back(seen, errors, weights, out, gradient);
+        layer.backward(seen, errors, weights, out, gradient);
         core::mem::swap(&mut own, &mut below);
     }
     true

@@ -1,12 +1,12 @@
-//! [`Network`]: a network with a body and a head, and its own use; its rounds are in `rounds`.
+//! Networks: [`Network`], a body and a head, with its local use. Its rounds are in `rounds`.
 
-mod accepts;
 mod batch;
 mod batches;
+mod body_cache;
+mod capabilities;
 mod epochs;
-mod kept;
-mod order;
 mod rounds;
+mod sample_order;
 
 use core::ops::Range;
 
@@ -20,23 +20,25 @@ use crate::kernel::all_within;
 #[cfg(feature = "adapter")]
 use crate::kernel::frozen::Frozen;
 use crate::memory::{NetworkMemory, NetworkShape};
-use batch::{Scratch, activations_of};
+use batch::{Scratch, activations_range};
 
 pub use batches::{Batches, add_gradient};
 
-/// A network in the memory `M`, of dense layers or of what its [shape](NetworkShape) says: its body is the representation, its last layer the head (Collins et al. 2021, section 2).
+/// Network in the memory `M`, of dense layers or with the front end of its [shape](NetworkShape). Its body is the
+/// representation, its last layer the head (Collins et al. 2021, section 2).
 ///
-/// It trains by stochastic gradient descent with momentum on the cross-entropy of batches. Which layers travel is the
-/// server's choice among those that the firmware lets out: the body, and with the feature `shared-head` the head.
-/// Samples must come in any order ([`SampleSource::at`](crate::source::SampleSource::at)).
+/// It trains by stochastic gradient descent with momentum on the cross-entropy of batches. The server chooses the
+/// shared layers among those that the firmware allows: the body, and with the feature `shared-head` the head. The
+/// source must allow random access ([`SampleSource::at`](crate::source::SampleSource::at)).
 ///
-/// A head begins with zeros. There is no body until one has come, been [set](Self::set_parameters) or
-/// [drawn](Self::draw): where some of it stays on the device (LG-FedAvg), one of the latter is needed, and it is lost when
-/// the power goes; the head alone is in the [store](crate::store). Without it such rounds are declined
-/// ([`DeclineReason::Tensors`](fedspan_protocol::message::DeclineReason)).
+/// The head is initially zero. A body exists only after it was received, [set](Self::set_parameters) or
+/// [drawn](Self::draw). If a part of it is personal (LG-FedAvg), the firmware must set or draw it, and it is lost
+/// with the power, because the [store](crate::store) keeps the head only. Rounds that need a missing body are
+/// declined ([`DeclineReason::Tensors`](fedspan_protocol::message::DeclineReason)).
 ///
-/// If the loss is not finite any more, the round is declined, and what it has trained is lost: a head is zero then, and a
-/// body must come, be set or be drawn anew. If the source fails half-way, what was learnt until then stays.
+/// If the loss becomes infinite or NaN, the round is declined and the trained layers are invalid: a head becomes
+/// zero, and a body must be received, set or drawn again. If the source fails during training, the layers keep
+/// their current values.
 #[derive(Clone, Debug)]
 pub struct Network<M> {
     memory: M,
@@ -45,60 +47,60 @@ pub struct Network<M> {
 
 #[derive(Clone, Debug)]
 struct State {
-    /// For the order of samples.
+    /// Seed of the order of samples.
     seed: u64,
     /// Hash of the body in memory, `None` while it is invalid.
     body: Option<u32>,
     /// Hash of the body that the head was trained with.
     head: Option<u32>,
-    /// Layers that nobody may use, a bit each: they never came, came in part, or were lost. A head among them is to be
-    /// zeros.
-    absent: u8,
-    /// The open round's task, and the layers that travel in it.
+    /// Bit set of invalid layers: never received, received in part, or lost. An invalid head must be zeroed before
+    /// use.
+    missing: u8,
+    /// Task of the open round, and its shared layers.
     task: Option<Wire>,
-    travelling: Range<usize>,
+    shared: Range<usize>,
     usage: Usage,
 }
 
 impl<M: NetworkMemory> Network<M> {
-    /// A network without a body. `seed` draws the order in which it takes its samples.
+    /// Creates a network without a body. `seed` determines the order of the samples.
     pub const fn new(memory: M, seed: u64) -> Self {
         let usage = Usage { samples: 0, skipped: 0 };
-        let absent = u8::MAX;
-        let state = State { seed, body: None, head: None, absent, task: None, travelling: 0..0, usage };
+        let missing = u8::MAX;
+        let state = State { seed, body: None, head: None, missing, task: None, shared: 0..0, usage };
         Self { memory, state }
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     pub fn shape(&self) -> NetworkShape {
         self.memory.shape()
     }
 
-    /// The model, as a hello says it.
+    /// Returns the model for the hello.
     pub fn model(&self) -> Model {
-        accepts::model(&self.memory)
+        capabilities::model(&self.memory)
     }
 
-    /// All layers, one after the other.
+    /// Returns the parameters of all layers, one after the other.
     pub fn parameters(&self) -> &[f32] {
         self.memory.parameters()
     }
 
-    /// The layer that stays as it is beside an adapter.
+    /// Returns the frozen layer that the adapter belongs to.
     #[cfg(feature = "adapter")]
     pub fn frozen(&self) -> Frozen<'_> {
         self.memory.frozen()
     }
 
-    /// What the last round used and what it had to skip.
+    /// Returns the numbers of used and skipped samples of the last round.
     pub fn usage(&self) -> Usage {
         self.state.usage
     }
 
-    /// Puts all layers into memory, head included, without a server.
+    /// Stores all layers, head included, without a server.
     ///
     /// # Errors
-    /// [`ShapeMismatch`] if they have another number of values; nothing has changed then.
+    /// [`ShapeMismatch`] if the number of values is different; nothing has changed then.
     pub fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), ShapeMismatch> {
         let place = self.memory.parts().parameters;
         let expected = place.len();
@@ -112,8 +114,9 @@ impl<M: NetworkMemory> Network<M> {
         Ok(())
     }
 
-    /// Draws all layers but the head: weights and biases uniform within one over the root of the layer's inputs (LeCun et
-    /// al. 2012's variance, and what PyTorch begins with); of cells, of their number, and forget gates' biases are one. A head that was trained with another body waits for its next
+    /// Draws all layers but the head: weights and biases are uniform within one over the square root of the fan-in
+    /// (the variance of LeCun et al. 2012, and PyTorch's default); in an LSTM the fan-in is the number of cells,
+    /// and forget gates' biases are one. A head that was trained with another body is not used before its next
     /// round.
     pub fn draw(&mut self, random: &mut impl Rng) {
         let parts = self.memory.parts();
@@ -121,31 +124,31 @@ impl<M: NetworkMemory> Network<M> {
         let body = 0..shape.layers() - 1;
         for layer in body.clone() {
             #[allow(clippy::cast_precision_loss, reason = "a width is far below 2^24")]
-            let bound = 1.0 / libm::sqrtf(shape.layer(layer).spread() as f32);
+            let bound = 1.0 / libm::sqrtf(shape.layer(layer).init_fan_in() as f32);
             for value in parts.parameters.get_mut(shape.range(layer..layer + 1)).unwrap_or_default() {
                 #[allow(clippy::cast_precision_loss, reason = "24 bits")]
                 let unit = (random.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
                 *value = bound * unit;
             }
-            let biases = shape.start(layer) + shape.layer(layer).open_biases().start;
-            let open = biases..biases + shape.layer(layer).open_biases().len();
+            let biases = shape.start(layer) + shape.layer(layer).forget_biases().start;
+            let open = biases..biases + shape.layer(layer).forget_biases().len();
             parts.parameters.get_mut(open).unwrap_or_default().fill(1.0);
         }
-        self.state.absent &= !layers_bits(&body);
+        self.state.missing &= !layers_bits(&body);
         self.state.body = Some(self.hash());
     }
 
-    /// Declares what is in memory valid, body and head belonging together.
+    /// Marks all layers as valid, and the head as trained with this body.
     fn accept(&mut self) {
-        self.state.absent = 0;
+        self.state.missing = 0;
         self.state.body = Some(self.hash());
         self.state.head = self.state.body;
     }
 
-    /// Declares what is in these layers of no use.
-    fn lose(&mut self, layers: &Range<usize>) {
+    /// Marks these layers as invalid.
+    fn invalidate(&mut self, layers: &Range<usize>) {
         let head = self.shape().layers() - 1;
-        self.state.absent |= layers_bits(layers);
+        self.state.missing |= layers_bits(layers);
         if layers.start < head {
             self.state.body = None;
         }
@@ -160,10 +163,12 @@ impl<M: NetworkMemory> Network<M> {
         crc32c_f32(self.memory.parameters().get(body).unwrap_or_default())
     }
 
-    /// The logits of n samples: `x` is n x d, `out` receives n x C. The class is the largest.
+    /// Computes the logits of n samples: `x` is n x d, `out` receives n x C. The predicted class has the largest
+    /// logit.
     ///
     /// # Errors
-    /// [`NotReady`] if there is no body, no head that was trained with it, a value is not finite, or a length does not fit.
+    /// [`NotReady`] if there is no body or no head trained with it, a value is not finite, or a length does not
+    /// match.
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         let hash = self.state.body.ok_or(NotReady::NoRepresentation)?;
         if self.state.head != Some(hash) {
@@ -184,13 +189,13 @@ impl<M: NetworkMemory> Network<M> {
         }
         let batch = shape.batch.max(1);
         for (x, out) in x.chunks(batch * d).zip(out.chunks_mut(batch * c)) {
-            for (place, &value) in Scratch::of(shape, parts.scratch).inputs.iter_mut().zip(x) {
+            for (place, &value) in Scratch::split(shape, parts.scratch).inputs.iter_mut().zip(x) {
                 *place = value;
             }
             let size = x.len() / d;
             epochs::forward(&mut parts, size, 0);
-            let logits = activations_of(shape, shape.layers() - 1, size);
-            let logits = Scratch::of(shape, parts.scratch).activations.get(logits).unwrap_or_default();
+            let logits = activations_range(shape, shape.layers() - 1, size);
+            let logits = Scratch::split(shape, parts.scratch).activations.get(logits).unwrap_or_default();
             for (place, &logit) in out.iter_mut().zip(logits) {
                 *place = logit;
             }
@@ -198,13 +203,13 @@ impl<M: NetworkMemory> Network<M> {
         Ok(())
     }
 
-    /// Whether all layers are finite.
+    /// Returns true if all layers are finite.
     fn is_finite(&self) -> bool {
         all_within(self.memory.parameters(), f32::MAX)
     }
 }
 
-/// A bit for each of these layers.
+/// Returns a bit for each of these layers.
 fn layers_bits(layers: &Range<usize>) -> u8 {
     layers.clone().fold(0, |bits, layer| bits | 1 << layer)
 }

@@ -1,21 +1,21 @@
-//! A network's rounds, step by step: the [`Task`] trait.
+//! Rounds of a network: the [`Task`] trait.
 
 use core::ops::Range;
 
-use fedspan_protocol::limits::{SETTLED_MOST, UNTIL_SETTLED};
+use fedspan_protocol::limits::{PLATEAU_EPOCHS_MAX, UNTIL_PLATEAU};
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descent, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, Trained,
 };
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 use super::epochs::{self, Phase};
-use super::{Network, accepts, layers_bits, order};
+use super::{Network, capabilities, layers_bits, sample_order};
 use crate::kernel::all_within;
 use crate::memory::{NetworkMemory, NetworkShape};
 use crate::source::{SampleSource, Targets};
 use crate::task::{Task, Usage};
 
-/// The steps of a task.
+/// Returns the SGD parameters of a task.
 fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
     match *task {
         Wire::Sgd { descent, .. } | Wire::FitHead { head: HeadSolve::Sgd { descent, .. } } => Ok(descent),
@@ -24,40 +24,40 @@ fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
     }
 }
 
-/// Two phases of epochs: what a round does with the layers of which `travelling` travel.
-fn phases(shape: NetworkShape, task: &Wire, travelling: &Range<usize>) -> Result<[Phase; 2], DeclineReason> {
+/// Returns the two phases of epochs of a round with these shared layers.
+fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Phase; 2], DeclineReason> {
     let all = 0..shape.layers();
     match *task {
         Wire::Sgd { head_epochs, epochs, trained, .. } => {
-            let staying = match accepts::factors(shape) {
+            let staying = match capabilities::factors(shape) {
                 factors if !factors.is_empty() => factors.end..all.end,
-                _ if travelling.start > 0 => 0..travelling.start,
-                _ => travelling.end..all.end,
+                _ if shared.start > 0 => 0..shared.start,
+                _ => shared.end..all.end,
             };
-            let trained = trained_layers(shape, trained, travelling).ok_or(DeclineReason::Parameter)?;
-            let settles = false;
+            let trained = trained_layers(shape, trained, shared).ok_or(DeclineReason::Parameter)?;
+            let until_plateau = false;
             let phases = [
-                Phase { layers: staying, epochs: head_epochs, settles },
-                Phase { layers: trained, epochs, settles },
+                Phase { layers: staying, epochs: head_epochs, until_plateau },
+                Phase { layers: trained, epochs, until_plateau },
             ];
-            // Something has to be learnt.
+            // At least one phase must train something.
             if phases.iter().any(Phase::is_active) { Ok(phases) } else { Err(DeclineReason::Parameter) }
         }
         Wire::FitHead { head: HeadSolve::Sgd { epochs, .. } } => {
-            let settles = epochs == UNTIL_SETTLED;
-            let epochs = if settles { SETTLED_MOST } else { epochs };
-            let head = Phase { layers: all.end - 1..all.end, epochs, settles };
-            Ok([head, Phase { layers: 0..0, epochs: 0, settles: false }])
+            let until_plateau = epochs == UNTIL_PLATEAU;
+            let epochs = if until_plateau { PLATEAU_EPOCHS_MAX } else { epochs };
+            let head = Phase { layers: all.end - 1..all.end, epochs, until_plateau };
+            Ok([head, Phase { layers: 0..0, epochs: 0, until_plateau: false }])
         }
         _ => Err(DeclineReason::Task),
     }
 }
 
-/// The layers that the epochs of a round change, if its parameters make sense.
-fn trained_layers(shape: NetworkShape, trained: Trained, travelling: &Range<usize>) -> Option<Range<usize>> {
-    let factors = accepts::factors(shape);
+/// Returns the layers that the second phase trains, if the parameters are valid.
+fn trained_layers(shape: NetworkShape, trained: Trained, shared: &Range<usize>) -> Option<Range<usize>> {
+    let factors = capabilities::factors(shape);
     match trained {
-        Trained::Travelling if factors.is_empty() || *travelling == factors => Some(travelling.clone()),
+        Trained::Shared if factors.is_empty() || *shared == factors => Some(shared.clone()),
         Trained::All if factors.is_empty() => Some(0..shape.layers()),
         Trained::Down if !factors.is_empty() => Some(0..1),
         Trained::Up if !factors.is_empty() => Some(1..2),
@@ -65,20 +65,20 @@ fn trained_layers(shape: NetworkShape, trained: Trained, travelling: &Range<usiz
     }
 }
 
-/// The layers that are sent after a round of `task`.
-fn sent(shape: NetworkShape, task: &Wire, travelling: &Range<usize>) -> Range<usize> {
+/// Returns the layers that are uploaded after a round of `task`.
+fn sent(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Range<usize> {
     match *task {
         Wire::Sgd { trained: trained @ (Trained::Down | Trained::Up), .. } => {
-            trained_layers(shape, trained, travelling).unwrap_or_default()
+            trained_layers(shape, trained, shared).unwrap_or_default()
         }
-        Wire::Sgd { .. } => travelling.clone(),
+        Wire::Sgd { .. } => shared.clone(),
         _ => 0..0,
     }
 }
 
 impl<M: NetworkMemory> Task for Network<M> {
     fn capabilities(&self) -> Capabilities {
-        accepts::capabilities(&self.memory)
+        capabilities::capabilities(&self.memory)
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -88,36 +88,36 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let shape = self.memory.shape();
         let descent = descent(&round.task)?;
-        let travelling = accepts::travelling(shape, &round.tensors)?;
-        phases(shape, &round.task, &travelling)?;
+        let shared = capabilities::shared_layers(shape, &round.tensors)?;
+        phases(shape, &round.task, &shared)?;
         #[cfg(feature = "adapter")]
-        if !accepts::is_frozen_well(&self.memory) {
+        if !capabilities::frozen_fits(&self.memory) {
             return Err(DeclineReason::Device);
         }
         let velocity = self.memory.parts().velocity.len() == shape.parameters();
-        if !accepts::possible(shape, descent, velocity) {
+        if !capabilities::is_valid_descent(shape, descent, velocity) {
             return Err(DeclineReason::Parameter);
         }
         let head = shape.layers() - 1;
-        let absent = self.state.absent & !layers_bits(&travelling);
-        if absent & layers_bits(&(0..head)) != 0 {
+        let missing = self.state.missing & !layers_bits(&shared);
+        if missing & layers_bits(&(0..head)) != 0 {
             return Err(DeclineReason::Tensors);
         }
         let own = layers_bits(&(head..head + 1));
-        if absent & own != 0 {
+        if missing & own != 0 {
             self.head_mut().fill(0.0);
-            self.state.absent &= !own;
+            self.state.missing &= !own;
         }
         self.state.task = Some(round.task);
-        self.state.travelling = travelling;
+        self.state.shared = shared;
         Ok(())
     }
 
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
         self.state.task.as_ref()?;
         let shape = self.memory.shape();
-        let layer = self.state.travelling.clone().nth(index)?;
-        self.state.absent |= layers_bits(&(layer..layer + 1));
+        let layer = self.state.shared.clone().nth(index)?;
+        self.state.missing |= layers_bits(&(layer..layer + 1));
         self.state.body = None;
         if layer + 1 == shape.layers() {
             self.state.head = None;
@@ -126,11 +126,11 @@ impl<M: NetworkMemory> Task for Network<M> {
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
-        let range = self.memory.shape().range(self.state.travelling.clone());
+        let range = self.memory.shape().range(self.state.shared.clone());
         if !all_within(self.memory.parameters().get(range).unwrap_or_default(), f32::MAX) {
             return Err(DeclineReason::NonFinite);
         }
-        self.state.absent &= !layers_bits(&self.state.travelling);
+        self.state.missing &= !layers_bits(&self.state.shared);
         self.state.body = Some(self.hash());
         Ok(())
     }
@@ -138,25 +138,25 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         let shape = self.memory.shape();
         let task = self.state.task.ok_or(DeclineReason::Task)?;
-        let (descent, phases) = (descent(&task)?, phases(shape, &task, &self.state.travelling)?);
+        let (descent, phases) = (descent(&task)?, phases(shape, &task, &self.state.shared)?);
         let usage = epochs::count(shape, id, source)?;
         self.state.usage = usage;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        // Before anything changes.
+        // Checked before anything changes.
         if phases.iter().any(Phase::is_active) && source.at(0).is_none() {
             return Err(DeclineReason::Device);
         }
-        let seed = order::of_round(self.state.seed, id);
+        let seed = sample_order::round_seed(self.state.seed, id);
         let ran = epochs::run(&mut self.memory.parts(), &phases, descent, usage, seed, source);
         if ran == Err(DeclineReason::UpdateNonFinite) || !self.is_finite() {
             for phase in phases.iter().filter(|phase| phase.is_active()) {
-                self.lose(&phase.layers);
+                self.invalidate(&phase.layers);
             }
             return Err(DeclineReason::UpdateNonFinite);
         }
-        // Also what was learnt until the source failed.
+        // If the source failed during training, the trained values stay.
         self.accept();
         ran.map(|()| usage)
     }
@@ -176,11 +176,11 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn upload(&self) -> Descriptors {
         let shape = self.memory.shape();
         let Some(task @ Wire::Sgd { encoding, .. }) = self.state.task else { return Descriptors::new() };
-        let sent = sent(shape, &task, &self.state.travelling);
+        let sent = sent(shape, &task, &self.state.shared);
         let from_above = sent.start > 0;
         let mut tensors = Descriptors::new();
         for layer in sent {
-            // Of few layers: collecting them would bring a panic along.
+            // Not collected: `collect` would link a panic.
             match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
                 Some(Ok(())) => {}
                 _ => return Descriptors::new(),
@@ -191,8 +191,7 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         let shape = self.memory.shape();
-        let Some(layer) =
-            self.state.task.and_then(|task| sent(shape, &task, &self.state.travelling).nth(index))
+        let Some(layer) = self.state.task.and_then(|task| sent(shape, &task, &self.state.shared).nth(index))
         else {
             return;
         };
@@ -221,12 +220,12 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn restore_head(&mut self, representation: u32) {
         let head = self.memory.shape().layers() - 1;
-        self.state.absent &= !layers_bits(&(head..head + 1));
+        self.state.missing &= !layers_bits(&(head..head + 1));
         self.state.head = Some(representation);
     }
 }
 
-/// A layer as it travels; `None` for sizes that no descriptor can hold.
+/// Returns the descriptor of a layer; `None` if its sizes do not fit one.
 fn descriptor(
     shape: NetworkShape,
     layer: usize,
@@ -234,7 +233,7 @@ fn descriptor(
     encoding: Encoding,
 ) -> Option<TensorDescriptor> {
     let matrix = shape.layer(layer);
-    let role = accepts::role(shape, layer, from_above);
+    let role = capabilities::role(shape, layer, from_above);
     let (rows, cols) = (u16::try_from(matrix.rows()).ok()?, u16::try_from(matrix.matrix().1).ok()?);
     Some(TensorDescriptor::inline(role, encoding, rows, cols))
 }

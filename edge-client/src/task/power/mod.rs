@@ -1,14 +1,14 @@
 //! FedPower on one device (Guo et al. 2024, Algorithms 1 to 3): power iterations with the device's own
-//! `A = (1/s) M^T M`, where M has s rows of norm 1 at most.
+//! `A = (1/s) M^T M`, where M has s rows of norm at most 1.
 //!
-//! The basis `Z` is where the round's tensor comes in, the product `Y = A Z` is summed in the second d x k of the
-//! memory, and nothing else is of that size: between two iterations `Y` is copied over `Z` and made orthonormal there.
-//! `plain` is in f32; `private` hides each product in noise.
+//! The basis `Z` is in the buffer of the round's tensor, and the product `Y = A Z` is summed in the memory's second
+//! d x k matrix. No other buffer has that size: between two iterations `Y` is copied over `Z` and orthonormalised
+//! there. `plain` computes in f32; `private` adds noise to each product.
 
 #[cfg(feature = "privacy")]
-mod cells;
+mod bit_cast;
 #[cfg(feature = "privacy")]
-mod integers;
+mod fixed_point;
 mod plain;
 #[cfg(feature = "privacy")]
 pub mod private;
@@ -22,42 +22,42 @@ use super::fedrep::copy;
 use crate::memory::Parts;
 use crate::source::SampleSource;
 
-/// What the last FedPower round did with its rows, pass by pass the same. It is for the firmware and never leaves.
+/// Row counts of the last FedPower round, the same in each pass. They are for the firmware and are never sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerCounts {
-    /// Rows that were counted: with noise those that could not be used as well.
+    /// Number of rows that count; with noise unusable rows count too.
     pub rows: u32,
-    /// Rows of norm over 1, which were scaled to norm 1.
+    /// Number of rows of norm over 1, which were scaled to norm 1.
     pub clipped: u32,
-    /// Rows that were left out: not finite, of a squared norm that overflows, without a target where one is needed.
+    /// Number of unusable rows: not finite, with an overflowing squared norm, or without a required target.
     pub unusable: u32,
-    /// Rows after as many as the settings of the noise allow, which were not looked at.
+    /// Number of rows beyond the limit of the privacy settings, which were ignored.
     pub beyond: u32,
 }
 
 impl PowerCounts {
-    /// Of no rows yet.
+    /// Counts of zero rows.
     pub const NOTHING: Self = Self { rows: 0, clipped: 0, unusable: 0, beyond: 0 };
 }
 
-/// What a round asks for.
+/// Parameters of a FedPower round.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
+pub struct PowerRequest {
     iterations: u16,
     rows: PowerRows,
     upload: PowerUpload,
 }
 
-impl Order {
-    /// That of a FedPower task; `None` for others.
-    pub fn of(task: &Wire) -> Option<Self> {
+impl PowerRequest {
+    /// Returns the parameters of a FedPower task; `None` for others.
+    pub fn from_task(task: &Wire) -> Option<Self> {
         match *task {
             Wire::FedPower { iterations, rows, upload, .. } => Some(Self { iterations, rows, upload }),
             _ => None,
         }
     }
 
-    /// Whether it can be carried out here.
+    /// Returns true if this firmware supports the parameters.
     pub fn is_valid(self) -> bool {
         let known = matches!(self.rows, PowerRows::Features | PowerRows::Weighted)
             && matches!(
@@ -68,45 +68,45 @@ impl Order {
     }
 }
 
-/// A whole round: `Y` of the last iteration (or its orthonormal factor) in the second buffer, the `Z` it was computed
-/// from in the first.
+/// Computes a whole round: `Y` of the last iteration (or its orthonormal factor) in the second matrix, the `Z` it
+/// was computed from in the first.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
-    order: Order,
+    request: PowerRequest,
     counts: &mut PowerCounts,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let mut usage = Usage::default();
-    for iteration in 0..order.iterations {
+    for iteration in 0..request.iterations {
         if iteration > 0 {
             next_basis(parts)?;
         }
-        usage = plain::product(parts, order.rows, counts, id, source)?;
+        usage = plain::product(parts, request.rows, counts, id, source)?;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
     }
-    finish(parts, order.upload)?;
+    finish(parts, request.upload)?;
     Ok(usage)
 }
 
-/// `Z <- orthonormal factor of Y`.
+/// Computes `Z <- orthonormal factor of Y`.
 fn next_basis(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
-    copy(parts.representation, parts.second.as_deref().unwrap_or_default());
+    copy(parts.representation, parts.extra_matrix.as_deref().unwrap_or_default());
     orthonormal(parts.representation, parts.shape.width)
 }
 
-/// What is sent is in the second buffer.
+/// Finishes the upload in the second matrix.
 fn finish(parts: &mut Parts<'_>, upload: PowerUpload) -> Result<(), DeclineReason> {
-    match (upload, &mut parts.second) {
+    match (upload, &mut parts.extra_matrix) {
         (PowerUpload::Basis, Some(product)) => orthonormal(product, parts.shape.width),
         _ => Ok(()),
     }
 }
 
-/// The orthonormal factor, in place. A product of deficient rank has none: a column of it would be divided by zero.
+/// Replaces a product by its orthonormal factor. A rank-deficient product has none.
 fn orthonormal(product: &mut [f32], width: usize) -> Result<(), DeclineReason> {
     orthonormalise(product, width).map_err(|_| DeclineReason::UpdateNonFinite)
 }

@@ -1,5 +1,5 @@
-//! `Y = A Z` in f32. Samples are taken four at a time where the source hands out that many at once; what is summed,
-//! and in which order, is the same for any number.
+//! Product `Y = A Z` in f32. Samples are processed four at a time if the source returns that many at once; the sums
+//! and their order are the same for any number.
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
 
@@ -12,12 +12,12 @@ use crate::memory::Parts;
 use crate::source::{SampleSource, Samples, Targets};
 use crate::task::Usage;
 use crate::task::fedrep::count;
-use crate::task::pass::rows_of_four;
+use crate::task::sample_pass::rows_of_four;
 
-/// Up to this width the fours are on the stack; from there on there is room in a buffer of k x k.
+/// Largest width whose fours are on the stack; larger ones fit a buffer of k x k.
 const FEW: usize = 3;
 
-/// Leaves `Y` in the second buffer, zero where no sample could be used.
+/// Computes `Y` into the second matrix, zero if no sample is usable.
 #[inline(never)]
 pub fn product(
     parts: &mut Parts<'_>,
@@ -26,7 +26,7 @@ pub fn product(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let Some(sums) = parts.second.as_deref_mut() else { return Err(DeclineReason::Task) };
+    let Some(sums) = parts.extra_matrix.as_deref_mut() else { return Err(DeclineReason::Task) };
     sums.fill(0.0);
     *counts = PowerCounts::NOTHING;
     source.rewind(id).map_err(|_| DeclineReason::Device)?;
@@ -57,15 +57,15 @@ pub fn product(
     Ok(usage)
 }
 
-/// A pass under way.
+/// State of a pass.
 struct Pass<'a> {
     rows: PowerRows,
-    /// `Z`.
+    /// Basis `Z`.
     basis: &'a [f32],
-    /// The sum that becomes `Y`.
+    /// Sum that becomes `Y`.
     sums: &'a mut [f32],
     features: usize,
-    /// k fours.
+    /// Projections of four samples, k fours.
     fours: &'a mut [Four],
     z: &'a mut [f32],
     y: &'a mut [f32],
@@ -74,7 +74,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Takes what the source has handed out.
+    /// Processes the samples of one call of the source.
     fn take(&mut self, samples: Samples<'_>) {
         let Samples { x: mut rest, targets } = samples;
         let d = self.features.max(1);
@@ -95,12 +95,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes four samples. False, with nothing changed, if they must be taken one by one.
+    /// Processes four samples. Returns false, with nothing changed, if they must be processed one by one.
     fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Some(x) = rows_of_four(x, self.features) else { return false };
         let mut rows = [Row::default(); 4];
         for ((number, row), x) in rows.iter_mut().enumerate().zip(x) {
-            let Some(own) = Row::of(self.rows, x, targets, index + number, self.y) else { return false };
+            let Some(own) = Row::from_sample(self.rows, x, targets, index + number, self.y) else {
+                return false;
+            };
             *row = own;
         }
         project_four(self.basis, x, self.fours);
@@ -116,9 +118,9 @@ impl Pass<'_> {
         true
     }
 
-    /// Takes one sample.
+    /// Processes one sample.
     fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) {
-        let Some(row) = Row::of(self.rows, x, targets, index, self.y) else {
+        let Some(row) = Row::from_sample(self.rows, x, targets, index, self.y) else {
             self.usage.count(1, false);
             self.counts.unusable = self.usage.skipped;
             return;

@@ -1,84 +1,85 @@
-//! `Y = A Z` with noise: sums of integers, a discrete Gaussian on each, floats again only after that.
+//! Product `Y = A Z` with noise: sums of integers, discrete Gaussian noise on each, and conversion to floats after
+//! that.
 //!
-//! What is sent, and whether anything is, does not depend on a record but through the noisy sums. Every row counts,
-//! whatever is in it; one that cannot be used adds nothing. The number of rows and what the source says of its health
-//! are taken to be public.
+//! The upload, and whether there is one, depends on a record only through the noisy sums. Every row counts,
+//! whatever its content; an unusable row adds nothing. The number of rows and failures of the source are public.
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
 
-use super::cells::get;
-use super::integers::{accumulate, check_basis, float_basis, project, round_basis, round_row};
+use super::bit_cast::to_int;
+use super::fixed_point::{accumulate, check_basis, float_basis, project, round_basis, round_row};
 use super::row::Row;
-use super::{Order, PowerCounts, finish, next_basis};
+use super::{PowerCounts, PowerRequest, finish, next_basis};
 use crate::memory::Parts;
 use crate::privacy::{Seed, Variance, noise};
 use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
-use crate::task::pass::for_each;
+use crate::task::sample_pass::for_each;
 
-/// What a round hides its products with.
+/// Noise of a round's products.
 #[derive(Debug)]
 pub struct Noise {
-    /// For this round alone.
+    /// Seed of this round.
     pub seed: Seed,
-    /// In squared units of the grid.
+    /// Variance in squared units of the grid.
     pub variance: Variance,
-    /// The grid is `2^-grid`.
+    /// Exponent of the grid `2^-grid`.
     pub grid: u32,
-    /// Samples that count.
+    /// Maximum number of samples that count.
     pub rows_max: u32,
 }
 
-/// A whole round, as [`super::run`]. The usage is that of all rows that count. Where there is no upload, nothing of the
-/// samples is left in the buffers that an upload would come from; of the last row nothing is left anywhere.
+/// Computes a whole round, as [`super::run`]. The usage is that of all rows that count. After an error the buffers
+/// of the upload are zeroed; scratch buffers, with the last row, are always zeroed.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
-    order: Order,
+    request: PowerRequest,
     noise: &Noise,
     counts: &mut PowerCounts,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let result = iterate(parts, order, noise, counts, id, source);
+    let result = iterate(parts, request, noise, counts, id, source);
     for scratch in [&mut *parts.residual, parts.z, parts.y] {
         scratch.fill(0.0);
     }
     if result.is_err() {
         parts.representation.fill(0.0);
-        parts.second.as_deref_mut().unwrap_or_default().fill(0.0);
+        parts.extra_matrix.as_deref_mut().unwrap_or_default().fill(0.0);
     }
     result
 }
 
 fn iterate(
     parts: &mut Parts<'_>,
-    order: Order,
+    request: PowerRequest,
     noise: &Noise,
     counts: &mut PowerCounts,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let (mut usage, mut coordinate) = (Usage::default(), 0);
-    for iteration in 0..order.iterations {
+    for iteration in 0..request.iterations {
         if iteration > 0 {
             next_basis(parts)?;
         }
         round_basis(parts.representation);
         check_basis(parts.representation, parts.shape.width).map_err(not_orthonormal)?;
-        usage = sum_up(parts, order.rows, noise, counts, id, source)?;
+        usage = sum_rows(parts, request.rows, noise, counts, id, source)?;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        coordinate = hide(parts.second.as_deref_mut().unwrap_or_default(), noise, coordinate, usage);
+        coordinate =
+            add_noise(parts.extra_matrix.as_deref_mut().unwrap_or_default(), noise, coordinate, usage);
     }
     float_basis(parts.representation);
-    finish(parts, order.upload)?;
+    finish(parts, request.upload)?;
     Ok(usage)
 }
 
-/// A pass: `s A Z` in units of the grid, in the second buffer.
-fn sum_up(
+/// Runs a pass: `s A Z` in units of the grid, in the second matrix.
+fn sum_rows(
     parts: &mut Parts<'_>,
     rows: PowerRows,
     noise: &Noise,
@@ -87,8 +88,8 @@ fn sum_up(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let d = parts.shape.features;
-    let Some(sums) = parts.second.as_deref_mut() else { return Err(DeclineReason::Task) };
-    // The buffer of `S` is d x C; its first d values serve as a row.
+    let Some(sums) = parts.extra_matrix.as_deref_mut() else { return Err(DeclineReason::Task) };
+    // The first d values of the buffer of `S` (d x C) serve as a row.
     let Some(row) = parts.residual.get_mut(..d) else { return Err(DeclineReason::Task) };
     sums.fill(0.0);
     *counts = PowerCounts::NOTHING;
@@ -113,7 +114,7 @@ fn sum_up(
     Ok(usage)
 }
 
-/// Writes a sample's row, and says whether it was clipped. `None` if it cannot be used.
+/// Writes a sample's row. Returns true if it was clipped; `None` if the sample is not usable.
 fn make_row(
     row: &mut [f32],
     rows: PowerRows,
@@ -122,19 +123,19 @@ fn make_row(
     index: usize,
     y: &mut [f32],
 ) -> Option<bool> {
-    let of_sample = Row::of(rows, x, targets, index, y)?;
+    let of_sample = Row::from_sample(rows, x, targets, index, y)?;
     round_row(row, x, of_sample.factor()).then_some(of_sample.is_clipped())
 }
 
-/// `(sum + noise) / (2^grid s)` in place of each sum. Each number of each iteration has a coordinate of its own: the
-/// one after the last is returned.
-fn hide(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
-    // Powers of two, but for the number of rows: one rounding, of what is no secret.
+/// Replaces each sum by `(sum + noise) / (2^grid s)`. Each number of each iteration has a coordinate of its own.
+/// Returns the next free coordinate.
+fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
+    // Powers of two, except the public number of rows: one rounding.
     #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
     let units = (1u64 << own.grid) as f32 * usage.samples as f32;
     for sum in sums {
         // 31 bits and 34 bits.
-        let noisy = i64::from(get(*sum)) + noise(&own.seed, coordinate, &own.variance);
+        let noisy = i64::from(to_int(*sum)) + noise(&own.seed, coordinate, &own.variance);
         #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
         let value = noisy as f32 / units;
         *sum = value;
@@ -143,7 +144,7 @@ fn hide(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64
     coordinate
 }
 
-/// From a row sum in units of 2^-30.
+/// Converts a row sum in units of 2^-30.
 fn not_orthonormal(row_sum: u64) -> DeclineReason {
     #[allow(clippy::cast_precision_loss, reason = "a figure to be read")]
     let error = row_sum as f32 / (1u32 << 30) as f32;

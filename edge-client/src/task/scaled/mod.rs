@@ -1,4 +1,4 @@
-//! [`Scaled`]: any task, its samples scaled as they are read.
+//! Feature scaling: [`Scaled`] wraps any task and scales its samples as they are read.
 
 mod source;
 mod sums;
@@ -14,18 +14,18 @@ use super::{Linear, Task, Usage};
 use crate::error::{NotReady, ShapeMismatch};
 use crate::mechanism::{Mechanism, Release};
 use crate::memory::Memory;
-use crate::session::Millis;
 use crate::source::{SampleSource, Targets};
+use crate::time::Millis;
 use source::{ROWS, Scale, ScaledSource};
 use sums::Block;
 
-/// A task whose campaign may have a scale: what is subtracted from each feature and what it is multiplied by then, for training
-/// and for predictions. Takes part in finding one ([`Wire::FeatureSums`]), unless its updates carry noise: the sums reveal
-/// the device's means.
+/// Task whose campaign may have a scale: a shift subtracted from each feature and a factor it is then multiplied
+/// by, for training and predictions. It takes part in finding the scale ([`Wire::FeatureSums`]), unless its updates
+/// have noise: the sums reveal the device's means.
 ///
-/// The caller owns the memory, `V`: [`scaled_values`] values, an array on a device. Samples are scaled as they are read, four at a time
-/// where the source hands them out by number ([`SampleSource::few`]); a source of passes must hand out no more
-/// than that at once, otherwise rounds are declined ([`DeclineReason::Device`]).
+/// The caller owns the memory `V` of [`scaled_values`] values, an array on a device. Samples are scaled as they are
+/// read, four at a time if the source allows random access ([`SampleSource::samples_from`]). A source of passes
+/// must return no more than four samples per call, otherwise rounds are declined ([`DeclineReason::Device`]).
 ///
 /// ```
 /// use fedspan_client::task::{Scaled, scaled_values};
@@ -41,7 +41,7 @@ use sums::Block;
 #[derive(Clone, Debug)]
 pub struct Scaled<T, V> {
     task: T,
-    /// The scale, 2 x d, then rows of samples, 4 x d. Sums take both.
+    /// Scale, 2 x d, then rows of samples, 4 x d. Feature sums use both parts.
     values: V,
     state: State,
 }
@@ -51,41 +51,41 @@ struct State {
     features: usize,
     outputs: usize,
     round: Round,
-    /// Hash of the scale that the task's representation came with; 0 for none.
+    /// Hash of the scale that the task's representation was received with; 0 for none.
     hash: u32,
-    /// The scale in memory is that one.
+    /// True if the scale in memory has that hash.
     valid: bool,
 }
 
-/// What the open round is.
+/// Kind of the open round.
 #[derive(Clone, Copy, Debug)]
 enum Round {
-    /// One of the task's, without a scale.
+    /// Round of the inner task, without a scale.
     Plain,
-    /// One of the task's, with a scale as its tensor of this number.
+    /// Round of the inner task, with a scale as its tensor of this index.
     Scaled(usize),
     /// Sums of some features.
     Sums { first: u16, count: u16 },
 }
 
-/// Values that a [`Scaled`] needs for samples of so many features.
+/// Returns the number of values that a [`Scaled`] needs for samples of so many features.
 #[must_use]
 pub const fn scaled_values(features: usize) -> usize {
     let values = (2 + ROWS) * features;
     if values < sums::COLUMNS { sums::COLUMNS } else { values }
 }
 
-/// The scale of so many features, and rows of samples.
+/// Splits the memory into scale and rows of samples.
 fn cut(values: &mut [f32], features: usize) -> (Scale<'_>, &mut [f32]) {
     let (scale, rows) = values.split_at_mut_checked(2 * features).unwrap_or_default();
-    (Scale::of(scale, features), rows.get_mut(..ROWS * features).unwrap_or_default())
+    (Scale::from_rows(scale, features), rows.get_mut(..ROWS * features).unwrap_or_default())
 }
 
 impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
-    /// A task without a scale so far, and memory for one.
+    /// Wraps a task, with memory for a scale.
     ///
     /// # Errors
-    /// [`ShapeMismatch`] if `values` are fewer than [`scaled_values`].
+    /// [`ShapeMismatch`] if there are fewer values than [`scaled_values`].
     pub fn new(task: T, values: V) -> Result<Self, ShapeMismatch> {
         let model = task.capabilities().model;
         let (features, outputs) = (model.features(), model.outputs());
@@ -97,24 +97,24 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         Ok(Self { task, values, state })
     }
 
-    /// The task.
+    /// Returns the inner task.
     pub fn task(&self) -> &T {
         &self.task
     }
 
-    /// The task, which knows nothing of the scale: what it predicts is about scaled samples.
+    /// Returns the inner task for changes. It does not apply the scale: its predictions are for scaled samples.
     pub fn task_mut(&mut self) -> &mut T {
         &mut self.task
     }
 
-    /// The scale in use, 2 x d: what is subtracted, then what the difference is multiplied by. `None` without one.
+    /// Returns the current scale, 2 x d: shifts, then factors. `None` without one.
     pub fn scale(&self) -> Option<&[f32]> {
         let used = self.state.valid && self.state.hash != 0;
         self.values.as_ref().get(..2 * self.state.features).filter(|_| used)
     }
 
-    /// Another scale comes with the representation. A head that was fitted under the one before, on this representation, is
-    /// none for it.
+    /// Sets the scale of the received representation. A head that was fitted under the previous scale becomes
+    /// invalid.
     fn adopt(&mut self, hash: u32) {
         let before = core::mem::replace(&mut self.state.hash, hash);
         self.state.valid = true;
@@ -123,7 +123,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         }
     }
 
-    /// Hands a task the samples `x` as it sees them.
+    /// Passes the scaled samples of `x` to the inner task.
     fn predict_with(
         &mut self,
         x: &[f32],
@@ -145,7 +145,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         predict(task, rows)
     }
 
-    /// Which features' sums a round asks for.
+    /// Checks a round of feature sums.
     fn opened_sums(&self, round: &RoundOpen, first: u16, count: u16) -> Result<Round, DeclineReason> {
         if self.task.capabilities().privacy != Privacy::None {
             return Err(DeclineReason::Task);
@@ -163,10 +163,10 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
 }
 
 impl<M: Memory, P: Mechanism, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<Linear<M, P>, V> {
-    /// [`Linear::predict`] of a sample as it was measured.
+    /// Computes [`Linear::predict`] for an unscaled sample.
     ///
     /// # Errors
-    /// As [`Linear::predict`].
+    /// [`NotReady`] as [`Linear::predict`].
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         self.predict_with(x, |task, x| task.predict(x, out))
     }
@@ -174,10 +174,10 @@ impl<M: Memory, P: Mechanism, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<Linear<M, P
 
 #[cfg(feature = "network")]
 impl<M: crate::memory::NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<super::Network<M>, V> {
-    /// [`Network::predict`](super::Network::predict) of up to four samples as they were measured.
+    /// Computes [`Network::predict`](super::Network::predict) for up to four unscaled samples.
     ///
     /// # Errors
-    /// As there.
+    /// [`NotReady`] as [`Network::predict`](super::Network::predict).
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         self.predict_with(x, |task, x| task.predict(x, out))
     }
@@ -296,7 +296,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
         }
         let Self { task, values, state } = self;
         let (scale, rows) = cut(values.as_mut(), state.features);
-        // One of another length is the task's to count.
+        // A sample of another length is skipped and counted by the inner task.
         let row = rows.get_mut(..x.len()).unwrap_or_default();
         scale.apply(x, row);
         task.sample(row, target)

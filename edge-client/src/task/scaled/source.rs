@@ -1,30 +1,30 @@
-//! Samples that are scaled as they are read.
+//! Sample source that scales samples as they are read.
 
 use fedspan_protocol::message::RoundId;
 
 use crate::error::SourceError;
 use crate::source::{SampleSource, Samples};
 
-/// Samples that are scaled at once: as many as passes take together.
+/// Number of samples scaled at once, as many as passes process together.
 pub const ROWS: usize = 4;
 
-/// What is subtracted from each feature, and what it is multiplied by then.
+/// Shift and factor of each feature.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale<'a> {
-    /// d values.
+    /// Values subtracted, d of them.
     pub shift: &'a [f32],
-    /// d values.
+    /// Values multiplied by afterwards, d of them.
     pub factor: &'a [f32],
 }
 
 impl<'a> Scale<'a> {
-    /// The two rows of a tensor.
-    pub fn of(values: &'a [f32], features: usize) -> Self {
+    /// Splits a tensor into its two rows.
+    pub fn from_rows(values: &'a [f32], features: usize) -> Self {
         let (shift, factor) = values.split_at_checked(features).unwrap_or_default();
         Self { shift, factor }
     }
 
-    /// Writes samples of d values each, one after the other.
+    /// Scales samples of d values each.
     #[inline(never)]
     pub fn apply(&self, x: &[f32], out: &mut [f32]) {
         let d = self.shift.len().max(1);
@@ -36,33 +36,33 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// Another source, scaled.
+/// Sample source with a scale.
 pub struct ScaledSource<'a> {
     source: &'a mut dyn SampleSource,
     scale: Scale<'a>,
-    /// [`ROWS`] samples.
+    /// Memory for [`ROWS`] samples.
     rows: &'a mut [f32],
-    /// The next sample of the pass.
+    /// Next sample of the pass.
     next: usize,
-    /// The source hands out samples by their number.
+    /// True if the source allows random access.
     by_number: bool,
-    /// More samples came at once than there is room for.
+    /// True if the source returned more samples at once than fit.
     failed: bool,
 }
 
 impl<'a> ScaledSource<'a> {
-    /// Samples of `source` under `scale`, with room for [`ROWS`] of them.
+    /// Wraps `source` with `scale` and memory for [`ROWS`] samples.
     pub fn new(source: &'a mut dyn SampleSource, scale: Scale<'a>, rows: &'a mut [f32]) -> Self {
         Self { source, scale, rows, next: 0, by_number: true, failed: false }
     }
 
-    /// What was computed from these samples is of no use: not all of them were read.
+    /// Returns true if samples were lost; results computed from this source must then be discarded.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// A pass has begun.
-    fn begun(
+    /// Starts a pass, after the source was rewound.
+    fn start_pass(
         &mut self,
         again: impl FnOnce(&mut dyn SampleSource) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
@@ -70,11 +70,11 @@ impl<'a> ScaledSource<'a> {
             return Err(SourceError::Device);
         }
         self.next = 0;
-        self.by_number = self.source.few(0, 1).is_some();
+        self.by_number = self.source.samples_from(0, 1).is_some();
         if self.by_number {
             return Ok(());
         }
-        // Nothing at all, or a source of passes.
+        // The source is empty, or allows passes only.
         let room = self.rows.len();
         let fits = self.source.next().is_none_or(|samples| samples.x.len() <= room);
         if !fits {
@@ -84,7 +84,7 @@ impl<'a> ScaledSource<'a> {
     }
 }
 
-/// Scales what came into the rows that there are.
+/// Scales samples into the memory for rows.
 fn scaled<'a>(scale: &Scale<'_>, samples: Samples<'a>, rows: &'a mut [f32]) -> Option<Samples<'a>> {
     let x = rows.get_mut(..samples.x.len())?;
     scale.apply(samples.x, x);
@@ -94,14 +94,14 @@ fn scaled<'a>(scale: &Scale<'_>, samples: Samples<'a>, rows: &'a mut [f32]) -> O
 impl SampleSource for ScaledSource<'_> {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
         self.source.rewind(id)?;
-        self.begun(|source| source.rewind(id))
+        self.start_pass(|source| source.rewind(id))
     }
 
     fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
         if !self.source.rewind_for_head(id)? {
             return Ok(false);
         }
-        self.begun(|source| source.rewind_for_head(id).map(|_| ()))?;
+        self.start_pass(|source| source.rewind_for_head(id).map(|_| ()))?;
         Ok(true)
     }
 
@@ -110,14 +110,14 @@ impl SampleSource for ScaledSource<'_> {
         scaled(scale, source.at(index)?, rows)
     }
 
-    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+    fn samples_from(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
         let Self { source, scale, rows, .. } = self;
-        scaled(scale, source.few(index, most.min(ROWS))?, rows)
+        scaled(scale, source.samples_from(index, most.min(ROWS))?, rows)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {
         let Self { source, scale, rows, next, by_number, failed } = self;
-        let samples = if *by_number { source.few(*next, ROWS)? } else { source.next()? };
+        let samples = if *by_number { source.samples_from(*next, ROWS)? } else { source.next()? };
         *next += samples.x.len().checked_div(scale.shift.len())?;
         *failed |= samples.x.len() > rows.len();
         scaled(scale, samples, rows)

@@ -1,7 +1,8 @@
-//! Sums of features and of their squares as exact integers: what a fleet's scale is computed from (SPEC.md, FeatureSums).
+//! Feature sums: exact integer sums of features and their squares, from which the server computes a fleet's scale
+//! (SPEC.md, FeatureSums).
 //!
-//! A feature's values are integers on a grid of its own, a power of two that is chosen by the largest of them. Sums are kept
-//! where they leave from, as limbs of 22 bits in binary32.
+//! The values of a feature are integers on its own grid, a power of two given by the largest of them. The sums are
+//! stored in the upload's buffer, as limbs of 22 bits in binary32.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 use fedspan_protocol::tensor::SUMS_COLUMNS;
@@ -9,37 +10,37 @@ use fedspan_protocol::tensor::SUMS_COLUMNS;
 use crate::kernel::all_within;
 use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
-use crate::task::pass::for_each;
+use crate::task::sample_pass::for_each;
 
-/// Values that are sent of one feature.
+/// Number of values that are sent per feature.
 pub const COLUMNS: usize = SUMS_COLUMNS as usize;
 
-/// Bits of a limb.
+/// Number of bits of a limb.
 const LIMB: u32 = 22;
 
-/// Fewer samples than this: sums of as many squares fill the limbs.
+/// Upper bound of the number of samples: as many squares fill the limbs.
 const SAMPLES_END: u32 = 1 << 28;
 
-/// The exponent of the grid is so much below that of the largest magnitude.
+/// Difference between the exponents of the largest magnitude and of the grid.
 const BITS: i32 = 29;
 
-/// The least exponent of a number in binary32.
+/// Smallest exponent of a binary32 number.
 const LEAST: i32 = -149;
 
-/// What is summed up.
+/// Features that are summed.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
-    /// Values of a sample.
+    /// Number of values of a sample.
     pub features: usize,
-    /// Targets of a sample.
+    /// Number of targets of a sample.
     pub outputs: usize,
-    /// First feature.
+    /// Index of the first feature.
     pub first: usize,
-    /// Features.
+    /// Number of features.
     pub count: usize,
 }
 
-/// Sums of some features of all usable samples, a row a feature in `sums`. Two passes.
+/// Computes the sums of some features over all usable samples, one row of `sums` per feature, in two passes.
 #[inline(never)]
 pub fn run(
     sums: &mut [f32],
@@ -86,33 +87,33 @@ pub fn run(
     }
 }
 
-/// Whether a sample can be used: all of it is finite, and its class is known.
+/// Returns true if a sample is usable: it is finite, and its class is known.
 fn is_usable(x: &[f32], targets: Targets<'_>, index: usize, outputs: usize) -> bool {
     let target = |output| targets.value(index, output, outputs).is_some_and(f32::is_finite);
     all_within(x, f32::MAX) && (0..outputs).all(target)
 }
 
-/// Mantissa and exponent: `|x| = mantissa 2^exponent`.
+/// Returns mantissa and exponent of `|x| = mantissa 2^exponent`.
 fn parts(x: f32) -> (u32, i32) {
     let bits = x.to_bits();
     let (field, fraction) = ((bits >> 23 & 0xFF).cast_signed(), bits & 0x7F_FFFF);
     if field == 0 { (fraction, LEAST) } else { (fraction | 1 << 23, field - 150) }
 }
 
-/// The exponent of the grid on which no magnitude up to `largest` has more than 30 bits.
+/// Returns the exponent of the grid on which no magnitude up to `largest` has more than 30 bits.
 fn grid(largest: f32) -> i32 {
-    // The exponent of the number itself; of a subnormal one any as small will do.
+    // Any sufficiently small exponent will do for a subnormal number.
     (parts(largest).1 + 23 - BITS).max(LEAST)
 }
 
-/// `x` in units of `2^exponent`, rounded to the nearest, ties to even.
+/// Returns `x` in units of `2^exponent`, rounded to nearest, ties to even.
 fn units(x: f32, exponent: i32) -> i32 {
     let (mantissa, own) = parts(x);
     let shift = own - exponent;
     let magnitude = if shift >= 0 {
         mantissa << shift.min(6)
     } else {
-        // From 25 on all is rounded away.
+        // A shift of 25 rounds everything away.
         let shift = (-shift).min(25);
         let (whole, rest, half) = (mantissa >> shift, mantissa & ((1 << shift) - 1), 1 << (shift - 1));
         whole + u32::from(rest > half || rest == half && whole & 1 == 1)
@@ -121,7 +122,7 @@ fn units(x: f32, exponent: i32) -> i32 {
     if x.is_sign_negative() { -units } else { units }
 }
 
-/// Adds to a number in limbs: all but the last are from 0 to 2^22 - 1.
+/// Adds to a number in limbs, of which all but the last are from 0 to 2^22 - 1.
 fn add(limbs: &mut [f32], value: i64) {
     let Some((last, low)) = limbs.split_last_mut() else { return };
     let mut carry = value;
@@ -133,14 +134,14 @@ fn add(limbs: &mut [f32], value: i64) {
     *last = to_f32(i64::from(to_i32(*last)) + carry);
 }
 
-/// An integer of at most 24 bits.
+/// Converts an integer of at most 24 bits.
 fn to_i32(value: f32) -> i32 {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
     let whole = value as i32;
     whole
 }
 
-/// An integer of at most 24 bits.
+/// Converts an integer of at most 24 bits.
 fn to_f32(value: i64) -> f32 {
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "at most 24 bits")]
     let exact = value as i32 as f32;
@@ -153,14 +154,14 @@ mod tests {
 
     use super::{COLUMNS, LIMB, add, grid, units};
 
-    /// A generator that is good enough for bits.
+    /// Linear congruential generator for test bits.
     fn next(state: &mut u64) -> u64 {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *state >> 16
     }
 
     #[test]
-    fn units_are_the_nearest_integers_on_the_grid() {
+    fn units_are_the_nearest_grid_integers() {
         let mut state = 1;
         for _ in 0..200_000 {
             let largest = f32::from_bits(next(&mut state) as u32 & 0x7FFF_FFFF);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn limbs_add_up_to_the_sum() {
+    fn limbs_sum_exactly() {
         let mut state = 2;
         for limbs in [3usize, 4] {
             for _ in 0..200 {

@@ -1,4 +1,5 @@
-//! The composition against Wycheproof's vectors, valid and invalid, and against the crate that composes the same.
+//! Tests of the composition against Wycheproof's vectors, valid and invalid, and against the `chacha20poly1305`
+//! crate.
 
 extern crate std;
 
@@ -18,14 +19,14 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 #[test]
-fn wycheproof_chacha20_poly1305() {
+fn wycheproof_vectors_pass() {
     let (mut valid, mut invalid, mut nonces) = (0, 0, 0);
     for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split(' ').collect();
         let [number, result, key, nonce, head, text, secret, tag] = fields.try_into().unwrap();
         let [key, nonce, head, text, secret, tag] = [key, nonce, head, text, secret, tag].map(bytes);
         let Ok(nonce) = <[u8; NONCE]>::try_from(nonce) else {
-            // Nonces of another length cannot be expressed.
+            // The nonce type has a fixed length, so other lengths cannot be tested.
             assert_eq!(result, "invalid", "{number}");
             nonces += 1;
             continue;
@@ -42,7 +43,7 @@ fn wycheproof_chacha20_poly1305() {
             assert!(sealed == secret && made == tag, "{number}");
         } else {
             invalid += 1;
-            assert!(!opened && buffer == secret, "{number}: what is forged is not decrypted");
+            assert!(!opened && buffer == secret, "{number}: a forged text was decrypted");
             assert!(sealed != secret || made != tag, "{number}");
         }
     }
@@ -51,7 +52,7 @@ fn wycheproof_chacha20_poly1305() {
 }
 
 #[test]
-fn a_nonce_is_four_zeros_and_the_counter() {
+fn nonce_is_four_zeros_and_the_counter() {
     assert_eq!(nonce(0), [0; NONCE]);
     assert_eq!(nonce(0x0807_0605_0403_0201), [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(nonce(u64::MAX), [0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
@@ -61,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_composition_is_that_of_the_crate(
+    fn composition_matches_the_chacha20poly1305_crate(
         key: [u8; KEY],
         counter: u64,
         head in prop::collection::vec(any::<u8>(), 0..80),
@@ -79,7 +80,7 @@ proptest! {
         prop_assert_eq!(&own, &expected);
         prop_assert_eq!(&tag[..], &expected_tag[..]);
 
-        // One flipped bit of head, secret or tag, and nothing is decrypted.
+        // Flips one bit of header, ciphertext or tag: nothing is decrypted.
         let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), own.clone(), tag);
         let bits = 8 * (head.len() + own.len() + TAG);
         let bit = flip.index(bits);

@@ -1,4 +1,4 @@
-//! The ends of a channel's life, which take too long to reach from outside.
+//! Tests of the last counters of a channel, which take too long to reach from outside.
 
 use super::*;
 use crate::message::{ToDevice, ToServer, Welcome};
@@ -10,9 +10,9 @@ fn ends() -> (Channel, Channel) {
     (Channel::device(&key, &transcript, &nonce), Channel::server(&key, &transcript, &nonce))
 }
 
-/// The last counter that is used is 2^64 - 2, and nothing is sealed after it: no nonce comes again.
+/// The last counter used is 2^64 - 2. Nothing is sealed after it, so no nonce repeats.
 #[test]
-fn counters_end_and_do_not_wrap() {
+fn counters_do_not_wrap() {
     let (mut device, _) = ends();
     let mut out = [0; ROOM];
     device.next = u64::MAX - 1;
@@ -23,16 +23,16 @@ fn counters_end_and_do_not_wrap() {
     assert_eq!(device.next, u64::MAX);
 }
 
-/// The answer is counter 0 and nothing else is.
+/// Only the answer has counter 0.
 #[test]
-fn there_is_one_answer_and_it_is_the_first_frame() {
+fn answer_is_sealed_once_and_first() {
     let (_, mut server) = ends();
     let mut out = [0; ROOM];
     let welcome = ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 2 });
     assert!(server.seal_answer(&[2; NONCE], &welcome, &mut out).is_ok());
     assert_eq!(server.next, 1);
     assert_eq!(server.seal_answer(&[2; NONCE], &welcome, &mut out), Err(Error::Exhausted));
-    // Nothing can be encrypted under a counter twice: what failed has used its own up.
+    // A failed encryption has used its counter, so nothing is encrypted under a counter twice.
     let (mut device, mut server) = ends();
     assert!(server.seal_answer(&[2; NONCE], &welcome, &mut out[..20]).is_err());
     assert_eq!(server.seal_answer(&[2; NONCE], &welcome, &mut out), Err(Error::Exhausted));

@@ -1,8 +1,8 @@
 //! A client's samples as a board has them in flash: a wearer's recording, with the same windows, classes and
 //! draws as the simulated client of that wearer, or a table of samples.
 
-use fedspan_client::recorded::table;
-use fedspan_client::recorded::{DRAW_MAX, Header, Series, write};
+use fedspan_client::recording::table;
+use fedspan_client::recording::{DRAW_MAX, Header, Series, write};
 use fedspan_protocol::frame::crc32c;
 
 use super::watch::{EXERCISES, HOP, PROGRAMME_MAX, WatchSettings, programme_label, recordings};

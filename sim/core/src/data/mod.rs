@@ -223,13 +223,13 @@ impl SampleSource for ClientSource {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        self.few(index, 1)
+        self.samples_from(index, 1)
     }
 
-    fn few(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+    fn samples_from(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
         let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
         let d = set.x.len().checked_div(set.len())?;
         let outputs = if let Labels::Values { outputs, .. } = set.y { outputs } else { 1 };
-        set.samples().some(index, most, d, outputs)
+        set.samples().slice(index, most, d, outputs)
     }
 }

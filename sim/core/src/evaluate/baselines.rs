@@ -67,7 +67,7 @@ pub fn pooled_each(
 fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     let (left_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
-        HeadSolve::LeaveOneOut { otherwise } => (can_leave_out(set), otherwise),
+        HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (can_leave_out(set), otherwise),
         // Of networks, and of heads that take steps: no baseline is asked for them.
         _ => (false, 0.0),
     };

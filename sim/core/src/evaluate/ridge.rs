@@ -21,7 +21,9 @@ pub fn chosen(
     labels_per_class: Option<u16>,
 ) -> (HeadSolve, Option<ChosenRidge>) {
     let labels = labels_per_class.filter(|_| dataset.classification);
-    let (HeadSolve::LeaveOneOut { otherwise }, Some(labels)) = (head, labels) else { return (head, None) };
+    let (HeadSolve::LeaveOneOut { fallback_ridge: otherwise }, Some(labels)) = (head, labels) else {
+        return (head, None);
+    };
     let scores = scores(&dataset.clients, dataset.features, dataset.outputs, labels);
     (scores.published(head), Some(scores.chosen(otherwise)))
 }

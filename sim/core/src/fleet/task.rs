@@ -1,6 +1,6 @@
 //! A simulated device's task: the client's own, for the model that the scenario has.
 
-use fedspan_client::session::Millis;
+use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::{Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fedspan_protocol::frame::{Decoder, Fed};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{RoundId, RoundOpen, ToDevice, decode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
@@ -66,8 +66,8 @@ async fn delay(
         while !input.is_empty() {
             let before = input;
             let message = match decoder.feed(&mut input) {
-                Fed::Message(message) => decode::<ToDevice>(message).ok().map(|(message, _)| message),
-                Fed::NeedMore | Fed::Dropped(_) | Fed::Sealed(_) => None,
+                FeedResult::Message(message) => decode::<ToDevice>(message).ok().map(|(message, _)| message),
+                FeedResult::NeedMore | FeedResult::Dropped(_) | FeedResult::Sealed(_) => None,
             };
             frame.extend_from_slice(before.get(..before.len() - input.len()).unwrap_or_default());
             if frame.last() != Some(&0) {

@@ -15,9 +15,9 @@ pub struct HeapNetwork {
     parameters: Vec<f32>,
     velocity: Vec<f32>,
     scratch: Vec<f32>,
-    kept: Vec<f32>,
+    body_cache: Vec<f32>,
     classes: Vec<u8>,
-    places: Vec<u8>,
+    pool_indices: Vec<u8>,
     base: Option<Arc<Base>>,
 }
 
@@ -31,9 +31,9 @@ impl HeapNetwork {
             parameters: vec![0.0; parameters],
             velocity: vec![0.0; if momentum { parameters } else { 0 }],
             scratch: vec![0.0; shape.scratch()],
-            kept: vec![0.0; shape.kept(samples)],
+            body_cache: vec![0.0; shape.body_cache_len(samples)],
             classes: vec![0; shape.batch],
-            places: vec![0; shape.bytes() - shape.batch],
+            pool_indices: vec![0; shape.bytes() - shape.batch],
             base,
         }
     }
@@ -48,15 +48,15 @@ impl HeapNetwork {
 
 impl NetworkMemory for HeapNetwork {
     fn parts(&mut self) -> NetworkParts<'_> {
-        let Self { shape, parameters, velocity, scratch, kept, classes, places, base } = self;
+        let Self { shape, parameters, velocity, scratch, body_cache, classes, pool_indices, base } = self;
         NetworkParts {
             shape: *shape,
             parameters,
             velocity,
             scratch,
             classes,
-            places,
-            kept,
+            pool_indices,
+            body_cache,
             frozen: layer(base),
         }
     }

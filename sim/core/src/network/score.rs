@@ -2,7 +2,7 @@
 
 use fedspan_client::kernel::dense;
 use fedspan_client::kernel::frozen::Frozen;
-use fedspan_client::kernel::layer::{Layer, Room};
+use fedspan_client::kernel::layer::{Layer, LayerBuffers};
 use fedspan_client::memory::NetworkShape;
 
 use crate::data::{Labels, Set};
@@ -31,9 +31,9 @@ pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: 
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
     let (mut below, mut above) = (Vec::<f32>::new(), Vec::new());
-    let (mut notes, mut places, mut working) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut saved, mut pool_indices, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
     // What is noted for the way back, of as many samples as take a few megabytes.
-    let noted = |layer| shape.layer(layer).notes() + shape.layer(layer).places();
+    let noted = |layer| shape.layer(layer).saved() + shape.layer(layer).pool_indices();
     let noted: usize = (0..shape.layers()).map(noted).max().unwrap_or(0);
     let batch = (NOTED / noted.max(1)).clamp(1, BATCH);
     for (x, classes) in set.x.chunks(batch * shape.features).zip(classes.chunks(batch)) {
@@ -42,16 +42,17 @@ pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: 
             let this = shape.layer(layer);
             above.clear();
             above.resize(classes.len() * this.outputs(), 0.0);
-            notes.resize(notes.len().max(classes.len() * this.notes()), 0.0);
-            places.resize(places.len().max(classes.len() * this.places()), 0);
-            working.resize(working.len().max(this.working()), 0.0);
+            saved.resize(saved.len().max(classes.len() * this.saved()), 0.0);
+            pool_indices.resize(pool_indices.len().max(classes.len() * this.pool_indices()), 0);
+            scratch.resize(scratch.len().max(this.scratch()), 0.0);
             let inputs = if layer == 0 { x } else { &below };
             if matches!(this, Layer::Up { .. }) {
                 frozen.forward(x, this.outputs(), &mut above);
             }
-            let room = Room { notes: &mut notes, places: &mut places, working: &mut working };
+            let room =
+                LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
             this.forward(inputs, weights, &mut above, room);
-            if layer + 1 < shape.layers() && this.is_rectified() {
+            if layer + 1 < shape.layers() && this.has_relu() {
                 dense::relu(&mut above);
             }
             std::mem::swap(&mut below, &mut above);

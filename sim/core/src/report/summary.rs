@@ -316,6 +316,15 @@ pub struct SeedsSummary {
     pub algorithm: &'static str,
     /// The seeds that were finished.
     pub seeds: Vec<u64>,
+    /// Seeds that diverged: the figures leave them out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub diverged: Vec<u64>,
+    /// The most users left out in any seed, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub users_left_out: Option<usize>,
+    /// The distinct warnings of all seeds, in the order of their first appearance.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Ended by Ctrl-C before all seeds were done.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
@@ -352,11 +361,20 @@ impl SeedsSummary {
             let values: Option<Vec<f64>> = done.iter().map(|run| run.figures.get(name)).collect();
             values.and_then(|values| Spread::of(&values)).map(|spread| (name, spread))
         };
+        let mut warnings: Vec<String> = Vec::new();
+        for warning in done.iter().flat_map(|run| &run.warnings) {
+            if !warnings.contains(warning) {
+                warnings.push(warning.clone());
+            }
+        }
         Some(Self {
             version: first.version,
             scenario: first.scenario.clone(),
             algorithm: first.algorithm,
             seeds: done.iter().map(|run| run.seed).collect(),
+            diverged: runs.iter().filter(|run| run.diverged.is_some()).map(|run| run.seed).collect(),
+            users_left_out: done.iter().filter_map(|run| run.users_left_out).max(),
+            warnings,
             interrupted,
             figures: first.figures.iter().filter_map(spread).collect(),
             timing: SeedsTiming { wall_s: done.iter().map(|run| run.timing.wall_s).sum() },

@@ -240,7 +240,7 @@ fn check_models(scenario: &Scenario, build: &Build, dataset: &Dataset) -> Result
         let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
-        let kept = network.shape.kept(samples) as u64;
+        let kept = network.shape.body_cache_len(samples) as u64;
         (clients.saturating_mul(each).saturating_add(kept), format!("{clients} clients' networks"))
     } else if scenario.is_federated() {
         let (k, clients) =

@@ -1,6 +1,6 @@
 //! One setting of FedPower and what comes of it: the distance after each exchange.
 
-use fedspan_client::privacy::{NoiseMultiplier, Seed, Settings, Variance, noise};
+use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings, Seed, Variance, noise};
 use fedspan_engine::aggregate::{Rule, Share};
 use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, random_start};
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
@@ -64,7 +64,7 @@ pub enum CaseError {
     Promise(#[from] ParameterError),
     /// There is, and devices cannot add it.
     #[error(transparent)]
-    Settings(#[from] fedspan_client::privacy::SettingsError),
+    Settings(#[from] fedspan_client::privacy::PrivacySettingsError),
     /// There is, and it cannot be sampled.
     #[error(transparent)]
     Variance(#[from] fedspan_client::privacy::VarianceError),
@@ -109,7 +109,8 @@ impl Case {
         )]
         let up = |square: f64| square.ceil() as u64;
         let multiplier = NoiseMultiplier::from_square(up(nu * nu / sensitivity * 65_536.0));
-        let settings = multiplier.ok().and_then(|multiplier| Settings::new(multiplier, 0, rows, SLOT).ok());
+        let settings =
+            multiplier.ok().and_then(|multiplier| PrivacySettings::new(multiplier, 0, rows, SLOT).ok());
         Ok(Some(match settings {
             Some(settings) => {
                 let grid = f64::from(1u32 << settings.grid());

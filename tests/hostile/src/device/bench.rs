@@ -1,14 +1,15 @@
-//! A device under test, and what holds after every event, whatever it was.
+//! A device under test, and the invariants that are checked after every event.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fedspan_client::session::{Config, Counters, Millis, Protection, Sampling};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Counters, Protection, Sampling};
 use fedspan_client::source::{SampleSource, Samples, Targets};
-use fedspan_client::store::{Loaded, Record, Store, StoreError};
+use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
-use fedspan_protocol::frame::{Decoder, Fed, HEADER_ANSWER, HEADER_SEALED};
+use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
 use fedspan_protocol::message::{Capabilities, Refusal, RoundId, ToDevice, ToServer, decode};
 use rand_chacha::ChaCha8Rng;
@@ -19,33 +20,33 @@ use super::{D, K, messages};
 use crate::script::Script;
 use crate::{Random, Work};
 
-/// Samples of the device.
+/// Number of samples of the device.
 const M: usize = 5;
-/// Passes over the samples in one script. A server may ask for 65535 of them in a round; that is work, not
-/// a hang, and ends here as if the storage had failed.
+/// Largest number of passes over the samples in one script. A server may request 65535 of them in a round,
+/// which is slow but no hang; here the sample source then fails.
 const PASSES: u32 = 300;
 
-/// What a released number belongs to: the round, and the chunk where there is one.
-type Place = (u32, u16, Option<(u8, u32)>);
+/// Key of a released message: round, stage, and the chunk if there is one.
+type ReleaseKey = (u32, u16, Option<(u8, u32)>);
 
 pub struct Bench<M> {
-    session: Session<Linear<M>, Recording, Kept, ChaCha8Rng>,
-    /// The honest server, where there are keys.
+    session: Session<Linear<M>, Source, SharedStore, ChaCha8Rng>,
+    /// The honest server, if there are keys.
     pub server: Option<Server>,
-    /// Makes the memory of the session after a reset.
+    /// Allocates the memory of a session after a reset.
     memory: fn() -> M,
     config: Config,
     capabilities: Capabilities,
     passes: Rc<RefCell<u32>>,
-    kept: Kept,
+    store: SharedStore,
     now: Millis,
     wake: Millis,
-    /// The session wants the link closed, which a script need not do.
+    /// The session has requested to close the link; a script may ignore that.
     close: bool,
     out: Vec<u8>,
     campaign: u64,
-    /// Everything that has left in this campaign.
-    released: BTreeMap<Place, Vec<u8>>,
+    /// Messages released in this campaign.
+    released: BTreeMap<ReleaseKey, Vec<u8>>,
     fitting: Vec<RoundId>,
     work: Work,
 }
@@ -61,9 +62,9 @@ impl<A: Memory> Bench<A> {
         let config = Config { frame_limit, sampling, leave_when_fitted, ..Config::new(9) };
         let saves = [u32::MAX, u32::MAX, u32::MAX, 2, u32::MAX, 3][usize::from(settings / 48)];
         let server = matches!(settings / 48, 1 | 4 | 5).then(Server::default);
-        let kept = Kept(Rc::new(RefCell::new(Cell { record: None, handshakes: 0, saves })));
+        let store = SharedStore(Rc::new(RefCell::new(Cell { record: None, handshakes: 0, saves })));
         let passes = Rc::new(RefCell::new(PASSES));
-        let session = session(memory, config, server.is_some(), &passes, &kept);
+        let session = session(memory, config, server.is_some(), &passes, &store);
         let capabilities = session.task().capabilities();
         Self {
             session,
@@ -72,7 +73,7 @@ impl<A: Memory> Bench<A> {
             config,
             capabilities,
             passes,
-            kept,
+            store,
             now: 0,
             wake: 0,
             close: false,
@@ -85,26 +86,31 @@ impl<A: Memory> Bench<A> {
     }
 
     pub fn link_up(&mut self) {
-        self.cut();
+        self.reset_connection();
         self.handle(Event::LinkUp);
     }
 
     pub fn link_down(&mut self) {
-        self.cut();
+        self.reset_connection();
         self.handle(Event::LinkDown);
     }
 
-    /// Time passes, and nothing happens.
-    pub fn pass(&mut self, milliseconds: Millis) {
+    /// Lets time pass.
+    pub fn elapse(&mut self, milliseconds: Millis) {
         self.now += milliseconds;
         self.handle(Event::Tick);
-        assert!(self.close || self.wake > self.now, "awake at {} for something at {}", self.now, self.wake);
+        assert!(
+            self.close || self.wake > self.now,
+            "at {} the session wants to be called at {}, which is past",
+            self.now,
+            self.wake
+        );
     }
 
-    /// Time passes until the session wants to be called.
+    /// Lets time pass until the session wants to be called.
     pub fn wake(&mut self) {
         if self.wake < self.now + Millis::from(u32::MAX) * 2 {
-            self.pass(self.wake.saturating_sub(self.now));
+            self.elapse(self.wake.saturating_sub(self.now));
         }
     }
 
@@ -121,105 +127,106 @@ impl<A: Memory> Bench<A> {
         self.handle(event);
     }
 
-    /// The device loses its memory, but not its flash.
+    /// Resets the device: RAM is lost, flash is store.
     pub fn reset(&mut self) {
-        self.cut();
-        self.session = session(self.memory, self.config, self.server.is_some(), &self.passes, &self.kept);
+        self.reset_connection();
+        self.session = session(self.memory, self.config, self.server.is_some(), &self.passes, &self.store);
         (self.now, self.wake, self.close) = (0, 0, false);
     }
 
-    fn cut(&mut self) {
+    fn reset_connection(&mut self) {
         if let Some(server) = &mut self.server {
-            server.cut();
+            server.reset_connection();
         }
     }
 
-    /// What only happens where there are keys.
-    pub fn keyed(&mut self, kind: u8, script: &mut Script<'_>) {
+    /// Events that need keys.
+    pub fn encrypted_event(&mut self, kind: u8, script: &mut Script<'_>) {
         let honest = messages::all();
         let Some(server) = &mut self.server else { return };
         let mut frame = match kind {
-            // Welcome to one campaign or another, or a refusal.
+            // An answer: welcome to one of two campaigns, or a refusal.
             12 => server.answer(&honest[script.index() % 3]),
-            13 => server.earlier(script.index()),
+            13 => server.replay(script.index()),
             14 => server.seal(&honest[usize::from(script.word()) % honest.len()]),
-            15 => server.elsewhere(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
+            15 => server.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
             16 => {
                 let header = [HEADER_SEALED, HEADER_ANSWER][script.index() % 2];
                 let length = script.index();
                 [&[header], script.take(length)].concat()
             }
-            // Damaged on the line.
+            // Damaged in transit.
             17 => {
-                let mut frame = server.earlier(script.index());
+                let mut frame = server.replay(script.index());
                 script.damage(&mut frame);
                 frame
             }
-            18 => return self.message(&honest[usize::from(script.word()) % honest.len()]),
-            // On its way for longer.
+            18 => return self.deliver_plain(&honest[usize::from(script.word()) % honest.len()]),
+            // A frame that stays in transit.
             _ => {
                 server.seal(&honest[usize::from(script.word()) % honest.len()]);
                 return;
             }
         };
-        self.sealed(&mut frame);
+        self.deliver_sealed(&mut frame);
     }
 
-    /// What an honest server says.
-    pub fn say(&mut self, message: &[u8]) {
+    /// Delivers a message of an honest server.
+    pub fn deliver_honest(&mut self, message: &[u8]) {
         match &mut self.server {
             Some(server) => {
                 let mut frame = server.seal(message);
-                self.sealed(&mut frame);
+                self.deliver_sealed(&mut frame);
             }
-            None => self.message(message),
+            None => self.deliver_plain(message),
         }
     }
 
-    /// A frame that says it is sealed: it is believed, or it is counted, zeros, and has changed nothing.
-    fn sealed(&mut self, frame: &mut [u8]) {
-        // The decoder hands on no others.
+    /// Delivers a sealed frame: it is accepted, or it is counted, zeroed, and changes nothing.
+    fn deliver_sealed(&mut self, frame: &mut [u8]) {
+        // The decoder passes on no other frames.
         if !matches!(frame.first(), Some(&(HEADER_SEALED | HEADER_ANSWER))) || self.server.is_none() {
             return;
         }
         self.work.frames += 1;
         let (copy, before) = (frame.to_vec(), self.state());
-        // A device that wants its link closed has done with it.
-        let due = !self.close && self.server.as_ref().is_some_and(|server| server.is_due(&copy));
+        // A device that has requested to close its link ignores frames.
+        let due = !self.close && self.server.as_ref().is_some_and(|server| server.must_open(&copy));
         let (open, campaigns) = (self.session.counters().unopened, self.session.counters().unexpected);
         let progress = self.session.handle(self.now, Event::Sealed(frame), &mut self.out);
         self.work.steps += 1;
         let after = self.session.counters();
         if after.unopened > open {
             assert_eq!(after.unopened, open + 1);
-            assert!(frame.iter().all(|byte| *byte == 0), "not zeros");
-            // A device whose storage fails has forgotten its keys and says no new hello.
-            assert!(!due || self.kept.0.borrow().saves == 0, "an honest frame was not believed");
-            assert_eq!(self.state(), before, "changed by a frame of nobody");
+            assert!(frame.iter().all(|byte| *byte == 0), "the rejected frame was not zeroed");
+            // A device whose storage has failed has forgotten its keys and sends no new hello.
+            assert!(!due || self.store.0.borrow().saves == 0, "an honest frame was not accepted");
+            assert_eq!(self.state(), before, "a rejected frame changed the state");
             self.work.refused += 1;
         } else {
             let message =
-                self.server.as_mut().map(|server| server.believed(&copy, frame)).unwrap_or_default();
-            self.heard(&message, after.unexpected == campaigns);
+                self.server.as_mut().map(|server| server.record_accepted(&copy, frame)).unwrap_or_default();
+            self.note_accepted(&message, after.unexpected == campaigns);
         }
-        let again = self.follow(progress);
+        let again = self.apply(progress);
         self.drain(again);
     }
 
-    /// What must not change by what is not believed.
+    /// State that a rejected frame must not change.
     fn state(&self) -> (Counters, u32, Option<Refusal>, bool, bool, Vec<u32>) {
         let session = &self.session;
-        // These say that something was not believed, or come from what is sent meanwhile.
-        let (unopened, unsealed, declined, unsent, storage, greeted_again) = (0, 0, 0, 0, 0, 0);
+        // These counters count rejected frames, or depend on frames sent meanwhile.
+        let (unopened, unsealed, declined, unsent, storage, rehandshakes) = (0, 0, 0, 0, 0, 0);
         let counters =
-            Counters { unopened, unsealed, declined, unsent, storage, greeted_again, ..session.counters() };
+            Counters { unopened, unsealed, declined, unsent, storage, rehandshakes, ..session.counters() };
         let head = session.task().head().iter().map(|value| value.to_bits()).collect();
         let (refusal, last) = (session.refusal(), session.last_round());
         (counters, last, refusal, session.is_collecting(), session.is_fitted(), head)
     }
 
-    /// A message in a frame with a checksum. Where there are keys, anybody may have sent it.
-    pub fn message(&mut self, bytes: &[u8]) {
+    /// Delivers a plain message with a checksum. With keys the device must ignore it, as anyone may have sent
+    /// it.
+    pub fn deliver_plain(&mut self, bytes: &[u8]) {
         if self.server.is_some() {
             self.work.frames += 1;
             self.work.refused += 1;
@@ -227,25 +234,25 @@ impl<A: Memory> Bench<A> {
             let again = self.step(Event::Message(bytes));
             let after = self.session.counters();
             assert_eq!(after.unsealed, counters.unsealed + 1);
-            // Who says hello again has done with the samples of a round, as where the link is lost.
-            before.3 &= after.greeted_again == counters.greeted_again;
-            assert_eq!(self.state(), before, "changed by what is not sealed");
+            // A device that says hello again drops the samples of its round, as after a lost link.
+            before.3 &= after.rehandshakes == counters.rehandshakes;
+            assert_eq!(self.state(), before, "a plain message changed the state");
             return self.drain(again);
         }
         self.work.frames += 1;
         let before = self.session.counters();
         let decoded = decode::<ToDevice>(bytes).map(|(message, _)| message);
-        self.fits(decoded.as_ref().ok());
+        self.note_fit_head(decoded.as_ref().ok());
         let first = self.step(Event::Message(bytes));
         let after = self.session.counters();
         assert_eq!(after.malformed, before.malformed + u32::from(decoded.is_err()));
         let refused = (after.malformed + after.unexpected) - (before.malformed + before.unexpected);
         self.work.refused += u64::from(refused.min(1));
-        self.joins(decoded.ok(), after.unexpected == before.unexpected);
+        self.note_campaign(decoded.ok(), after.unexpected == before.unexpected);
         self.drain(first);
     }
 
-    fn fits(&mut self, message: Option<&ToDevice>) {
+    fn note_fit_head(&mut self, message: Option<&ToDevice>) {
         if let Some(ToDevice::RoundOpen(open)) = message
             && let fedspan_protocol::message::Task::FitHead { .. } = open.task
         {
@@ -253,7 +260,7 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    fn joins(&mut self, message: Option<ToDevice>, expected: bool) {
+    fn note_campaign(&mut self, message: Option<ToDevice>, expected: bool) {
         if let Some(ToDevice::Welcome(welcome)) = message
             && expected
             && welcome.campaign != self.campaign
@@ -264,14 +271,14 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// A message that was sealed and believed.
-    fn heard(&mut self, message: &[u8], expected: bool) {
+    /// Notes the effects of a message that was sealed and accepted.
+    fn note_accepted(&mut self, message: &[u8], expected: bool) {
         let decoded = decode::<ToDevice>(message).map(|(message, _)| message).ok();
-        self.fits(decoded.as_ref());
+        self.note_fit_head(decoded.as_ref());
         if let (Some(ToDevice::RetryAfter { .. }), Some(server)) = (&decoded, &mut self.server) {
-            server.cut();
+            server.reset_connection();
         }
-        self.joins(decoded, expected);
+        self.note_campaign(decoded, expected);
     }
 
     fn handle(&mut self, event: Event<'_>) {
@@ -279,7 +286,7 @@ impl<A: Memory> Bench<A> {
         self.drain(again);
     }
 
-    /// Lets the session say all it has to say. That comes to an end.
+    /// Lets the session send all it has to send, in a bounded number of steps.
     fn drain(&mut self, mut again: bool) {
         let mut steps = 0;
         while again {
@@ -293,33 +300,33 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// One call; the frame that it sends is checked. True if there is more to say.
+    /// Calls the session once and checks the frame it sends. Returns true if it wants to be called again.
     fn step(&mut self, event: Event<'_>) -> bool {
         self.work.steps += 1;
         let progress = self.session.handle(self.now, event, &mut self.out);
-        self.follow(progress)
+        self.apply(progress)
     }
 
-    fn follow(&mut self, progress: Progress) -> bool {
+    fn apply(&mut self, progress: Progress) -> bool {
         (self.wake, self.close) = (progress.wake, progress.close);
         if progress.sent > 0 {
             let frame = self.out[..progress.sent].to_vec();
-            self.sent(&frame);
+            self.check_frame(&frame);
         }
         progress.again
     }
 
-    fn sent(&mut self, frame: &[u8]) {
+    fn check_frame(&mut self, frame: &[u8]) {
         let limit = usize::from(self.config.frame_limit).max(128);
         let mut decoder = Decoder::new(vec![0; limit]);
         let mut input = frame;
         let bytes = match (decoder.feed(&mut input), &mut self.server) {
-            (Fed::Message(bytes), None) => bytes.to_vec(),
-            (Fed::Sealed(sealed), Some(server)) => server.open(sealed),
-            (Fed::Message(bytes), Some(server)) => {
+            (FeedResult::Message(bytes), None) => bytes.to_vec(),
+            (FeedResult::Sealed(sealed), Some(server)) => server.open(sealed),
+            (FeedResult::Message(bytes), Some(server)) => {
                 let (message, body) = decode::<ToServer>(bytes).expect("a message");
                 assert!(matches!(message, ToServer::Hello(_)), "in the clear: {message:?}");
-                return server.greeted(bytes, body);
+                return server.record_hello(bytes, body);
             }
             (other, _) => panic!("{other:?} from {frame:x?}"),
         };
@@ -345,19 +352,20 @@ impl<A: Memory> Bench<A> {
             }
         };
         if let Some(place) = place {
-            self.release(place, &bytes);
+            self.check_release(place, &bytes);
         }
     }
 
-    /// What leaves for a round is the same however often it leaves, and rounds do not go backward.
-    fn release(&mut self, place: Place, bytes: &[u8]) {
+    /// Checks that the messages of a round are the same whenever they are sent, and that rounds do not go
+    /// backwards.
+    fn check_release(&mut self, place: ReleaseKey, bytes: &[u8]) {
         let (round, stage, _) = place;
-        // The final head uploads nothing, and may be fitted again.
+        // Rounds that fit the final head upload nothing and may be repeated.
         if self.fitting.contains(&RoundId { round, stage }) {
             return;
         }
         let before = self.released.entry(place).or_insert_with(|| bytes.to_vec());
-        assert!(before == bytes, "round {round} was released twice, with other content");
+        assert!(before == bytes, "round {round} was released twice with different content");
         let last = self.released.last_key_value().map(|((last, ..), _)| *last);
         assert!(last.is_none_or(|last| last <= round), "round {round} was released after {last:?}");
     }
@@ -372,15 +380,15 @@ fn session<A: Memory>(
     config: Config,
     with_key: bool,
     passes: &Rc<RefCell<u32>>,
-    kept: &Kept,
-) -> Session<Linear<A>, Recording, Kept, ChaCha8Rng> {
-    let source = Recording { done: true, passes: Rc::clone(passes) };
+    store: &SharedStore,
+) -> Session<Linear<A>, Source, SharedStore, ChaCha8Rng> {
+    let source = Source { done: true, passes: Rc::clone(passes) };
     let random = ChaCha8Rng::seed_from_u64(1);
     let protection = if with_key { Protection::Key(key()) } else { Protection::Plaintext };
-    Session::new(config, protection, Linear::new(memory()), source, kept.clone(), random)
+    Session::new(config, protection, Linear::new(memory()), source, store.clone(), random)
 }
 
-/// `M` samples of `D` features, and their targets.
+/// `M` samples of `D` features (row-major), and their targets.
 fn samples() -> &'static ([f32; M * D], [f32; M]) {
     static SAMPLES: std::sync::OnceLock<([f32; M * D], [f32; M])> = std::sync::OnceLock::new();
     SAMPLES.get_or_init(|| {
@@ -389,13 +397,13 @@ fn samples() -> &'static ([f32; M * D], [f32; M]) {
     })
 }
 
-/// The device's samples, until it has had enough of them.
-struct Recording {
+/// Samples of the device; fails after a number of passes.
+struct Source {
     done: bool,
     passes: Rc<RefCell<u32>>,
 }
 
-impl SampleSource for Recording {
+impl SampleSource for Source {
     fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
         let mut passes = self.passes.borrow_mut();
         *passes = passes.checked_sub(1).ok_or(SourceError::Device)?;
@@ -410,30 +418,30 @@ impl SampleSource for Recording {
     }
 }
 
-/// Flash that holds one record, and outlives a reset.
+/// Storage that survives a reset.
 #[derive(Clone)]
-struct Kept(Rc<RefCell<Cell>>);
+struct SharedStore(Rc<RefCell<Cell>>);
 
 struct Cell {
-    record: Option<(Loaded, [f32; K])>,
+    record: Option<(RecordHeader, [f32; K])>,
     handshakes: u64,
-    /// Saves before it fails.
+    /// Number of saves before it fails.
     saves: u32,
 }
 
-impl Store for Kept {
+impl Store for SharedStore {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
         let mut cell = self.0.borrow_mut();
         cell.saves = cell.saves.checked_sub(1).ok_or(StoreError)?;
         let Record { campaign, round, representation, head } = *record;
         let head = head.try_into().map_err(|_| StoreError)?;
-        cell.record = Some((Loaded { campaign, round, representation }, head));
+        cell.record = Some((RecordHeader { campaign, round, representation }, head));
         Ok(())
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
-        Ok(self.0.borrow().record.map(|(loaded, kept)| {
-            head.copy_from_slice(&kept);
+        Ok(self.0.borrow().record.map(|(loaded, store)| {
+            head.copy_from_slice(&store);
             loaded
         }))
     }

@@ -1,5 +1,5 @@
-//! The honest server of the script where frames are encrypted: it has the device's key, answers hellos, seals what it
-//! says, and knows which of its frames the device may believe.
+//! The honest server with keys: it answers hellos, seals messages, and knows which of its frames the device
+//! may accept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,51 +7,53 @@ use fedspan_protocol::frame::HEADER_SEALED;
 use fedspan_protocol::limits::{HEADER, wire_capacity};
 use fedspan_protocol::message::{ToDevice, decode};
 use fedspan_protocol::secure::{
-    COUNTER, Channel, GREETING, Greeting, Key, NONCE, TAG, is_answer, transcript,
+    COUNTER, Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, TAG, is_answer, transcript,
 };
 
 use crate::reference;
 
-/// The device's key.
+/// Key of the device.
 pub fn key() -> Key {
     Key::new(2, [0x42; 32])
 }
 
-/// What an honest server has sealed, without COBS.
+/// A frame sealed by the honest server, before COBS.
 struct Sealed {
     frame: Vec<u8>,
-    /// Of which of the channels.
+    /// Index of its channel.
     channel: usize,
 }
 
 #[derive(Default)]
 pub struct Server {
-    /// One for each answer, and the number of the hello that it answers.
+    /// A channel for each answer, with the number of the handshake it answers.
     channels: Vec<(Channel, u64)>,
-    /// The last of them that is not a refusal.
+    /// Index of the channel of the last answer that is not a refusal.
     welcome: Option<usize>,
-    said: Vec<Sealed>,
-    /// Frames that the device has believed.
-    believed: BTreeSet<Vec<u8>>,
-    /// Hellos by the number of their handshake, and the connection in which they came.
+    sent_frames: Vec<Sealed>,
+    /// Frames that the device has accepted.
+    accepted: BTreeSet<Vec<u8>>,
+    /// Hellos by handshake number, with the number of their connection.
     hellos: BTreeMap<u64, (Vec<u8>, u32)>,
     connection: u32,
-    /// Of this connection: the number of its last hello, the channel whose answer the device has believed.
+    /// Number of the last hello of this connection.
     hello: Option<u64>,
     open: Option<usize>,
 }
 
 impl Server {
-    /// The link came, went, or the device was reset: it has forgotten its keys.
-    pub fn cut(&mut self) {
+    /// Starts a new connection, since the link changed or the device was reset: the device has forgotten its
+    /// session keys.
+    pub fn reset_connection(&mut self) {
         self.connection += 1;
         (self.hello, self.open) = (None, None);
     }
 
-    /// A hello of the device: no number comes twice with other bytes, or in another connection.
-    pub fn greeted(&mut self, message: &[u8], body: &[u8]) {
-        let greeting = Greeting::read(body).expect("a hello of a device with a key has a greeting");
-        assert_eq!((greeting.epoch, body.len()), (key().epoch(), GREETING));
+    /// Records a hello of the device. A handshake number never comes twice with other bytes, or in another
+    /// connection.
+    pub fn record_hello(&mut self, message: &[u8], body: &[u8]) {
+        let greeting = HandshakeInit::read(body).expect("a hello of a device with a key has a greeting");
+        assert_eq!((greeting.epoch, body.len()), (key().epoch(), HANDSHAKE_INIT));
         let hello = (message.to_vec(), self.connection);
         let known = self.hellos.entry(greeting.handshake).or_insert_with(|| hello.clone());
         assert!(*known == hello, "handshake {} was numbered twice", greeting.handshake);
@@ -61,16 +63,16 @@ impl Server {
         self.hello = Some(greeting.handshake);
     }
 
-    /// The message of a frame that the device has sealed: under keys that this server has, once.
+    /// Opens a frame of the device, which must use the current keys and a new counter.
     pub fn open(&mut self, frame: &mut [u8]) -> Vec<u8> {
         assert!(!is_answer(frame), "a device answers no hello");
-        let open = self.open.expect("sealed without an answer");
+        let open = self.open.expect("sealed after an answer was accepted");
         let message =
-            self.channels[open].0.open(frame).expect("sealed for somebody else, or with a used counter");
+            self.channels[open].0.open(frame).expect("sealed with the current keys and a new counter");
         message.to_vec()
     }
 
-    /// Answers the last hello, or without one says nothing.
+    /// Answers the last hello; empty without one.
     pub fn answer(&mut self, message: &[u8]) -> Vec<u8> {
         let Ok((message, _)) = decode::<ToDevice>(message) else { return Vec::new() };
         let hello = self.hello.or(self.hellos.last_key_value().map(|(number, _)| *number));
@@ -87,31 +89,31 @@ impl Server {
             self.welcome = Some(self.channels.len());
         }
         self.channels.push((channel, number));
-        self.keep(&wire[..sent], self.channels.len() - 1)
+        self.record(&wire[..sent], self.channels.len() - 1)
     }
 
-    /// Seals a message, however malformed, for the connection that the device believes in, else for the last one.
+    /// Seals a message, however malformed, on the channel that the device has accepted, else on the last one.
     pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
-        // Whom it has refused it says nothing more.
+        // After a refusal the server sends nothing more.
         let last = self.channels.len().checked_sub(1).filter(|last| self.welcome == Some(*last));
         let Some(index) = self.open.or(last) else { return Vec::new() };
         let wire = seal(&mut self.channels[index].0, message);
-        self.keep(&wire, index)
+        self.record(&wire, index)
     }
 
-    fn keep(&mut self, wire: &[u8], channel: usize) -> Vec<u8> {
+    fn record(&mut self, wire: &[u8], channel: usize) -> Vec<u8> {
         let frame = reference::unstuff(&wire[..wire.len() - 1]).expect("a frame");
-        self.said.push(Sealed { frame: frame.clone(), channel });
+        self.sent_frames.push(Sealed { frame: frame.clone(), channel });
         frame
     }
 
-    /// The frame that was sealed so many frames ago.
-    pub fn earlier(&self, ago: usize) -> Vec<u8> {
-        self.said.iter().rev().nth(ago).map(|sealed| sealed.frame.clone()).unwrap_or_default()
+    /// The frame that was sealed `ago` frames earlier.
+    pub fn replay(&self, ago: usize) -> Vec<u8> {
+        self.sent_frames.iter().rev().nth(ago).map(|sealed| sealed.frame.clone()).unwrap_or_default()
     }
 
-    /// A frame that is sealed well, and not for this connection: another key, another handshake, its own direction.
-    pub fn elsewhere(&self, how: u8, message: &[u8]) -> Vec<u8> {
+    /// A correctly sealed frame of another connection: another key, another handshake, or reflected.
+    pub fn foreign_frame(&self, how: u8, message: &[u8]) -> Vec<u8> {
         let Some((hello, _)) = self.hello.and_then(|number| self.hellos.get(&number)) else {
             return Vec::new();
         };
@@ -126,7 +128,7 @@ impl Server {
         let sent = match how % 4 {
             0 => welcome(Channel::server(&other, &transcript, &nonce), &mut wire),
             1 => welcome(Channel::server(&key(), &[how; 32], &nonce), &mut wire),
-            // Reflected: as the device itself would seal it.
+            // Reflected: sealed as the device would do it.
             2 => welcome(Channel::device(&key(), &transcript, &nonce), &mut wire),
             _ => {
                 wire = seal(&mut Channel::server(&key(), &[how; 32], &nonce), message);
@@ -136,14 +138,15 @@ impl Server {
         reference::unstuff(&wire[..sent.saturating_sub(1)]).unwrap_or_default()
     }
 
-    /// The device has believed a frame: it was sealed by this server, for this connection, and not believed before.
+    /// Checks a frame that the device has accepted: this server sealed it for this connection, and it was not
+    /// accepted before.
     ///
-    /// `opened` is what is left of it: decrypted in place. Returns its message.
-    pub fn believed(&mut self, frame: &[u8], opened: &[u8]) -> Vec<u8> {
-        let Some(sealed) = self.said.iter().find(|sealed| sealed.frame == frame) else {
-            panic!("believed what nobody has sealed: {frame:x?}")
+    /// `opened` is the frame after decryption in place. Returns its message.
+    pub fn record_accepted(&mut self, frame: &[u8], opened: &[u8]) -> Vec<u8> {
+        let Some(sealed) = self.sent_frames.iter().find(|sealed| sealed.frame == frame) else {
+            panic!("accepted a frame that the server did not seal: {frame:x?}")
         };
-        let again = !self.believed.insert(frame.to_vec());
+        let again = !self.accepted.insert(frame.to_vec());
         if !is_answer(frame) {
             assert_eq!(Some(sealed.channel), self.open, "sealed for another connection");
             assert!(!again, "a counter was accepted twice");
@@ -152,23 +155,26 @@ impl Server {
         let (_, number) = self.channels[sealed.channel];
         assert_eq!(Some(number), self.hello, "the answer to another hello");
         let message = opened[HEADER + NONCE..opened.len() - TAG].to_vec();
-        // A refusal changes nothing but that the device goes, and may come again until it has.
+        // A refusal only makes the device leave, and may be repeated until it has left.
         if let Ok((ToDevice::Welcome(_), _)) = decode(&message) {
-            assert!(!again, "an answer was believed twice");
+            assert!(!again, "an answer was accepted twice");
             self.open = Some(sealed.channel);
         }
         message
     }
 
-    /// Whether a frame must be believed: it is the next of a connection that stands.
-    pub fn is_due(&self, frame: &[u8]) -> bool {
+    /// True if the device must accept the frame: it is the latest one of the current connection.
+    pub fn must_open(&self, frame: &[u8]) -> bool {
         frame.first() == Some(&HEADER_SEALED)
-            && !self.believed.contains(frame)
-            && self.said.last().is_some_and(|last| last.frame == frame && Some(last.channel) == self.open)
+            && !self.accepted.contains(frame)
+            && self
+                .sent_frames
+                .last()
+                .is_some_and(|last| last.frame == frame && Some(last.channel) == self.open)
     }
 }
 
-/// The frame of any message bytes: what decodes as it is, anything else behind a message that takes no body.
+/// Seals any message bytes: decodable ones as they are, others as the body of a message that takes none.
 fn seal(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
     let alone = ToDevice::RetryAfter { milliseconds: 7 };
     let (message, body) = decode::<ToDevice>(message).unwrap_or((alone, message));

@@ -1,4 +1,4 @@
-//! The campaign of the script: its rounds, and what honest devices say in them.
+//! The campaign of the script: its rounds, and the messages of honest devices.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,13 +22,13 @@ const MODEL: Model = Model::linear(D, K, 1);
 
 pub const WELCOME: Welcome = Welcome { campaign: 3, idle_milliseconds: 5_000 };
 
-/// What the rounds ask of a device. Not everybody may join.
+/// Requirements of the rounds; only devices 7 and 8 may join.
 pub fn requirements() -> Requirements {
     let requests: Vec<Request> = openings().iter().map(|opening| opening.request.clone()).collect();
     Requirements::new(MODEL, &requests, Some(vec![7, 8]))
 }
 
-/// Rounds 1 and 2, with one and two tensors each way.
+/// Rounds 1 and 2, with one and two tensors in each direction.
 pub fn openings() -> &'static [Arc<Opening>] {
     static OPENINGS: OnceLock<Vec<Arc<Opening>>> = OnceLock::new();
     OPENINGS.get_or_init(|| (0..4).map(opening).collect())
@@ -51,7 +51,7 @@ fn opening(index: u32) -> Arc<Opening> {
     Arc::new(Opening::new(id, request).expect("finite"))
 }
 
-/// Hellos of several devices and frame limits first, then updates for every round, whole and in chunks.
+/// Hellos of several devices and frame limits, then updates for every round, whole and in chunks.
 pub fn messages() -> &'static [Vec<u8>] {
     static MESSAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     MESSAGES.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! The honest device of the script where frames are encrypted: it has its key, says hello, seals what it says, and
-//! knows which of its frames a server may believe.
+//! The honest device with a key: it says hello, seals its messages, and knows which of its frames a server
+//! may accept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyTable};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{
-    Channel, GREETING, Greeting, Key, NONCE, WINDOW, answer_nonce, encode_hello, is_answer,
+    Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, WINDOW, answer_nonce, encode_hello, is_answer,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -16,18 +16,18 @@ use rand_core::SeedableRng;
 use super::messages::hello;
 use crate::reference;
 
-/// Devices that have keys; the last of them may not take part.
+/// Devices with keys; the last one is not allowed to join.
 const DEVICES: [u64; 3] = [7, 8, 9];
 
-/// One hello, and what came of it.
+/// A hello and what followed it.
 struct Handshake {
     hello: Hello,
     transcript: [u8; 32],
     channel: Option<Channel>,
     answer: Vec<u8>,
-    /// Frames that were sealed.
+    /// Number of sealed frames.
     sealed: u64,
-    /// One more than the largest counter that was certainly believed.
+    /// One more than the largest counter that was certainly accepted.
     end: u64,
 }
 
@@ -40,15 +40,15 @@ impl Handshake {
 pub struct Peer {
     table: KeyTable,
     handshakes: Vec<Handshake>,
-    /// The one that it speaks under.
+    /// Index of the handshake it uses.
     current: usize,
-    /// Every frame that it has made, with its delimiter, also those that are still on their way.
-    said: Vec<Vec<u8>>,
-    /// Sealed frames without COBS: under which handshake, with which counter.
+    /// All frames it has made, with delimiter, also those that never arrived.
+    sent_frames: Vec<Vec<u8>>,
+    /// Sealed frames before COBS, with their handshake and counter.
     sealed: BTreeMap<Vec<u8>, (usize, u64)>,
-    /// Those that were believed for certain.
-    believed: BTreeSet<Vec<u8>>,
-    /// The handshake under which the server believes, if that is certain.
+    /// Frames that were certainly accepted.
+    accepted: BTreeSet<Vec<u8>>,
+    /// Handshake that the server accepts frames of, if that is certain.
     open: Option<usize>,
     /// Bytes since the last delimiter.
     unfinished: Vec<u8>,
@@ -64,9 +64,9 @@ impl Default for Peer {
             table,
             handshakes: Vec::new(),
             current: 0,
-            said: Vec::new(),
+            sent_frames: Vec::new(),
             sealed: BTreeMap::new(),
-            believed: BTreeSet::new(),
+            accepted: BTreeSet::new(),
             open: None,
             unfinished: Vec::new(),
         }
@@ -82,42 +82,42 @@ impl Peer {
         ActiveKeys::new(self.table.clone())
     }
 
-    /// The server's.
+    /// Entropy of the server.
     pub fn entropy(&self) -> Box<dyn Entropy> {
         Box::new(ChaCha8Rng::seed_from_u64(5))
     }
 
-    /// Begins a handshake: of a device (one of them is known to nobody), with a frame limit.
+    /// Starts a handshake of a device (one of them is unknown to the server) with a frame limit.
     pub fn hello(&mut self, which: u8) -> Vec<u8> {
         let device = [7, 7, 8, 9, 10][usize::from(which % 5)];
         let hello = hello(device, [128, 4096][usize::from(which / 5 % 2)]);
         let handshake = self.handshakes.len() as u64;
-        let greeting = Greeting { epoch: 0, handshake, nonce: [which; NONCE] };
-        let mut wire = vec![0; wire_capacity(200 + GREETING)];
+        let greeting = HandshakeInit { epoch: 0, handshake, nonce: [which; NONCE] };
+        let mut wire = vec![0; wire_capacity(200 + HANDSHAKE_INIT)];
         let (sent, transcript) = encode_hello(hello, &greeting, &mut wire).expect("room");
         wire.truncate(sent);
         self.current = self.handshakes.len();
         self.handshakes.push(Handshake::new(hello, transcript));
-        self.said.push(wire.clone());
+        self.sent_frames.push(wire.clone());
         wire
     }
 
-    /// The frame that was made so many frames ago.
-    pub fn earlier(&self, ago: usize) -> Vec<u8> {
-        self.said.iter().rev().nth(ago).cloned().unwrap_or_default()
+    /// The frame that was made `ago` frames earlier.
+    pub fn replay(&self, ago: usize) -> Vec<u8> {
+        self.sent_frames.iter().rev().nth(ago).cloned().unwrap_or_default()
     }
 
-    /// Speaks under another of its handshakes from now on.
-    pub fn turn_to(&mut self, handshake: usize) {
+    /// Uses another of its handshakes from now on.
+    pub fn switch_handshake(&mut self, handshake: usize) {
         self.current = handshake;
     }
 
     pub fn revoke(&mut self, device: u8) {
-        // A device that has no key any more is refused; that is all the same here.
+        // Revoking a key twice fails, which does not matter here.
         let _ = self.table.revoke(&[DEVICES[usize::from(device) % DEVICES.len()]], 1);
     }
 
-    /// Seals a message, however malformed; nothing before the server's answer.
+    /// Seals a message, however malformed; empty before the server's answer.
     pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
         let Some(handshake) = self.handshakes.get_mut(self.current) else { return Vec::new() };
         let Some(channel) = &mut handshake.channel else { return Vec::new() };
@@ -125,13 +125,13 @@ impl Peer {
         let plain = reference::unstuff(&wire[..wire.len() - 1]).expect("a frame");
         self.sealed.insert(plain, (self.current, handshake.sealed));
         handshake.sealed += 1;
-        self.said.push(wire.clone());
+        self.sent_frames.push(wire.clone());
         wire
     }
 
-    /// A frame that is sealed well, and not for this connection: with the right key under another handshake, with
-    /// another device's key under this one, as if it came from the server, or an answer.
-    pub fn elsewhere(&self, how: u8, message: &[u8]) -> Vec<u8> {
+    /// A correctly sealed frame of another connection: the right key with another handshake, another device's
+    /// key with this handshake, another epoch, or an answer as the server makes it.
+    pub fn foreign_frame(&self, how: u8, message: &[u8]) -> Vec<u8> {
         let Some(handshake) = self.handshakes.get(self.current) else { return Vec::new() };
         let (device, nonce) = (handshake.hello.device, [how; NONCE]);
         let mut channel = match how % 4 {
@@ -150,17 +150,18 @@ impl Peer {
         seal(&mut channel, message)
     }
 
-    /// Takes a sealed frame from the server: each opens, and once.
-    pub fn hear(&mut self, frame: &mut [u8]) {
+    /// Takes a sealed frame from the server, which must open under one of the handshakes.
+    pub fn receive(&mut self, frame: &mut [u8]) {
         if !is_answer(frame) {
             let mut opened = self.handshakes.iter_mut().filter_map(|handshake| handshake.channel.as_mut());
-            let message =
-                opened.find_map(|channel| channel.try_open(frame).ok()).expect("a frame for nobody");
+            let message = opened
+                .find_map(|channel| channel.try_open(frame).ok())
+                .expect("a frame of one of the handshakes");
             decode::<ToDevice>(&frame[message]).expect("a message");
             return;
         }
         let nonce = answer_nonce(frame).expect("an answer has a nonce");
-        // The same hello gets the same answer.
+        // The server repeats its answer to the same hello.
         if self.handshakes.iter().any(|handshake| handshake.answer == frame) {
             return;
         }
@@ -176,21 +177,22 @@ impl Peer {
             if self.handshakes[index].channel.is_none() {
                 self.handshakes[index] = answered;
             } else {
-                // A hello that comes back after another one is answered anew.
+                // The server answers a hello that is replayed after another one with a new nonce.
                 self.current = self.handshakes.len();
                 self.handshakes.push(answered);
             }
             return;
         }
-        // To a hello that was damaged on its way, and can be confirmed by nobody.
+        // An answer to a damaged hello matches no handshake; the device ignores it.
     }
 
-    /// What was opened in one read, against what the device has sealed: nothing else is believed, and nothing twice.
-    pub fn judge(&mut self, read: &[u8], before: &Traffic, after: &Traffic, said: &[PeerMessage]) {
+    /// Compares the frames that the server opened in one read with the sealed ones: no other frame is
+    /// accepted, and none twice.
+    pub fn check_accepted(&mut self, read: &[u8], before: &Traffic, after: &Traffic, events: &[PeerMessage]) {
         let opened = (after.frames.accepted - before.frames.accepted) as usize;
         self.unfinished.extend_from_slice(read);
         if !read.contains(&0) {
-            assert_eq!((opened, said), (0, &[][..]), "half a frame was believed");
+            assert_eq!((opened, events), (0, &[][..]), "half a frame was accepted");
             return;
         }
         let end = self.unfinished.iter().rposition(|byte| *byte == 0).map_or(0, |last| last + 1);
@@ -200,47 +202,48 @@ impl Peer {
         let fresh: BTreeSet<&Vec<u8>> = sequences
             .iter()
             .flatten()
-            .filter(|plain| self.sealed.contains_key(*plain) && !self.believed.contains(*plain))
+            .filter(|plain| self.sealed.contains_key(*plain) && !self.accepted.contains(*plain))
             .collect();
-        assert!(opened <= fresh.len(), "{opened} frames believed, {} were sealed", fresh.len());
-        let believed = said.iter().filter(|said| {
-            !matches!(said, PeerMessage::Fault(_) | PeerMessage::Refused(_) | PeerMessage::Revoked)
+        assert!(opened <= fresh.len(), "{opened} frames accepted, {} were sealed", fresh.len());
+        let accepted = events.iter().filter(|event| {
+            !matches!(event, PeerMessage::Fault(_) | PeerMessage::Refused(_) | PeerMessage::Revoked)
         });
-        assert!(believed.count() <= opened, "{said:?} from {opened} frames");
-        for inbound in said {
+        assert!(accepted.count() <= opened, "{events:?} from {opened} frames");
+        for inbound in events {
             if let PeerMessage::Hello(hello) = inbound {
                 assert!(self.handshakes.iter().any(|handshake| handshake.hello == *hello), "{hello:?}");
             }
         }
-        let ended = said.iter().any(|said| matches!(said, PeerMessage::Refused(_) | PeerMessage::Revoked));
+        let ended =
+            events.iter().any(|event| matches!(event, PeerMessage::Refused(_) | PeerMessage::Revoked));
         let oversize = after.frames.oversize > before.frames.oversize;
-        let greeted = said.iter().any(|said| matches!(said, PeerMessage::Hello(_)));
-        // One frame at a time it is known which was believed, and one that must be is.
+        let greeted = events.iter().any(|event| matches!(event, PeerMessage::Hello(_)));
+        // If only one frame arrived it is known which one was accepted, and whether it had to be.
         let single = fresh.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
         if let Some((handshake, counter)) = single {
             let due = self.open == Some(handshake) && counter + WINDOW >= self.handshakes[handshake].end;
             assert!(
                 opened == 1 || !due || ended || oversize,
-                "frame {counter} of {handshake} was not believed"
+                "frame {counter} of handshake {handshake} was not accepted"
             );
         }
         if greeted || opened > 0 && opened < fresh.len() {
-            // Which of several was believed is not known.
+            // It is unknown which of several frames were accepted.
             self.open = single.map(|(handshake, _)| handshake);
         }
         if opened == fresh.len() {
-            let believed: Vec<Vec<u8>> = fresh.into_iter().cloned().collect();
-            for frame in believed {
+            let accepted: Vec<Vec<u8>> = fresh.into_iter().cloned().collect();
+            for frame in accepted {
                 let (handshake, counter) = self.sealed[&frame];
                 let end = &mut self.handshakes[handshake].end;
                 *end = (*end).max(counter + 1);
-                self.believed.insert(frame);
+                self.accepted.insert(frame);
             }
         }
     }
 }
 
-/// The frame of any message bytes: what decodes as it is, anything else behind a message that takes no body.
+/// Seals any message bytes: decodable ones as they are, others as the body of a message that takes none.
 fn seal(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
     let (message, body) = decode::<ToServer>(message).unwrap_or((ToServer::Alive, message));
     let mut wire = vec![0; wire_capacity(400 + body.len())];

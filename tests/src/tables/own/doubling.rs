@@ -1,10 +1,10 @@
-//! Doubling participation against waiting for everybody.
+//! Speed-up of doubling participation over full participation.
 
 use crate::tables::markdown::{Table, tables};
 use crate::tables::programs::Programs;
 use crate::tables::recipe::Line;
 
-/// The commands of the whole table in `sim/STRAGGLERS.md`, word by word.
+/// Commands of the whole table in `sim/STRAGGLERS.md`, verbatim.
 const COMMANDS: [&str; 3] = [
     "fedspan-sim speedup --schedules fixed,theorem,adaptive --clients 16,32 --seeds 300",
     "fedspan-sim speedup --schedules fixed,theorem,adaptive --clients 64 --seeds 200",
@@ -14,7 +14,7 @@ const CLIENTS: [&str; 4] = ["16", "64", "256", "1024"];
 const COMMUNICATION: [&str; 4] = ["0", "1", "10", "100"];
 const SPEEDS: [&str; 3] = ["fixed", "dynamic-mean", "dynamic-rate"];
 
-/// How many times as fast the adaptive schedule is, for the three kinds of speeds in each cell.
+/// Speed-up of the adaptive schedule; each cell has three ratios, one for each distribution of speeds.
 pub fn adaptive(programs: &mut Programs) -> Result<String, String> {
     let mut whole = Table::default();
     for command in COMMANDS {
@@ -36,7 +36,7 @@ pub fn adaptive(programs: &mut Programs) -> Result<String, String> {
             .iter()
             .find(|row| row[clients] == n && row[communication] == c && row[speeds] == speed);
         let cell = row.and_then(|row| row[adaptive].split(' ').next());
-        cell.map(str::to_owned).ok_or_else(|| format!("no row of {n} clients, {speed}, C = {c}"))
+        cell.map(str::to_owned).ok_or_else(|| format!("found no row with {n} clients, {speed}, C = {c}"))
     };
     let mut text =
         "| clients | C = 0 | C = 1 | C = 10 | C = 100 |\n| --- | --- | --- | --- | --- |\n".to_owned();

@@ -1,17 +1,17 @@
-//! Four ways to average low-rank adapters, on the network of `mnist-lora`.
+//! Four ways to average low-rank adapters, on the network of the scenario `mnist-lora`.
 
 use super::rounds::{Rounds, mean, median};
 use crate::tables::programs::Programs;
 
-/// A method, as tables and as scenarios name it, with the step that was best for it on validation images.
+/// A method: its name in tables and in scenarios, and its best step size on validation images.
 type Method = (&'static str, &'static str, f64);
 
-/// The fleets and momenta that there is a table of.
+/// A fleet and a momentum.
 #[derive(Clone, Copy)]
 pub struct Case {
     name: &'static str,
     clients: u32,
-    /// Digits of each client.
+    /// Digit classes of each client.
     classes: u32,
     momentum: f64,
     methods: [Method; 4],
@@ -68,7 +68,8 @@ pub const MOMENTUM_TEN: Case = Case {
 const SHOWN: [usize; 6] = [1, 4, 10, 20, 40, 60];
 const SEEDS: u32 = 3;
 
-/// Mean accuracy after some rounds, mean and deviation over the last ten rounds and all seeds, the median interference of a round.
+/// Mean accuracy after some rounds, mean and standard deviation over the last ten rounds of all seeds, and
+/// the median interference of a round.
 pub fn table(case: Case, programs: &mut Programs) -> Result<String, String> {
     let heads: String = SHOWN.iter().map(|round| format!(" {round} |")).collect();
     let mut text = format!(
@@ -91,14 +92,14 @@ pub fn table(case: Case, programs: &mut Programs) -> Result<String, String> {
         let runs = Rounds::of_seeds(programs, &out, SEEDS)?;
         let all = |name: &str| runs.iter().flat_map(|run| run.figures(name)).collect::<Vec<_>>();
         let accuracies = all("accuracy");
-        let of = |from: usize, to: usize| -> Vec<f64> {
+        let between = |from: usize, to: usize| -> Vec<f64> {
             accuracies.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, value)| *value).collect()
         };
-        let missing = || format!("{out}/rounds.jsonl: a round without accuracy or interference");
-        let after = |round| Ok(format!(" {:.2} |", mean(&of(round, round)).ok_or_else(missing)?));
+        let missing = || format!("{out}/rounds.jsonl: a round lacks accuracy or interference");
+        let after = |round| Ok(format!(" {:.2} |", mean(&between(round, round)).ok_or_else(missing)?));
         let cells = SHOWN.into_iter().map(after).collect::<Result<String, String>>()?;
         let last = runs.iter().map(Rounds::last).max().unwrap_or_default();
-        let late = of(last.saturating_sub(9), last);
+        let late = between(last.saturating_sub(9), last);
         let middle = mean(&late).ok_or_else(missing)?;
         let squares: f64 = late.iter().map(|value| (value - middle) * (value - middle)).sum();
         let deviation = (squares / late.len().saturating_sub(1) as f64).sqrt();

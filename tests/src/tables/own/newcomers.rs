@@ -1,11 +1,12 @@
-//! Ridges of newcomers with one label a class: what the training clients choose, beside the best of a grid on other newcomers.
+//! Ridge of newcomers with one label per class: the one that the training clients choose, compared with the
+//! best of a grid on other newcomers.
 
 use serde_json::Value;
 
 use super::rounds::mean;
 use crate::tables::programs::Programs;
 
-/// A scenario, and its runs.
+/// A scenario with its runs.
 struct Case {
     name: &'static str,
     scenario: &'static str,
@@ -53,7 +54,7 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Those that are chosen among, as the server's grid has them.
+/// Ridges to choose from, as in the server's grid.
 const RIDGES: [&str; 13] =
     ["1e-4", "3e-4", "1e-3", "3e-3", "0.01", "0.03", "0.1", "0.3", "1.0", "3.0", "10.0", "30.0", "100.0"];
 
@@ -72,7 +73,7 @@ pub fn table(programs: &mut Programs) -> Result<String, String> {
                 let others = ridge.iter().enumerate().filter(|(other, _)| *other != fold);
                 others.flat_map(|(_, seeds)| seeds).sum()
             };
-            // The smallest of those that are as good.
+            // Of equally good ridges the smallest.
             let best = grid.iter().rev().max_by(|a, b| on_others(a).total_cmp(&on_others(b)));
             ours.extend(accuracies);
             theirs.extend(best.and_then(|best| best.get(fold)).into_iter().flatten());

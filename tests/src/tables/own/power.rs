@@ -1,9 +1,10 @@
-//! FedPower's way to a distance: exchanges, bytes and time.
+//! FedPower's exchanges, bytes and time until it reaches a distance.
 
 use super::rounds::{Rounds, median};
 use crate::tables::programs::Programs;
 
-/// Digits of all kinds on every device: exchanges, megabytes and time until the distance is at most so much, by p.
+/// Every device has all digit classes: exchanges, megabytes and time until the distance falls to a value, for
+/// several p.
 pub fn soon(programs: &mut Programs) -> Result<String, String> {
     let mut runs = Vec::new();
     for p in [1, 2, 4, 8] {
@@ -36,7 +37,7 @@ pub fn soon(programs: &mut Programs) -> Result<String, String> {
     Ok(text)
 }
 
-/// Simulated time until the distance is at most so much, by who takes part: medians of five seeds.
+/// Simulated time until the distance falls to a value, by participation policy: medians of five seeds.
 pub fn fastest(programs: &mut Programs) -> Result<String, String> {
     const SEEDS: u32 = 5;
     let mut text =

@@ -1,14 +1,14 @@
-//! What runs have left in `rounds.jsonl`.
+//! Reader of the result file `rounds.jsonl`.
 
 use serde_json::Value;
 
 use crate::tables::programs::Programs;
 
-/// The rounds of a run, from the start on.
+/// Rounds of a run; index 0 is the start.
 pub struct Rounds(Vec<Value>);
 
 impl Rounds {
-    /// Reads those of a directory of results.
+    /// Reads the rounds of a result directory.
     pub fn read(programs: &Programs, directory: &str) -> Result<Self, String> {
         let file = format!("{directory}/rounds.jsonl");
         let text = programs.read(&file)?;
@@ -16,39 +16,39 @@ impl Rounds {
         rounds.map(Self).map_err(|error| format!("{file}: {error}"))
     }
 
-    /// Those of so many seeds, from 1.
+    /// Reads the rounds of the seeds 1 to `seeds`.
     pub fn of_seeds(programs: &Programs, directory: &str, seeds: u32) -> Result<Vec<Self>, String> {
         (1..=seeds).map(|seed| Self::read(programs, &format!("{directory}/seed-{seed}"))).collect()
     }
 
-    /// A figure of every round that has it, with the round.
+    /// Values of a figure, with the rounds that have it.
     pub fn figures(&self, name: &str) -> Vec<(usize, f64)> {
-        let of = |(round, value): (usize, &Value)| Some((round, value[name].as_f64()?));
-        self.0.iter().enumerate().filter_map(of).collect()
+        let figure = |(round, value): (usize, &Value)| Some((round, value[name].as_f64()?));
+        self.0.iter().enumerate().filter_map(figure).collect()
     }
 
-    /// The sum of a figure over the rounds up to one.
+    /// Sum of a figure over the rounds up to and including `last`.
     pub fn sum(&self, name: &str, last: usize) -> f64 {
         self.0.iter().take(last + 1).filter_map(|value| value[name].as_f64()).sum()
     }
 
-    /// A figure of one round.
+    /// Value of a figure in a round.
     pub fn at(&self, round: usize, name: &str) -> Option<f64> {
         self.0.get(round)?[name].as_f64()
     }
 
-    /// The first round whose distance is this or less.
+    /// First round whose distance is at most `distance`.
     pub fn near(&self, distance: f64) -> Option<usize> {
         self.figures("distance").into_iter().find(|(_, found)| *found <= distance).map(|(round, _)| round)
     }
 
-    /// The last round.
+    /// Index of the last round.
     pub fn last(&self) -> usize {
         self.0.len().saturating_sub(1)
     }
 }
 
-/// The middle of some values, or the mean of the two in the middle.
+/// Median; of an even number the mean of the middle two. `None` if empty.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -58,7 +58,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// The mean of some values; `None` of none.
+/// Mean; `None` if empty.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }

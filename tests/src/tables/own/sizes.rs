@@ -3,7 +3,7 @@
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
 
-/// Bytes of the workspaces of some shapes, beside the least that their arithmetic needs.
+/// Bytes of the workspaces of several shapes, compared with the arithmetic minimum.
 pub fn table() -> String {
     let rows = [row::<20, 2, 1>(), row::<57, 8, 7>(), row::<64, 4, 1>(), row::<128, 8, 1>()];
     "| (d, k, C) | RAM of the model | the least that the arithmetic needs | with a stream of samples | in i16 |\n\

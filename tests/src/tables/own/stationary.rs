@@ -1,8 +1,8 @@
-//! Distances at which full participation hovers, as they are recorded.
+//! Stationary distances of full participation, as recorded in the simulator.
 
 use fedspan_experiments::speedup::STATIONARY;
 
-/// The distance for each size of the fleet.
+/// One column for each fleet size.
 pub fn table() -> String {
     let sizes: String = STATIONARY.iter().map(|(clients, _)| format!(" {clients} |")).collect();
     let distances: String = STATIONARY.iter().map(|(_, distance)| format!(" {distance} |")).collect();

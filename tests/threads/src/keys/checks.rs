@@ -1,5 +1,5 @@
-//! One thread looks keys up and judges frames, as connections do; another withdraws them, as the operator and the end
-//! of a round do.
+//! Key table: one thread looks up keys and checks frames like a peer session; another withdraws keys like the
+//! operator or the end of a round.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -10,23 +10,23 @@ use loom::thread;
 
 use super::{AcceptedKey, Entropy, KeyError, KeyTable, ActiveKeys, LookupError, KeyState};
 use crate::Check;
-use crate::host::commands;
+use crate::queue::commands;
 use crate::sync::AtomicBool;
 
 pub(crate) const ALL: &[Check] = &[
-    Check { name: "keys: after revoke has returned no frame is taken", program: revoked_is_revoked },
-    Check { name: "keys: nor is one that a connection has let through before", program: judged_again },
-    Check { name: "keys: what was withdrawn never counts again", program: for_ever },
-    Check { name: "keys: who looks sees all of a revocation, or nothing", program: all_or_nothing },
+    Check { name: "keys: no frame is accepted after revoke has returned", program: revoked_is_revoked },
+    Check { name: "keys: a frame passed on earlier is rejected after revoke", program: judged_again },
+    Check { name: "keys: a withdrawn key is never accepted again", program: for_ever },
+    Check { name: "keys: a lookup sees all of a revocation, or nothing", program: all_or_nothing },
     Check {
-        name: "keys: who looks sees all of a round's end, or nothing",
+        name: "keys: a lookup sees all of a round's end, or nothing",
         program: round_closed_beside_lookup,
     },
-    Check { name: "keys: a device that rotates has a key at every moment", program: rotation_beside_lookup },
-    Check { name: "keys: of two changes both are kept", program: both_are_kept },
+    Check { name: "keys: a rotating device has a valid key at any time", program: rotation_beside_lookup },
+    Check { name: "keys: two concurrent changes are both kept", program: both_are_kept },
 ];
 
-/// Devices 7 and 8.
+/// The two devices of the checks.
 const DEVICES: [u64; 2] = [7, 8];
 
 pub(super) struct Zeros;
@@ -41,24 +41,24 @@ impl Entropy for Zeros {
 fn table() -> KeyTable {
     let mut table = KeyTable::new();
     for device in DEVICES {
-        table.insert(device, Key::new(0, [1; 32]), 1).expect("it has none");
+        table.insert(device, Key::new(0, [1; 32]), 1).expect("the device has no key yet");
     }
     table
 }
 
-/// Both devices have a second key, and the grace of the first lasts.
+/// A table in which both devices have a second key and the grace period of the first one lasts.
 fn rotating() -> KeyTable {
     let mut table = table();
-    table.rotate(&DEVICES, 1, &mut Zeros).expect("they have one key each");
+    table.rotate(&DEVICES, 1, &mut Zeros).expect("both devices have one key");
     table
 }
 
-pub(super) fn held(keys: &ActiveKeys, device: u64) -> Arc<AcceptedKey> {
-    keys.lookup(device, 0).expect("it is accepted")
+pub(super) fn accepted_key(keys: &ActiveKeys, device: u64) -> Arc<AcceptedKey> {
+    keys.lookup(device, 0).expect("the key is accepted")
 }
 
-/// Everything that is accepted can be looked up, and everything that can be looked up is accepted.
-fn agree(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
+/// Checks that exactly the accepted keys can be looked up; returns which of them can.
+fn check_consistency(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
     keys.read(|table| {
         let agrees = |key: &Arc<AcceptedKey>| {
             let found = table.lookup(key.device(), key.epoch()).is_ok();
@@ -71,7 +71,7 @@ fn agree(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
 
 fn revoked_is_revoked() {
     let keys = ActiveKeys::new(table());
-    let (key, returned) = (held(&keys, 7), Arc::new(AtomicBool::new(false)));
+    let (key, returned) = (accepted_key(&keys, 7), Arc::new(AtomicBool::new(false)));
     let operator = thread::spawn({
         let (keys, returned) = (keys.clone(), Arc::clone(&returned));
         move || {
@@ -82,12 +82,12 @@ fn revoked_is_revoked() {
     let after = returned.load(Acquire);
     let (accepted, found) = (key.is_accepted(), keys.lookup(7, 0));
     assert!(!after || !accepted && found.is_none());
-    // Whoever has been refused stays so.
-    assert!(accepted || found.is_none(), "withdrawn, and found afterwards");
+    // A key that was rejected once stays rejected.
+    assert!(accepted || found.is_none(), "a withdrawn key was found by a later lookup");
     operator.join().expect("the operator ends");
 }
 
-/// A connection judges a frame and hands it on with its key; the host judges again.
+/// A session checks a frame and passes it on with its key; the server core checks the key again.
 fn judged_again() {
     let keys = ActiveKeys::new(table());
     let returned = Arc::new(AtomicBool::new(false));
@@ -115,23 +115,23 @@ fn judged_again() {
     operator.join().expect("the operator ends");
 }
 
-/// Also not where the device gets a new key.
+/// The old key stays withdrawn when the device gets a new one.
 fn for_ever() {
     let keys = ActiveKeys::new(table());
-    let key = held(&keys, 7);
+    let key = accepted_key(&keys, 7);
     let operator = thread::spawn({
         let keys = keys.clone();
         move || {
             super::revoke(&keys, 7);
             let mut table = keys.read(KeyTable::clone);
-            table.add(&[7], true, 3, &mut Zeros).expect("it was revoked");
+            table.add(&[7], true, 3, &mut Zeros).expect("the key was revoked");
             keys.adopt(table);
         }
     });
     let (new, accepted) = (keys.lookup(7, 1), key.is_accepted());
-    assert!(new.is_none() || !accepted, "the new key, and still the old one");
-    assert!(accepted || !key.is_accepted(), "withdrawn, and back");
-    assert!(accepted || keys.lookup(7, 0).is_none(), "withdrawn, and found");
+    assert!(new.is_none() || !accepted, "the old key is accepted beside the new one");
+    assert!(accepted || !key.is_accepted(), "a withdrawn key was accepted again");
+    assert!(accepted || keys.lookup(7, 0).is_none(), "a withdrawn key was found");
     operator.join().expect("the operator ends");
     assert!(keys.lookup(7, 1).is_some_and(|key| key.is_accepted()) && !key.is_accepted());
 }
@@ -143,30 +143,30 @@ fn all_or_nothing() {
     assert_eq!(known.len(), 4);
     let operator = thread::spawn({
         let keys = keys.clone();
-        move || keys.revoke(&DEVICES, 2).expect("both have keys")
+        move || keys.revoke(&DEVICES, 2).expect("both devices have keys")
     });
-    let found = agree(&keys, &known);
+    let found = check_consistency(&keys, &known);
     assert!(found == [true; 4] || found == [false; 4], "{found:?}");
     operator.join().expect("the operator ends");
-    assert_eq!(agree(&keys, &known), [false; 4]);
+    assert_eq!(check_consistency(&keys, &known), [false; 4]);
 }
 
 fn round_closed_beside_lookup() {
     let keys = ActiveKeys::new(rotating());
-    let old = DEVICES.map(|device| held(&keys, device));
+    let old = DEVICES.map(|device| accepted_key(&keys, device));
     let round = thread::spawn({
         let keys = keys.clone();
         move || assert_eq!(keys.round_closed(), 2)
     });
-    let found = agree(&keys, &old);
+    let found = check_consistency(&keys, &old);
     assert!(found == [true; 2] || found == [false; 2], "{found:?}");
     match keys.find(7, 0) {
-        Ok(_) => assert!(found[0], "gone, and back"),
+        Ok(_) => assert!(found[0], "the old key was found again"),
         Err(refusal) => assert_eq!(refusal, LookupError::Epoch { current: 1 }),
     }
     assert!(keys.lookup(7, 1).is_some_and(|key| key.is_accepted()));
     round.join().expect("the round ends");
-    assert_eq!(agree(&keys, &old), [false; 2]);
+    assert_eq!(check_consistency(&keys, &old), [false; 2]);
 }
 
 fn rotation_beside_lookup() {
@@ -175,7 +175,7 @@ fn rotation_beside_lookup() {
         let keys = keys.clone();
         move || {
             let mut table = keys.read(KeyTable::clone);
-            table.rotate(&[7], 2, &mut Zeros).expect("it has one key");
+            table.rotate(&[7], 2, &mut Zeros).expect("the device has one key");
             keys.adopt(table);
             assert_eq!(keys.round_closed(), 1);
         }
@@ -184,15 +184,15 @@ fn rotation_beside_lookup() {
         || keys.read(|table| [0, 1].map(|epoch| table.lookup(7, epoch).is_ok_and(|key| key.is_accepted())));
     let [before, after] = [accepted(), accepted()];
     for now in [before, after] {
-        assert!(now[0] || now[1], "no key at all");
+        assert!(now[0] || now[1], "the device has no valid key");
     }
-    assert!(after[1] || !before[1], "the new key, and then not");
-    assert!(before[0] || !after[0], "the old key is back");
+    assert!(after[1] || !before[1], "the new key was withdrawn");
+    assert!(before[0] || !after[0], "the old key was accepted again");
     operator.join().expect("the operator ends");
     assert_eq!(accepted(), [false, true]);
 }
 
-/// A revocation while a round closes.
+/// Revokes a key while a round closes.
 fn both_are_kept() {
     let keys = ActiveKeys::new(rotating());
     let operator = thread::spawn({
@@ -201,7 +201,7 @@ fn both_are_kept() {
     });
     let withdrawn = keys.round_closed();
     operator.join().expect("the operator ends");
-    // Device 7's old key goes with one or the other.
+    // Either change may withdraw device 7's old key.
     assert!((1..=2).contains(&withdrawn));
     let state = |device| keys.read(|table| table.get(device).map(|listed| listed.state));
     assert_eq!((state(7), state(8)), (Some(KeyState::Revoked), Some(KeyState::Active)));

@@ -8,6 +8,6 @@ use super::{NetworkParameters, Plan, Travelling};
 
 pub(super) fn plan(parameters: &NetworkParameters, own: f32, adaptation: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::Mixture { own, adaptation };
+    let baseline = Baseline::Apfl { mixing_weight: own, mixing_step_size: adaptation };
     Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

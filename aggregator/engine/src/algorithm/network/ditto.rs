@@ -8,6 +8,6 @@ use super::{NetworkParameters, Plan, Travelling};
 
 pub(super) fn plan(parameters: &NetworkParameters, pull: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::Ditto { pull };
+    let baseline = Baseline::Ditto { proximal_weight: pull };
     Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

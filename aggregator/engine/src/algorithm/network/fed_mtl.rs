@@ -14,6 +14,6 @@ use super::{NetworkParameters, Plan, Travelling};
 
 pub(super) fn plan(parameters: &NetworkParameters, pull: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::MultiTask { pull };
+    let baseline = Baseline::FedMtl { proximal_weight: pull };
     Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

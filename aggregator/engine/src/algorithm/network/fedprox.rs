@@ -7,6 +7,6 @@ use super::{NetworkParameters, Plan, Travelling};
 
 pub(super) fn plan(parameters: &NetworkParameters, pull: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::Proximal { pull };
+    let baseline = Baseline::FedProx { proximal_weight: pull };
     Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

@@ -7,6 +7,6 @@ use super::{NetworkParameters, Plan, Travelling};
 
 pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
     let NetworkParameters { descent, head_epochs, epochs, upload_encoding: encoding, .. } = *parameters;
-    let task = Task::Sgd { descent, head_epochs, epochs, trained: Trained::Travelling, encoding };
+    let task = Task::Sgd { descent, head_epochs, epochs, trained: Trained::Shared, encoding };
     Plan { travelling: Travelling::Body, task }
 }

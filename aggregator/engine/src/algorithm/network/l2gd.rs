@@ -22,7 +22,7 @@ use crate::types::{DeviceId, Request, Tensor};
 
 pub(super) fn plan(parameters: &NetworkParameters, part: f32) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::TowardsMean { part };
+    let baseline = Baseline::L2gd { averaging_step: part };
     Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }
 

@@ -232,6 +232,6 @@ pub fn plan(parameters: &NetworkParameters) -> Plan {
         Method::L2gd { part, .. } => l2gd::plan(parameters, part),
         Method::FedMtl { pull } => fed_mtl::plan(parameters, pull),
         Method::LocalOnly => local_only::plan(parameters),
-        Method::LowRank(_) => lora::plan(parameters, Trained::Travelling),
+        Method::LowRank(_) => lora::plan(parameters, Trained::Shared),
     }
 }

@@ -12,10 +12,7 @@ use super::{NetworkParameters, Plan, Travelling};
 
 pub(super) fn plan(parameters: &NetworkParameters, inner_step: f32, hessian_free: bool) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = if hessian_free {
-        Baseline::HessianFreeMeta { inner_step }
-    } else {
-        Baseline::FirstOrderMeta { inner_step }
-    };
+    let baseline =
+        if hessian_free { Baseline::PerFedAvgHf { inner_step } } else { Baseline::PerFedAvg { inner_step } };
     Plan { travelling: Travelling::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
 }

@@ -1,4 +1,5 @@
-//! A layer of 64 x 64 in flash with an adapter of rank 4, and a head of 7 classes that stays as it was drawn.
+//! A frozen 64 x 64 layer in flash with an adapter of rank 4, and a head of 7 classes that stays at its
+//! initial value.
 
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkShape, NetworkSizes, NetworkWorkspace};
@@ -13,7 +14,7 @@ const WIDTH: usize = 64;
 /// Columns of the down-projection.
 const RANK: usize = 4;
 
-/// The layer that stays, as bytes with a scale for each output. What is in it does not matter.
+/// The frozen layer, as bytes with a scale per output. Its values are arbitrary.
 static WEIGHTS: [i8; D * WIDTH] = {
     let mut weights = [0; D * WIDTH];
     let mut i = 0;
@@ -29,7 +30,7 @@ static WEIGHTS: [i8; D * WIDTH] = {
 static SCALES: [f32; WIDTH] = [0.001; WIDTH];
 static BIASES: [f32; WIDTH] = [0.05; WIDTH];
 
-/// An adapter of rank 4.
+/// A network with an adapter of rank 4.
 #[derive(Clone, Debug)]
 pub struct Adapter;
 
@@ -52,7 +53,7 @@ impl Model for Adapter {
         [tensor(Role::AdapterDown, D, RANK), tensor(Role::AdapterUp, RANK, WIDTH)].into_iter().collect()
     }
 
-    /// The head that stays.
+    /// Sets the initial head.
     fn prepare(client: &mut Network<impl NetworkMemory>) {
         weights(client.head_mut());
         client.restore_head(0);

@@ -1,4 +1,4 @@
-//! Dense layers: 64-32-7.
+//! A network of dense layers: 64-32-7.
 
 use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 

@@ -1,5 +1,5 @@
-//! Rounds of networks in batches of ten on made-up samples, as the session drives them, and the hash of what they give. The same on
-//! the host: what a board prints can be compared with it.
+//! Training rounds of networks on synthetic samples in batches of ten, driven as by the session, and a hash
+//! of their results. They also run on the host, for comparison with the output of a board.
 
 #[cfg(feature = "adapter")]
 mod adapter;
@@ -27,40 +27,40 @@ pub use filters::Filters;
 
 use crate::problem::{Problem, pattern};
 
-/// The model that a program is built for.
+/// The model that the program is built for.
 #[cfg(feature = "adapter")]
 pub type Chosen = Adapter;
-/// The model that a program is built for.
+/// The model that the program is built for.
 #[cfg(all(feature = "convolution", not(feature = "adapter")))]
 pub type Chosen = Filters;
-/// The model that a program is built for.
+/// The model that the program is built for.
 #[cfg(all(feature = "recurrent", not(any(feature = "adapter", feature = "convolution"))))]
 pub type Chosen = Cells;
-/// The model that a program is built for.
+/// The model that the program is built for.
 #[cfg(not(any(feature = "adapter", feature = "convolution", feature = "recurrent")))]
 pub type Chosen = Dense;
 
-/// Features.
+/// Number of features.
 pub const D: usize = 64;
-/// Classes.
+/// Number of classes.
 pub const C: usize = 7;
-/// Samples of a batch.
+/// Samples per batch.
 pub const N: usize = 10;
-/// Samples: the last batch is smaller.
+/// Number of samples; the last batch is smaller.
 pub const M: usize = 75;
 
-/// A model that is measured.
+/// A measured model.
 pub trait Model {
-    /// As lists have it.
+    /// Name of the model in lists.
     const NAME: &'static str;
 
-    /// Its memory, with momentum.
+    /// Memory of the model, with momentum.
     type Memory: NetworkMemory;
 
-    /// Nothing but zeros.
+    /// Zeroed memory.
     fn memory() -> Self::Memory;
 
-    /// What comes with a round.
+    /// The tensors of a round, from the server.
     fn tensors() -> Descriptors {
         let shape = Self::memory().shape();
         let one = |layer| {
@@ -70,41 +70,41 @@ pub trait Model {
         (0..shape.layers() - 1).map(one).collect()
     }
 
-    /// What a device has before its first round.
+    /// Sets the state of a device before its first round.
     fn prepare(_client: &mut Network<impl NetworkMemory>) {}
 
-    /// A round of so many epochs of everything that learns.
+    /// A round of the given number of epochs over all trained layers.
     fn whole(epochs: u16) -> Wire {
         sgd(0, epochs, Trained::All)
     }
 
-    /// A round of so many epochs of its last part: the head, or an adapter's up-projection.
+    /// A round of the given number of epochs over the last part: the head, or an adapter's up-projection.
     fn last(epochs: u16) -> Wire {
-        sgd(epochs, 0, Trained::Travelling)
+        sgd(epochs, 0, Trained::Shared)
     }
 
-    /// FedRep's round, then FedPer's; or two that train an adapter's factors in turn.
+    /// A round of FedRep, then one of FedPer; or two that train an adapter's factors in turn.
     fn rounds() -> [Wire; 2] {
-        [sgd(3, 1, Trained::Travelling), sgd(0, 2, Trained::All)]
+        [sgd(3, 1, Trained::Shared), sgd(0, 2, Trained::All)]
     }
 }
 
-/// A tensor of a round.
+/// Descriptor of a tensor in a round.
 fn tensor(role: Role, rows: usize, cols: usize) -> TensorDescriptor {
     let side = |n| u16::try_from(n).unwrap_or(u16::MAX);
     TensorDescriptor::inline(role, Encoding::F32, side(rows), side(cols))
 }
 
-/// Epochs of the layers that stay, then of what is trained.
+/// A round with epochs of the layers that stay, then of `trained`.
 fn sgd(head_epochs: u16, epochs: u16, trained: Trained) -> Wire {
     let descent = Descent { step_size: 0.1, momentum: 0.5, batch: N as u16 };
     Wire::Sgd { descent, head_epochs, epochs, trained, encoding: Encoding::F32 }
 }
 
-/// The round that is measured.
+/// The measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 
-/// Classes that follow from nothing: what it costs to learn them does not depend on them.
+/// Arbitrary classes: the cost of learning does not depend on them.
 static CLASSES: [u8; M] = {
     let mut classes = [0; M];
     let mut i = 0;
@@ -124,10 +124,10 @@ pub fn samples(problem: &Problem<D, M>) -> Recording<'_> {
     Recording::classification(problem.x.as_flattened(), &CLASSES, D)
 }
 
-/// Opens a round and receives its tensors.
+/// Opens a round and loads its tensors.
 ///
 /// # Errors
-/// The reason for which the client declines.
+/// The client's reason for declining.
 pub fn open<T: Model>(client: &mut Network<impl NetworkMemory>, task: Wire) -> Result<(), DeclineReason> {
     let tensors = T::tensors();
     let count = tensors.len();
@@ -138,7 +138,7 @@ pub fn open<T: Model>(client: &mut Network<impl NetworkMemory>, task: Wire) -> R
     client.verify()
 }
 
-/// Small weights that follow from nothing.
+/// Small, arbitrary weights.
 fn weights(layer: &mut [f32]) {
     pattern(layer);
     for weight in layer {
@@ -146,19 +146,19 @@ fn weights(layer: &mut [f32]) {
     }
 }
 
-/// What came out of two rounds.
+/// Results of two rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Of which model.
+    /// Name of the model.
     pub model: &'static str,
-    /// CRC-32C of all layers after each round, one rotated by five bits.
+    /// CRC-32C of all layers after each round; the first is rotated by five bits, and both are XORed.
     pub update: u32,
 }
 
-/// [`Model::rounds`] of a fresh client.
+/// Runs [`Model::rounds`] on a fresh client.
 ///
 /// # Errors
-/// The reason for which the client declines.
+/// The client's reason for declining.
 pub fn rounds<T: Model>(
     client: &mut Network<impl NetworkMemory>,
     source: &mut Recording<'_>,

@@ -1,4 +1,4 @@
-//! A FedSpan client over the chip's USB serial port, with its record in flash.
+//! FedSpan client over the chip's USB serial port, with its record in flash.
 
 #![no_std]
 #![no_main]
@@ -8,18 +8,18 @@ use esp_hal::clock::CpuClock;
 use esp_hal::timer::timg::TimerGroup;
 use esp_hal::usb::usb_serial_jtag::UsbSerialJtag;
 use esp_storage::FlashStorage;
-use fedspan_esp32c3::{device, places, seed};
+use fedspan_esp32c3::{device, flash_layout, seed};
 use fedspan_firmware::client::Client;
 
 #[esp_rtos::main]
 async fn main(_spawner: Spawner) {
     let chip = esp_hal::init(esp_hal::Config::default().with_cpu_clock(CpuClock::max()));
     esp_rtos::start(TimerGroup::new(chip.TIMG0).timer0, chip.FROM_CPU_INTR0);
-    // Nothing is lost while the core computes: a host that is not read from keeps what it has to say.
+    // Nothing is lost while the core computes: the host keeps its data until it is read.
     let mut serial = UsbSerialJtag::new(chip.USB_DEVICE).into_async();
     let Some(seed) = seed(chip.RNG, chip.ADC1) else { return };
     let flash = FlashStorage::new(chip.FLASH);
-    let mut client = Client::new(flash, places(), device(), seed);
+    let mut client = Client::new(flash, flash_layout(), device(), seed);
     loop {
         client.take_part(&mut serial).await;
     }

@@ -1,4 +1,4 @@
-//! The whole client (link, protocol, session, training, prediction), and no more of a board than it needs.
+//! The complete client (link, protocol, session, training, prediction) on the minimal board.
 
 #![no_std]
 #![no_main]
@@ -16,7 +16,7 @@ use fedspan_client::store::NoStore;
 #[cfg(feature = "scale")]
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Linear, Recording, Session};
-use least::{D, K, Line, Steps, clock, key, samples, tell};
+use least::{D, K, Lcg, Line, clock, key, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
@@ -26,10 +26,10 @@ const TRANSMIT: usize = CONFIG.transmit_capacity();
 type Model = Linear<&'static mut Workspace<D, K>>;
 #[cfg(feature = "scale")]
 type Model = Scaled<Linear<&'static mut Workspace<D, K>>, &'static mut [f32]>;
-type Client = Session<Model, Recording<'static>, NoStore, Steps>;
+type Client = Session<Model, Recording<'static>, NoStore, Lcg>;
 
-/// Everything that the client needs, in static memory.
-struct Everything {
+/// All static memory of the client.
+struct Statics {
     client: MaybeUninit<Client>,
     workspace: Workspace<D, K>,
     #[cfg(feature = "scale")]
@@ -38,12 +38,12 @@ struct Everything {
     transmit: [u8; TRANSMIT],
 }
 
-struct Place(UnsafeCell<Everything>);
+struct Shared(UnsafeCell<Statics>);
 
-// SAFETY: only `main` touches it, once.
-unsafe impl Sync for Place {}
+// SAFETY: only `main` accesses it, once.
+unsafe impl Sync for Shared {}
 
-static PLACE: Place = Place(UnsafeCell::new(Everything {
+static STATICS: Shared = Shared(UnsafeCell::new(Statics {
     client: MaybeUninit::uninit(),
     workspace: Workspace::new(),
     #[cfg(feature = "scale")]
@@ -57,14 +57,13 @@ static PLACE: Place = Place(UnsafeCell::new(Everything {
 fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
-    // SAFETY: nobody else has this place.
-    let place = unsafe { &mut *PLACE.0.get() };
-    let Everything { client, workspace, receive, transmit, .. } = place;
+    // SAFETY: the only reference; `main` runs once.
+    let place = unsafe { &mut *STATICS.0.get() };
+    let Statics { client, workspace, receive, transmit, .. } = place;
     let model = Linear::new(workspace);
     #[cfg(feature = "scale")]
     let Ok(model) = Scaled::new(model, &mut place.scale[..]) else { loop {} };
-    let client =
-        client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Steps(1)));
+    let client = client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Lcg(1)));
     loop {
         let buffers = Buffers { receive, transmit };
         let closed = run(client, &mut Line, buffers, clock, |_| {});
@@ -72,7 +71,7 @@ fn main() -> ! {
         if let Some(sample) = x.get(..D)
             && client.task_mut().predict(sample, &mut out).is_ok()
         {
-            tell(out[0]);
+            report(out[0]);
         }
         while clock() < closed.retry_at {}
     }

@@ -1,5 +1,5 @@
-//! The whole client of a device that trains a network, 64-32-7 with momentum: whatever a server asks for, no panic can be
-//! reached.
+//! The complete client of a device that trains a 64-32-7 network with momentum. No panic is reachable,
+//! for any request of a server.
 
 #![no_std]
 #![no_main]
@@ -12,18 +12,18 @@ use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Network, Recording, Session};
-use least::{D, Line, Steps, classes, clock, key, samples, tell};
+use least::{D, Lcg, Line, classes, clock, key, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-/// Classes.
+/// Number of classes.
 const C: usize = 7;
-/// Samples of a batch.
+/// Samples per batch.
 const N: usize = 10;
 
-/// The model.
+/// Sizes of the model.
 struct Mine;
 
 impl NetworkSizes for Mine {
@@ -32,22 +32,22 @@ impl NetworkSizes for Mine {
 
 const P: usize = Mine::SHAPE.parameters();
 type Workspace = NetworkWorkspace<Mine, P, { Mine::SHAPE.scratch() }, N, P>;
-type Client = Session<Network<&'static mut Workspace>, Recording<'static>, NoStore, Steps>;
+type Client = Session<Network<&'static mut Workspace>, Recording<'static>, NoStore, Lcg>;
 
-/// Everything that the client needs, in static memory.
-struct Everything {
+/// All static memory of the client.
+struct Statics {
     client: MaybeUninit<Client>,
     workspace: Workspace,
     receive: [u8; RECEIVE],
     transmit: [u8; TRANSMIT],
 }
 
-struct Place(UnsafeCell<Everything>);
+struct Shared(UnsafeCell<Statics>);
 
-// SAFETY: only `main` touches it, once.
-unsafe impl Sync for Place {}
+// SAFETY: only `main` accesses it, once.
+unsafe impl Sync for Shared {}
 
-static PLACE: Place = Place(UnsafeCell::new(Everything {
+static STATICS: Shared = Shared(UnsafeCell::new(Statics {
     client: MaybeUninit::uninit(),
     workspace: Workspace::new(),
     receive: [0; RECEIVE],
@@ -59,15 +59,15 @@ static PLACE: Place = Place(UnsafeCell::new(Everything {
 fn main() -> ! {
     let (x, _) = samples();
     let samples = Recording::classification(x, classes(), D);
-    // SAFETY: nobody else has this place.
-    let Everything { client, workspace, receive, transmit } = unsafe { &mut *PLACE.0.get() };
+    // SAFETY: the only reference; `main` runs once.
+    let Statics { client, workspace, receive, transmit } = unsafe { &mut *STATICS.0.get() };
     let client = client.write(Session::new(
         CONFIG,
         Protection::Key(key()),
         Network::new(workspace, 1),
         samples,
         NoStore,
-        Steps(1),
+        Lcg(1),
     ));
     loop {
         let buffers = Buffers { receive, transmit };
@@ -76,7 +76,7 @@ fn main() -> ! {
         if let Some(sample) = x.get(..D)
             && client.task_mut().predict(sample, &mut out).is_ok()
         {
-            out.into_iter().for_each(tell);
+            out.into_iter().for_each(report);
         }
         while clock() < closed.retry_at {}
     }

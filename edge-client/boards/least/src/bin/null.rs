@@ -1,4 +1,4 @@
-//! The board without a client: what it sends back is what it is sent.
+//! The minimal board without a client: echoes each byte.
 
 #![no_std]
 #![no_main]

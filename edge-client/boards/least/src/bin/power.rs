@@ -1,5 +1,5 @@
-//! The whole client of a device with noise: FedPower and FedRep, and nothing leaves without it. Whatever a server asks for and
-//! whatever the source of entropy says, no panic can be reached.
+//! The complete client of a private device, with FedPower and FedRep: every update has noise. No panic is
+//! reachable, with any request of a server and any entropy.
 
 #![no_std]
 #![no_main]
@@ -11,21 +11,22 @@ use core::mem::MaybeUninit;
 use core::slice::from_mut;
 
 use embedded_io::Read;
+use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::memory::PowerWorkspace;
 use fedspan_client::privacy::{
-    Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, Settings,
+    Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings,
 };
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Linear, Recording, Session};
-use least::{D, K, Line, Steps, clock, key, samples, tell};
+use least::{D, K, Lcg, Line, clock, key, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-/// Samples from the line.
+/// Entropy read from the serial line.
 struct Source;
 
 impl EntropySource for Source {
@@ -40,22 +41,22 @@ impl EntropySource for Source {
 }
 
 type Model = Linear<&'static mut PowerWorkspace<D, K>, Clipped<Gaussian<Source>>>;
-type Client = Session<Model, Recording<'static>, NoStore, Steps>;
+type Client = Session<Model, Recording<'static>, NoStore, Lcg>;
 
-/// Everything that the client needs, in static memory.
-struct Everything {
+/// All static memory of the client.
+struct Statics {
     client: MaybeUninit<Client>,
     workspace: PowerWorkspace<D, K>,
     receive: [u8; RECEIVE],
     transmit: [u8; TRANSMIT],
 }
 
-struct Place(UnsafeCell<Everything>);
+struct Shared(UnsafeCell<Statics>);
 
-// SAFETY: only `main` touches it, once.
-unsafe impl Sync for Place {}
+// SAFETY: only `main` accesses it, once.
+unsafe impl Sync for Shared {}
 
-static PLACE: Place = Place(UnsafeCell::new(Everything {
+static STATICS: Shared = Shared(UnsafeCell::new(Statics {
     client: MaybeUninit::uninit(),
     workspace: PowerWorkspace::new(),
     receive: [0; RECEIVE],
@@ -73,12 +74,12 @@ fn number() -> u32 {
 fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
-    // SAFETY: nobody else has this place.
-    let Everything { client, workspace, receive, transmit } = unsafe { &mut *PLACE.0.get() };
-    // Any settings.
+    // SAFETY: the only reference; `main` runs once.
+    let Statics { client, workspace, receive, transmit } = unsafe { &mut *STATICS.0.get() };
+    // Arbitrary settings, so that no check is optimised away.
     let (settings, claim, clip) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
-            && let Ok(settings) = Settings::new(multiplier, number().into(), number(), number().into())
+            && let Ok(settings) = PrivacySettings::new(multiplier, number().into(), number(), number().into())
             && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
             && let Ok(clip) = Clip::new(f32::from_bits(number()))
         {
@@ -92,8 +93,7 @@ fn main() -> ! {
             spin_loop();
         }
     };
-    let client =
-        client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Steps(1)));
+    let client = client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Lcg(1)));
     loop {
         let buffers = Buffers { receive, transmit };
         let closed = run(client, &mut Line, buffers, clock, |_| {});
@@ -101,7 +101,7 @@ fn main() -> ! {
         if let Some(sample) = x.get(..D)
             && client.task_mut().predict(sample, &mut out).is_ok()
         {
-            tell(out[0]);
+            report(out[0]);
         }
         while clock() < closed.retry_at {}
     }

@@ -1,4 +1,4 @@
-//! Noise for privacy and nothing else: whatever a source says and whatever is asked for, no panic can be reached.
+//! Privacy noise alone. No panic is reachable, with any entropy and any parameters.
 
 #![no_std]
 #![no_main]
@@ -8,9 +8,9 @@ use core::slice::from_mut;
 
 use embedded_io::Read;
 use fedspan_client::privacy::{EntropySource, MinEntropy, Variance, draw_seed, noise};
-use least::{Line, tell};
+use least::{Line, report};
 
-/// Samples from the line.
+/// Entropy read from the serial line.
 struct Source;
 
 impl EntropySource for Source {
@@ -39,7 +39,7 @@ fn main() -> ! {
             && let Ok(seed) = draw_seed(&mut Source, claim)
         {
             let [a, b, c, d, ..] = noise(&seed, number(), &variance).to_le_bytes();
-            tell(f32::from_le_bytes([a, b, c, d]));
+            report(f32::from_le_bytes([a, b, c, d]));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A FedSpan client over the interface chip's serial port, with its record in flash.
+//! FedSpan client over the interface chip's serial port, with its record in flash.
 
 #![no_std]
 #![no_main]
@@ -8,12 +8,12 @@ use embassy_nrf::buffered_uarte::BufferedUarte;
 use embassy_nrf::nvmc::Nvmc;
 use embassy_nrf::rng::Rng;
 use fedspan_firmware::client::{Client, FRAME};
-use nrf52840_dk::{Interrupts, device, line, places, seed, start};
+use nrf52840_dk::{Interrupts, device, flash_layout, seed, serial_config, start};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
     let chip = start();
-    // DMA writes into one half while the other is read.
+    // DMA writes to one half while the other is read.
     let (mut received, mut sending) = ([0; 2 * FRAME], [0; FRAME]);
     let mut serial = BufferedUarte::new(
         chip.UARTE0,
@@ -24,12 +24,12 @@ async fn main(_spawner: Spawner) {
         chip.P0_08,
         chip.P0_06,
         Interrupts,
-        line(),
+        serial_config(),
         &mut received,
         &mut sending,
     );
     let seed = seed(Rng::new_blocking(chip.RNG));
-    let mut client = Client::new(Nvmc::new(chip.NVMC), places(), device(), seed);
+    let mut client = Client::new(Nvmc::new(chip.NVMC), flash_layout(), device(), seed);
     loop {
         client.take_part(&mut serial).await;
     }

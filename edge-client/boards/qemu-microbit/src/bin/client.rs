@@ -1,5 +1,5 @@
-//! A device with a table of samples in flash, taking part in a campaign of shape (20, 2): the demonstration's
-//! (58, 24) would not fit 16 KiB. Settings: `fedspan_emulated::settings`.
+//! Client of a device with a table of samples in flash, in a campaign of shape (20, 2): the demonstration's
+//! (58, 24) does not fit 16 KiB. Settings: `fedspan_emulated::settings`.
 
 #![no_std]
 #![no_main]
@@ -12,8 +12,8 @@ use qemu_microbit::Microbit;
 #[entry]
 fn main() -> ! {
     let stack = stack::paint(Microbit::stack_limit());
-    match Microbit::talking() {
-        Some(board) => client::small(&board, stack),
+    match Microbit::with_serial() {
+        Some(board) => client::run_with_table(&board, stack),
         None => fault::exit(fault::FAULT, &"started twice"),
     }
 }

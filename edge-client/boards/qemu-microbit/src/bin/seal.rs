@@ -1,4 +1,4 @@
-//! Prints what encryption costs on this core, see `fedspan_emulated::sealing`. Runs under `-icount shift=0`.
+//! Prints the cost of encryption on this core, see `fedspan_emulated::sealing`. Requires `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -9,7 +9,7 @@ use qemu_microbit::Microbit;
 
 #[entry]
 fn main() -> ! {
-    let Some(board) = Microbit::counting() else { fault::exit(fault::FAULT, &"started twice") };
+    let Some(board) = Microbit::with_counter() else { fault::exit(fault::FAULT, &"started twice") };
     sealing::sealing(&board);
     semihosting::process::exit(0)
 }

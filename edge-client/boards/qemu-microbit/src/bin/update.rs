@@ -1,4 +1,4 @@
-//! Prints what one update costs on this core, see `fedspan_emulated::measure`. Runs under `-icount shift=0`.
+//! Prints the cost of an update on this core, see `fedspan_emulated::measure`. Requires `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -15,7 +15,8 @@ static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
 
 #[entry]
 fn main() -> ! {
-    let (Some(board), Some(model), Some(upload)) = (Microbit::counting(), MODEL.take(), UPLOAD.take()) else {
+    let (Some(board), Some(model), Some(upload)) = (Microbit::with_counter(), MODEL.take(), UPLOAD.take())
+    else {
         fault::exit(fault::FAULT, &"started twice")
     };
     if let Err(reason) = measure::update(&board, model, upload) {

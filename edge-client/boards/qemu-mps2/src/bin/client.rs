@@ -1,4 +1,4 @@
-//! A wearer of a smartwatch, taking part in a campaign. Settings: `fedspan_emulated::settings`.
+//! Client of a smartwatch wearer in a campaign. Settings: `fedspan_emulated::settings`.
 
 #![no_std]
 #![no_main]
@@ -10,15 +10,15 @@ use fedspan_emulated::board::Board;
 use fedspan_emulated::{client, fault, stack};
 use qemu_mps2::Mps2;
 
-/// Windows whose features are kept in RAM: a quarter of a megabyte.
-const ROOM: usize = 1024;
+/// Number of windows whose features fit in RAM: a quarter of a megabyte.
+const CACHED_WINDOWS: usize = 1024;
 
 #[entry]
 fn main() -> ! {
-    let room = singleton!(: [[f32; FEATURES]; ROOM] = [[0.0; FEATURES]; ROOM]);
+    let cache = singleton!(: [[f32; FEATURES]; CACHED_WINDOWS] = [[0.0; FEATURES]; CACHED_WINDOWS]);
     let stack = stack::paint(Mps2::stack_limit());
-    match (Mps2::talking(), room) {
-        (Some(board), Some(room)) => client::watch(&board, stack, room),
+    match (Mps2::with_serial(), cache) {
+        (Some(board), Some(cache)) => client::run_with_recording(&board, stack, cache),
         _ => fault::exit(fault::FAULT, &"started twice"),
     }
 }

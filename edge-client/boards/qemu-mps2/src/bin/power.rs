@@ -1,4 +1,5 @@
-//! Prints what one FedPower iteration costs on this core, see `fedspan_emulated::power`. Runs under `-icount shift=0`.
+//! Prints the cost of a FedPower iteration on this core, see `fedspan_emulated::power`. Requires `-icount
+//! shift=0`.
 
 #![no_std]
 #![no_main]
@@ -15,7 +16,8 @@ static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
 
 #[entry]
 fn main() -> ! {
-    let (Some(board), Some(memory), Some(upload)) = (Mps2::counting(), MEMORY.take(), UPLOAD.take()) else {
+    let (Some(board), Some(memory), Some(upload)) = (Mps2::with_counter(), MEMORY.take(), UPLOAD.take())
+    else {
         fault::exit(fault::FAULT, &"started twice")
     };
     if let Err(reason) = power::power(&board, memory, upload) {

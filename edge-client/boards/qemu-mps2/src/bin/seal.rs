@@ -1,4 +1,4 @@
-//! Prints what encryption costs on this core, see `fedspan_emulated::sealing`. Runs under `-icount shift=0`.
+//! Prints the cost of encryption on this core, see `fedspan_emulated::sealing`. Requires `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -9,7 +9,7 @@ use qemu_mps2::Mps2;
 
 #[entry]
 fn main() -> ! {
-    let Some(board) = Mps2::counting() else { fault::exit(fault::FAULT, &"started twice") };
+    let Some(board) = Mps2::with_counter() else { fault::exit(fault::FAULT, &"started twice") };
     sealing::sealing(&board);
     semihosting::process::exit(0)
 }

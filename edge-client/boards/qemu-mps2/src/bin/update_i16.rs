@@ -1,5 +1,5 @@
-//! Prints what one update in 16-bit fixed point costs on this core, see `fedspan_emulated::measure`, if its products
-//! are right. Runs under `-icount shift=0`.
+//! Prints the cost of an update in 16-bit fixed point on this core, see `fedspan_emulated::measure`, after a
+//! check of its products. Requires `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -17,7 +17,7 @@ static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
 
 #[entry]
 fn main() -> ! {
-    let (Some(board), Some(model), Some(upload)) = (Mps2::counting(), MODEL.take(), UPLOAD.take()) else {
+    let (Some(board), Some(model), Some(upload)) = (Mps2::with_counter(), MODEL.take(), UPLOAD.take()) else {
         fault::exit(fault::FAULT, &"started twice")
     };
     if let Err(n) = lengths::check() {

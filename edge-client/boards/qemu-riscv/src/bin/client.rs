@@ -1,4 +1,4 @@
-//! A wearer of a smartwatch, taking part in a campaign. Settings: `fedspan_emulated::settings`.
+//! Client of a smartwatch wearer in a campaign. Settings: `fedspan_emulated::settings`.
 
 #![no_std]
 #![no_main]
@@ -10,15 +10,15 @@ use qemu_riscv::Virt;
 use riscv::singleton;
 use riscv_rt::entry;
 
-/// Windows whose features are kept in RAM: a quarter of a megabyte.
-const ROOM: usize = 1024;
+/// Number of windows whose features fit in RAM: a quarter of a megabyte.
+const CACHED_WINDOWS: usize = 1024;
 
 #[entry]
 fn main() -> ! {
-    let room = singleton!(: [[f32; FEATURES]; ROOM] = [[0.0; FEATURES]; ROOM]);
+    let cache = singleton!(: [[f32; FEATURES]; CACHED_WINDOWS] = [[0.0; FEATURES]; CACHED_WINDOWS]);
     let stack = stack::paint(Virt::stack_limit());
-    match room {
-        Some(room) => client::watch(&Virt::talking(), stack, room),
+    match cache {
+        Some(cache) => client::run_with_recording(&Virt::with_serial(), stack, cache),
         None => fault::exit(fault::FAULT, &"started twice"),
     }
 }

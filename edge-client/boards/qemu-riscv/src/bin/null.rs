@@ -1,4 +1,4 @@
-//! The least that links: starts and stops.
+//! Minimal firmware that links: starts and stops.
 
 #![no_std]
 #![no_main]

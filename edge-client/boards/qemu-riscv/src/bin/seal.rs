@@ -1,4 +1,4 @@
-//! Prints what encryption costs on this core, see `fedspan_emulated::sealing`. Runs under `-icount shift=0`.
+//! Prints the cost of encryption on this core, see `fedspan_emulated::sealing`. Requires `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -9,6 +9,6 @@ use riscv_rt::entry;
 
 #[entry]
 fn main() -> ! {
-    sealing::sealing(&Virt::counting());
+    sealing::sealing(&Virt::with_counter());
     semihosting::process::exit(0)
 }

@@ -1,4 +1,4 @@
-//! Prints what one update costs on this core, see `fedspan_emulated::measure`. Runs under `-icount shift=0`.
+//! Prints the cost of an update on this core, see `fedspan_emulated::measure`. Requires `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -18,7 +18,7 @@ fn main() -> ! {
     let (Some(model), Some(upload)) = (MODEL.take(), UPLOAD.take()) else {
         fault::exit(fault::FAULT, &"started twice")
     };
-    if let Err(reason) = measure::update(&Virt::counting(), model, upload) {
+    if let Err(reason) = measure::update(&Virt::with_counter(), model, upload) {
         measure::failed(reason);
     }
     semihosting::process::exit(0)

@@ -1,5 +1,5 @@
-//! Prints what one update in 16-bit fixed point costs on this core, see `fedspan_emulated::measure`, if its products
-//! are right. Runs under `-icount shift=0`.
+//! Prints the cost of an update in 16-bit fixed point on this core, see `fedspan_emulated::measure`, after a
+//! check of its products. Requires `-icount shift=0`.
 
 #![no_std]
 #![no_main]
@@ -23,7 +23,7 @@ fn main() -> ! {
     if let Err(n) = lengths::check() {
         fault::exit(fault::WRONG, &format_args!("products of {n} integers are wrong"))
     }
-    if let Err(reason) = measure::update(&Virt::counting(), model, upload) {
+    if let Err(reason) = measure::update(&Virt::with_counter(), model, upload) {
         measure::failed(reason);
     }
     semihosting::process::exit(0)

@@ -1,4 +1,4 @@
-//! A FedSpan client over USB, with its record in flash.
+//! FedSpan client over USB, with its record in flash.
 
 #![no_std]
 #![no_main]
@@ -6,17 +6,17 @@
 use embassy_executor::Spawner;
 use embassy_futures::join::join;
 use fedspan_firmware::client::Client;
-use rp2040_pico::{BoardFlash, Buffers, device, open, places, seed};
+use rp2040_pico::{BoardFlash, Buffers, device, flash_layout, open, seed};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
     let chip = embassy_rp::init(Default::default());
     let mut flash = BoardFlash::new_blocking(chip.FLASH);
-    // Reading a number cannot fail on this chip; without one the device stays away.
+    // Reading the number cannot fail on this chip.
     let Ok(device) = device(&mut flash) else { return };
     let mut buffers = Buffers::new(device);
     let (mut controller, mut serial) = open(chip.USB, &mut buffers);
-    let mut client = Client::new(flash, places(), device, seed());
+    let mut client = Client::new(flash, flash_layout(), device, seed());
     let work = async {
         loop {
             serial.opened().await;

@@ -1,4 +1,4 @@
-//! The least that links: starts and sleeps.
+//! Minimal firmware that links: starts and sleeps.
 
 #![no_std]
 #![no_main]

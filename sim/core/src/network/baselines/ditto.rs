@@ -3,16 +3,16 @@
 
 use fedspan_protocol::message::DeclineReason;
 
-use super::training::{Training, add_pull};
-use super::{Given, Kept, Method, Models, is_pull};
+use super::training::{Training, add_proximal_term};
+use super::{Given, Kept, Method, Models, is_proximal_weight};
 
 pub(super) struct Ditto {
-    pub pull: f32,
+    pub proximal_weight: f32,
 }
 
 impl Method for Ditto {
     fn is_sound(&self) -> bool {
-        is_pull(self.pull)
+        is_proximal_weight(self.proximal_weight)
     }
 
     fn run(
@@ -24,7 +24,7 @@ impl Method for Ditto {
         let mut model = given.came.to_vec();
         training.descend(&mut model, |_, _| {})?;
         let mut own = given.own(kept);
-        training.descend(&mut own, |own, g| add_pull(self.pull, own, given.came, g))?;
+        training.descend(&mut own, |own, g| add_proximal_term(self.proximal_weight, own, given.came, g))?;
         kept.own = Some(own);
         Ok(model)
     }

@@ -4,13 +4,13 @@
 //! Samples come in the order in which the client's own network takes them, and steps are its steps: a baseline whose
 //! correction is zero has the bits of FedAvg, or of everyone alone.
 
+mod apfl;
 mod ditto;
-mod meta;
-mod mixture;
-mod multi_task;
-mod proximal;
+mod fed_mtl;
+mod fedprox;
+mod l2gd;
+mod perfedavg;
 mod scaffold;
-mod towards_mean;
 mod training;
 
 use fedspan_client::memory::NetworkShape;
@@ -85,22 +85,28 @@ trait Method {
 
 fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
     Some(match baseline {
-        Baseline::Proximal { pull } => Box::new(proximal::Proximal { pull }),
+        Baseline::FedProx { proximal_weight } => Box::new(fedprox::FedProx { proximal_weight }),
         Baseline::Scaffold => Box::new(scaffold::Scaffold { descent }),
-        Baseline::FirstOrderMeta { inner_step } => Box::new(meta::Meta { inner_step, hessian_free: false }),
-        Baseline::HessianFreeMeta { inner_step } => Box::new(meta::Meta { inner_step, hessian_free: true }),
-        Baseline::Ditto { pull } => Box::new(ditto::Ditto { pull }),
-        Baseline::Mixture { own, adaptation } => Box::new(mixture::Mixture { own, adaptation }),
-        Baseline::TowardsMean { part } => Box::new(towards_mean::TowardsMean { part }),
-        Baseline::MultiTask { pull } => Box::new(multi_task::MultiTask { pull }),
+        Baseline::PerFedAvg { inner_step } => {
+            Box::new(perfedavg::PerFedAvg { inner_step, hessian_free: false })
+        }
+        Baseline::PerFedAvgHf { inner_step } => {
+            Box::new(perfedavg::PerFedAvg { inner_step, hessian_free: true })
+        }
+        Baseline::Ditto { proximal_weight } => Box::new(ditto::Ditto { proximal_weight }),
+        Baseline::Apfl { mixing_weight, mixing_step_size } => {
+            Box::new(apfl::Apfl { mixing_weight, mixing_step_size })
+        }
+        Baseline::L2gd { averaging_step } => Box::new(l2gd::L2gd { averaging_step }),
+        Baseline::FedMtl { proximal_weight } => Box::new(fed_mtl::FedMtl { proximal_weight }),
         _ => return None,
     })
 }
 
 /// Whether a penalty on a distance has a weight.
-fn is_pull(pull: f32) -> bool {
+fn is_proximal_weight(weight: f32) -> bool {
     // False for a NaN.
-    (0.0..f32::INFINITY).contains(&pull)
+    (0.0..f32::INFINITY).contains(&weight)
 }
 
 /// A round that was taken.

@@ -158,7 +158,7 @@ impl Steps {
 }
 
 /// `gradient += pull (model - anchor)`: what `pull / 2 |model - anchor|^2` adds to a loss.
-pub fn add_pull(pull: f32, model: &[f32], anchor: &[f32], gradient: &mut [f32]) {
+pub fn add_proximal_term(pull: f32, model: &[f32], anchor: &[f32], gradient: &mut [f32]) {
     for ((g, w), a) in gradient.iter_mut().zip(model).zip(anchor) {
         *g += pull * (w - a);
     }

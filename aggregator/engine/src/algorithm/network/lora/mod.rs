@@ -39,7 +39,7 @@ impl Averaging {
         match self {
             Self::RoLora if number % 2 == 1 => Trained::Down,
             Self::RoLora | Self::FfaLora => Trained::Up,
-            Self::Lora | Self::FlexLora => Trained::Travelling,
+            Self::Lora | Self::FlexLora => Trained::Shared,
         }
     }
 
@@ -131,7 +131,7 @@ impl Adapter {
 
     fn tensors(&self) -> Vec<Tensor> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
-        let plan = plan(&self.parameters, Trained::Travelling);
+        let plan = plan(&self.parameters, Trained::Shared);
         super::mean::tensors(&plan, shape, self.values.as_slice(), 1, download_encoding)
     }
 

@@ -1,0 +1,146 @@
+//! Mechanism that also clips whole gradients, with its state of the open round.
+
+use core::fmt;
+
+use super::clip::Clip;
+use super::discrete_gaussian::Variance;
+use super::mechanism::{NoEntropy, PrivacySettings};
+use super::noise::Seed;
+use crate::mechanism::{self, Mechanism};
+
+/// Privacy mechanism that allows FedRep's gradients too. It needs memory with a second d x k matrix: a
+/// [`StreamingWorkspace`](crate::memory::StreamingWorkspace), or with the feature `power` a `PowerWorkspace`.
+/// Firmware without it contains no FedRep code.
+///
+/// The noise of a gradient is `multiplier x` [`Clip::sensitivity`]. The limit `rows_max` of the settings does not
+/// apply, because the radius bounds the influence of all rows together.
+#[derive(Debug)]
+pub struct Clipped<P> {
+    mechanism: P,
+    clipping: Clipping,
+}
+
+impl<P: Mechanism> Clipped<P> {
+    /// Adds clipping to `mechanism`, which provides noise and seeds.
+    pub const fn new(mechanism: P, clip: Clip) -> Self {
+        Self { mechanism, clipping: Clipping::new(clip) }
+    }
+
+    /// Returns the inner mechanism.
+    pub const fn mechanism(&self) -> &P {
+        &self.mechanism
+    }
+}
+
+impl<P: Mechanism> Mechanism for Clipped<P> {
+    fn settings(&self) -> Option<PrivacySettings> {
+        self.mechanism.settings()
+    }
+
+    fn prepare(&mut self, release: &mechanism::Release) -> Result<(), NoEntropy> {
+        self.mechanism.prepare(release)
+    }
+
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        self.mechanism.draw_seed()
+    }
+
+    fn clipping(&self) -> Option<&Clipping> {
+        Some(&self.clipping)
+    }
+
+    fn clipping_mut(&mut self) -> Option<&mut Clipping> {
+        Some(&mut self.clipping)
+    }
+}
+
+/// Clipping radius, and the state of the open round's gradient.
+#[derive(Debug)]
+pub struct Clipping {
+    clip: Clip,
+    release: Option<Release>,
+    hidden: bool,
+    counts: ClipCounts,
+}
+
+impl Clipping {
+    /// Creates the state without a round.
+    #[must_use]
+    pub const fn new(clip: Clip) -> Self {
+        Self { clip, release: None, hidden: false, counts: ClipCounts { whole: 0, clipped: 0, withheld: 0 } }
+    }
+
+    /// Returns the radius.
+    #[must_use]
+    pub const fn clip(&self) -> &Clip {
+        &self.clip
+    }
+
+    /// Returns the counts of clipped, unchanged and withheld gradients.
+    #[must_use]
+    pub const fn counts(&self) -> ClipCounts {
+        self.counts
+    }
+
+    /// Returns true if the memory's second matrix holds a gradient with noise, which may be sent.
+    pub(crate) const fn has_noise(&self) -> bool {
+        self.hidden
+    }
+
+    /// Begins a round, without a gradient so far.
+    pub(crate) fn begin(&mut self, seed: Seed, variance: Variance) {
+        self.release = Some(Release { seed, variance });
+        self.hidden = false;
+    }
+
+    /// Counts the gradient, or its absence, and returns the seed and variance of its noise, once.
+    pub(crate) fn take_release(&mut self, gradient: Option<&ClipFactor>) -> Option<Release> {
+        let release = self.release.take()?;
+        self.hidden = true;
+        let counter = match gradient {
+            Some(ClipFactor { clipped: false, .. }) => &mut self.counts.whole,
+            Some(ClipFactor { clipped: true, .. }) => &mut self.counts.clipped,
+            None => &mut self.counts.withheld,
+        };
+        *counter = counter.saturating_add(1);
+        Some(release)
+    }
+
+    /// Discards the state of the round.
+    pub(crate) fn clear(&mut self) {
+        self.release = None;
+        self.hidden = false;
+    }
+}
+
+/// Counts of the gradients of all rounds, for the firmware. They are never sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClipCounts {
+    /// Number of gradients within the radius.
+    pub whole: u32,
+    /// Number of gradients that were shortened.
+    pub clipped: u32,
+    /// Number of gradients replaced by zeros: there was no head, or a value was not finite.
+    pub withheld: u32,
+}
+
+/// Factor that scales a gradient into the radius.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClipFactor {
+    /// Factor from sums to units of the grid.
+    pub factor: f32,
+    /// True if the factor is smaller than that of the mean.
+    pub clipped: bool,
+}
+
+/// Seed and variance of a gradient's noise, drawn before the first sample is read.
+pub(crate) struct Release {
+    pub seed: Seed,
+    pub variance: Variance,
+}
+
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Release").field("variance", &self.variance).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! Little-endian fields and the envelope that all partition formats share.
+
+use fedspan_protocol::frame::crc32c;
+
+use super::FormatError;
+
+/// Checks the envelope that all formats share: magic, version, the length of the checked bytes at offset 8,
+/// and a CRC-32C after them. Returns the checked bytes.
+///
+/// # Errors
+/// [`FormatError::Blank`], [`Magic`](FormatError::Magic), [`Version`](FormatError::Version),
+/// [`Length`](FormatError::Length) and [`Check`](FormatError::Check), in this order of precedence; but a
+/// partition shorter than the header is a `Length` error.
+pub(super) fn verify_envelope<'a>(
+    partition: &'a [u8],
+    header: usize,
+    magic: &[u8; 4],
+    version: u16,
+) -> Result<&'a [u8], FormatError> {
+    let got = partition.len();
+    let head = partition.get(..header).ok_or(FormatError::Length { needed: header, got })?;
+    if head.iter().all(|&b| b == 0) || head.iter().all(|&b| b == 0xff) {
+        return Err(FormatError::Blank);
+    }
+    if head.get(..4) != Some(magic.as_slice()) {
+        return Err(FormatError::Magic);
+    }
+    let found = u16_at(head, 4);
+    if found != version {
+        return Err(FormatError::Version(found));
+    }
+    let length = usize::try_from(u32_at(head, 8)).unwrap_or(usize::MAX);
+    let needed = length.saturating_add(4);
+    let whole = partition.get(..needed).ok_or(FormatError::Length { needed, got })?;
+    let (checked, check) = whole.split_at_checked(length).ok_or(FormatError::Check)?;
+    if crc32c(checked).to_le_bytes() == check { Ok(checked) } else { Err(FormatError::Check) }
+}
+
+/// The first `N` bytes, or zeros if there are fewer.
+pub(super) fn leading_bytes<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.first_chunk().copied().unwrap_or([0; N])
+}
+
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
+}

@@ -1,0 +1,82 @@
+//! The simulator's seeded draws, without allocation: the windows that a wearer labels, and those on which a
+//! round's head is fitted. The originals are in `aggregator/engine/src/random.rs` and `sim/core/src/data/watch.rs`
+//! (`draw_per_class`); the same seed gives the same windows.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+use super::{DRAW_MAX, Recording};
+
+/// The simulator's `Purpose::Partition`, and the first of its streams that is used for draws per class.
+const PURPOSE: u8 = 6;
+const FIRST: u64 = 2000;
+
+/// Random numbers of one draw.
+#[derive(Clone, Debug)]
+pub struct DrawRng(ChaCha8Rng);
+
+impl DrawRng {
+    /// The generator of draw `index` under `seed`.
+    #[must_use]
+    pub fn new(seed: u64, index: u64) -> Self {
+        let mut key = [0u8; 32];
+        for (place, byte) in key.iter_mut().zip(
+            seed.to_le_bytes().into_iter().chain((FIRST.wrapping_add(index)).to_le_bytes()).chain([PURPOSE]),
+        ) {
+            *place = byte;
+        }
+        Self(ChaCha8Rng::from_seed(key))
+    }
+
+    /// Uniform in `0..n` (0 for n = 0), without bias: Lemire's method with rejection.
+    pub fn below(&mut self, n: usize) -> usize {
+        let n = n as u64;
+        if n == 0 {
+            return 0;
+        }
+        let threshold = n.wrapping_neg() % n;
+        loop {
+            let product = u128::from(self.0.next_u64()) * u128::from(n);
+            #[allow(clippy::cast_possible_truncation, reason = "the low half is what is meant")]
+            if product as u64 >= threshold {
+                return usize::try_from(product >> 64).unwrap_or(0);
+            }
+        }
+    }
+
+    /// Calls `take` with the first `count` (at most [`DRAW_MAX`]) elements of a random permutation of `0..n`.
+    /// The permutation itself is never stored, only those exchanges that still matter.
+    pub fn sample_without_replacement(&mut self, n: usize, count: usize, mut take: impl FnMut(usize)) {
+        let mut moved = [(usize::MAX, 0); DRAW_MAX];
+        for i in 0..count.min(n).min(DRAW_MAX) {
+            let j = i + self.below(n - i);
+            let value = |at: usize| moved.iter().find(|(place, _)| *place == at).map_or(at, |(_, v)| *v);
+            let (own, other) = (value(i), value(j));
+            take(other);
+            // The value at i has moved to j; i is not used again.
+            let known = moved.iter().position(|(place, _)| *place == j).unwrap_or(i);
+            if let Some(entry) = moved.get_mut(known) {
+                *entry = (j, own);
+            }
+        }
+    }
+}
+
+/// Draws `count` random training windows of each class and calls `take` with their numbers, class by class.
+pub fn draw_per_class(recording: &Recording<'_>, count: usize, index: u64, mut take: impl FnMut(u16)) {
+    let header = recording.header();
+    let mut stream = DrawRng::new(header.seed, index);
+    for class in (0..header.classes).filter_map(|class| u8::try_from(class).ok()) {
+        stream.sample_without_replacement(recording.windows_of(class), count, |nth| {
+            if let Some(number) = recording.number_of(class, nth).and_then(|n| u16::try_from(n).ok()) {
+                take(number);
+            }
+        });
+    }
+}
+
+/// Index of the draw for a round's head.
+#[must_use]
+pub fn round_index(wearer: u64, round: u32) -> u64 {
+    wearer.wrapping_add(1) << 32 | u64::from(round)
+}

@@ -1,0 +1,158 @@
+//! Sample source over a recording: the same windows in the same order as the simulator's client of the same
+//! wearer (`sim/core/src/data`). Nothing of length m is kept, other than features on a board with room for them.
+
+use fedspan_protocol::message::RoundId;
+
+use super::draw::{draw_per_class, round_index};
+use super::{CLASSES_MAX, DRAW_MAX, Recording};
+use crate::error::SourceError;
+use crate::features::FEATURES;
+use crate::source::{SampleSource, Samples, Targets};
+
+/// A short list of window numbers.
+#[derive(Clone, Copy, Debug)]
+struct WindowList {
+    numbers: [u16; CLASSES_MAX * DRAW_MAX],
+    len: usize,
+}
+
+impl WindowList {
+    const NONE: Self = Self { numbers: [0; CLASSES_MAX * DRAW_MAX], len: 0 };
+
+    fn draw(recording: &Recording<'_>, count: u16, index: u64) -> Self {
+        let mut list = Self::NONE;
+        draw_per_class(recording, count.into(), index, |number| {
+            if let Some(place) = list.numbers.get_mut(list.len) {
+                *place = number;
+                list.len += 1;
+            }
+        });
+        list
+    }
+
+    fn get(&self, index: usize) -> Option<usize> {
+        self.numbers.get(index).filter(|_| index < self.len).copied().map(usize::from)
+    }
+}
+
+/// The set of windows that a pass covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    All,
+    Labelled,
+    Head,
+}
+
+/// Sample source over the recording of one wearer.
+#[derive(Debug)]
+pub struct WearerSource<'a> {
+    recording: Recording<'a>,
+    /// Features of all training windows, by number, if there is room for them.
+    cache: Option<&'a [[f32; FEATURES]]>,
+    /// The labelled windows, if not all are.
+    labelled: WindowList,
+    /// The windows on which this round's head is fitted.
+    head: WindowList,
+    round: Option<RoundId>,
+    pass: Pass,
+    next: usize,
+    x: [f32; FEATURES],
+    class: [u8; 1],
+}
+
+impl<'a> WearerSource<'a> {
+    /// A source over `recording`. If `room` is large enough, the features of all training windows are
+    /// computed into it once.
+    #[must_use]
+    pub fn new(recording: Recording<'a>, room: &'a mut [[f32; FEATURES]]) -> Self {
+        let header = recording.header();
+        let labelled = match header.labelled_per_class {
+            0 => WindowList::NONE,
+            count => WindowList::draw(&recording, count, header.wearer),
+        };
+        let cache = match room.get_mut(..recording.training_windows()) {
+            Some(room) => {
+                for (number, place) in room.iter_mut().enumerate() {
+                    if let Some(window) = recording.training(number) {
+                        recording.features(&window, place);
+                    }
+                }
+                Some(&*room)
+            }
+            None => None,
+        };
+        Self {
+            recording,
+            cache,
+            labelled,
+            head: WindowList::NONE,
+            round: None,
+            pass: Pass::All,
+            next: 0,
+            x: [0.0; FEATURES],
+            class: [0],
+        }
+    }
+
+    /// True if the features are kept in RAM.
+    #[must_use]
+    pub fn is_cached(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    /// Number of windows in a training pass.
+    #[must_use]
+    pub fn windows(&self) -> usize {
+        match self.recording.header().labelled_per_class {
+            0 => self.recording.training_windows(),
+            _ => self.labelled.len,
+        }
+    }
+}
+
+impl SampleSource for WearerSource<'_> {
+    fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
+        self.pass = if self.recording.header().labelled_per_class == 0 { Pass::All } else { Pass::Labelled };
+        self.next = 0;
+        Ok(())
+    }
+
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
+        self.rewind(id)?;
+        let header = self.recording.header();
+        // A wearer with only a few labelled windows fits on all of these.
+        if header.head_per_class > 0 && self.pass == Pass::All {
+            if self.round != Some(id) {
+                let index = round_index(header.wearer, id.round);
+                self.head = WindowList::draw(&self.recording, header.head_per_class, index);
+                self.round = Some(id);
+            }
+            self.pass = Pass::Head;
+        }
+        Ok(self.pass == Pass::Head)
+    }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        let number = match self.pass {
+            Pass::All => index,
+            Pass::Labelled => self.labelled.get(index)?,
+            Pass::Head => self.head.get(index)?,
+        };
+        let window = self.recording.training(number)?;
+        self.class = [window.class];
+        let x = match self.cache.and_then(|cache| cache.get(number)) {
+            Some(x) => x,
+            None => {
+                self.recording.features(&window, &mut self.x);
+                &self.x
+            }
+        };
+        Some(Samples { x, targets: Targets::Classes(&self.class) })
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let index = self.next;
+        self.next = index.saturating_add(1);
+        self.at(index)
+    }
+}

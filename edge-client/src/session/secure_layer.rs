@@ -1,0 +1,128 @@
+//! Secure layer between the session and the link: handshakes and sealed frames, or plaintext on the bench.
+
+use core::ops::Range;
+
+use fedspan_protocol::Error;
+use fedspan_protocol::message::ToServer;
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce, encode_hello};
+use rand_core::Rng;
+
+use crate::store::{Store, StoreError};
+
+/// Handshake numbers reserved with each write to storage.
+const NUMBERS_RESERVED: u64 = 128;
+
+/// Protection of frames.
+#[derive(Clone, Debug)]
+pub enum Protection {
+    /// A checksum against transmission errors and nothing against attackers. For the bench: the server must
+    /// allow it.
+    Plaintext,
+    /// Authenticated encryption with this key.
+    Key(Key),
+}
+
+#[derive(Debug)]
+pub struct SecureLayer {
+    key: Option<Key>,
+    /// Numbers of handshakes that no reset brings back: the next one, up to what is stored. `None` until they are
+    /// read for the first time.
+    numbers: Option<Range<u64>>,
+    /// The hello that is on its way, and its hash once it has left.
+    greeting: Option<HandshakeInit>,
+    transcript: Option<[u8; 32]>,
+    channel: Option<Channel>,
+}
+
+impl SecureLayer {
+    pub fn new(protection: Protection) -> Self {
+        let key = match protection {
+            Protection::Plaintext => None,
+            Protection::Key(key) => Some(key),
+        };
+        Self { key, reserved: None, greeting: None, transcript: None, channel: None }
+    }
+
+    pub fn is_plaintext(&self) -> bool {
+        self.key.is_none()
+    }
+
+    /// Discards the keys of the connection: the next hello begins a new handshake.
+    pub fn reset(&mut self) {
+        self.greeting = None;
+        self.transcript = None;
+        self.channel = None;
+    }
+
+    /// Takes a number for a new handshake, unless one is under way: a repeated hello is identical.
+    ///
+    /// # Errors
+    /// [`StoreError`] if no number can be reserved in storage.
+    pub fn start_handshake(
+        &mut self,
+        store: &mut impl Store,
+        random: &mut impl Rng,
+    ) -> Result<(), StoreError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        if self.greeting.is_some() {
+            return Ok(());
+        }
+        let mut reserved = match self.reserved.take() {
+            Some(reserved) => reserved,
+            None => {
+                let stored = store.load_handshakes()?;
+                stored..stored
+            }
+        };
+        if reserved.is_empty() {
+            // Reserved in storage before the first of them is used.
+            reserved.end = reserved.end.checked_add(NUMBERS_RESERVED).ok_or(StoreError)?;
+            store.save_handshakes(reserved.end)?;
+        }
+        let mut nonce = [0; NONCE];
+        random.fill_bytes(&mut nonce);
+        self.greeting = Some(HandshakeInit { epoch: key.epoch(), handshake: numbers.start, nonce });
+        numbers.start += 1;
+        self.numbers = Some(numbers);
+        Ok(())
+    }
+
+    /// Encodes a message with the available protection.
+    pub fn encode(
+        &mut self,
+        message: &ToServer,
+        body: usize,
+        fill: impl FnMut(&mut [u8]),
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        match (message, &self.greeting, &mut self.channel) {
+            _ if self.key.is_none() => fedspan_protocol::frame::encode(message, body, fill, out),
+            (ToServer::Hello(hello), Some(greeting), _) => {
+                let (sent, transcript) = encode_hello(*hello, greeting, out)?;
+                self.transcript = Some(transcript);
+                Ok(sent)
+            }
+            (_, _, Some(channel)) => channel.seal(message, body, fill, out),
+            _ => Err(Error::Exhausted),
+        }
+    }
+
+    /// Decrypts a sealed frame in place: the answer to the hello in flight (`awaiting_welcome`), or a later
+    /// frame. Returns its message and body. `None`, with the frame zeroed, if it is not for this connection
+    /// or not from this server.
+    pub fn decrypt<'a>(&mut self, frame: &'a mut [u8], awaiting_welcome: bool) -> Option<&'a [u8]> {
+        match (&self.key, &self.transcript, answer_nonce(frame), &mut self.channel) {
+            (Some(key), Some(transcript), Some(nonce), _) if awaiting_welcome => {
+                let mut channel = Channel::device(key, transcript, &nonce);
+                let message = channel.open(frame).ok()?;
+                self.channel = Some(channel);
+                Some(message)
+            }
+            (_, _, None, Some(channel)) if !awaiting_welcome => channel.open(frame).ok(),
+            _ => {
+                frame.fill(0);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Protocol state of a session, independent of its task and its samples.
+
+use fedspan_protocol::assembly::Assembly;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Decline, DeclineReason, Descriptors, Fault, Missing, Refusal, RoundId, ToDevice,
+};
+
+use super::counters::count;
+use super::timing::{RECONNECT_MAX, SLOTS_ENABLED};
+use super::{Config, Counters};
+use crate::store::RecordHeader;
+use crate::task::Usage;
+use crate::time::Millis;
+
+/// Phase of a session; the picture is in [`session`](super).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// There is no link.
+    Offline,
+    /// The link is up, and the Welcome has not arrived yet.
+    Greeting { hello_sent: bool },
+    /// No round is open, or its update is finished.
+    Idle,
+    /// Tensors of the open round are missing; `ask_missing` if the next frame requests them.
+    Receiving { ask_missing: bool },
+    /// The open round collects samples ([`Sampling::Stream`](super::Sampling::Stream)).
+    Collecting,
+    /// The update is computed and will be sent at the end of the slot.
+    AwaitingSlot,
+    /// The update is being sent.
+    Sending { next: UploadCursor },
+    /// The update has been sent.
+    AwaitingAck,
+}
+
+/// Position in the outgoing update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadCursor {
+    /// The Update message.
+    Update,
+    /// A chunk of one of its tensors.
+    Chunk { tensor: u8, index: u16 },
+}
+
+/// Everything that a session remembers, other than its keys and its privacy ledger.
+#[derive(Clone, Debug)]
+pub struct SessionState {
+    pub phase: Phase,
+    /// Time at which the current phase acts: connects, or sends its hello, request or update again.
+    pub timeout_at: Millis,
+    /// The open round, or the last one that was computed.
+    pub round: RoundId,
+    /// Tensors of the open round, as far as they have arrived.
+    pub assembly: Assembly,
+    /// Tensors of the update.
+    pub upload: Descriptors,
+    /// Usage of samples that the update reports.
+    pub usage: Usage,
+    /// Cost of the open round's update, in units of the privacy budget.
+    pub cost: u64,
+    /// True if the update is charged to the budget and no part of it has been sent.
+    pub charged_unsent: bool,
+    /// The last charged round, with the decline to send if the server opens it again and there is no update
+    /// to send. It outlives the link.
+    pub charged_round: Option<Decline>,
+    /// True if the last record could not be written.
+    pub save_failed: bool,
+    /// True if the task's buffers hold the update of `round`, which may be sent (again).
+    pub update_ready: bool,
+    /// A decline to be sent.
+    pub decline: Option<Decline>,
+    /// Chunks of the update that the server has requested again.
+    pub resend: Option<Missing>,
+    /// The server's campaign.
+    pub campaign: u64,
+    /// The last finished round of the campaign.
+    pub last_round: u32,
+    /// The last round of which any part of an update was sent, whether or not it was finished.
+    pub last_sent_round: u32,
+    /// True if the session still has to send Alive, to prove to the server that it has the key.
+    pub send_key_proof: bool,
+    /// True if the next hello must begin a new handshake.
+    pub rehandshake: bool,
+    /// Longest time without sending, after which the session sends Alive.
+    pub alive_interval: Millis,
+    /// Time of the last frame sent.
+    pub last_sent_at: Millis,
+    /// Time of the last Welcome.
+    pub welcomed_at: Millis,
+    /// Connection attempts since the last Welcome.
+    pub connect_attempts: u32,
+    /// True if the driver must close the link.
+    pub close: bool,
+    /// Time from the start of a private computation to its answer; zero if nothing is private.
+    pub slot: Millis,
+    /// End of the last response slot: nothing is sent, and all input is dropped, before it.
+    pub silent_until: Millis,
+    /// True from the start of a computation until the next event, when [`check_slot`](Self::check_slot) sees
+    /// how long it took.
+    pub computing: bool,
+    /// True if the session closes the link once the final head is fitted and acknowledged.
+    pub leave_when_fitted: bool,
+    /// True if the open round fits the final head.
+    pub fitting: bool,
+    /// True once the final head is fitted and acknowledged.
+    pub fitted: bool,
+    /// The server's authentic refusal of this device.
+    pub refusal: Option<Refusal>,
+    pub counters: Counters,
+}
+
+impl SessionState {
+    /// The offline state after a restart with the stored record. `slot` is [`Task::slot`](crate::Task::slot).
+    pub fn new(loaded: RecordHeader, config: &Config, slot: Millis) -> Self {
+        Self {
+            phase: Phase::Offline,
+            timeout_at: Millis::ZERO,
+            round: RoundId::default(),
+            assembly: Assembly::nothing(),
+            upload: Descriptors::new(),
+            usage: Usage::default(),
+            cost: 0,
+            charged_unsent: false,
+            charged_round: None,
+            save_failed: false,
+            update_ready: false,
+            decline: None,
+            resend: None,
+            campaign: loaded.campaign,
+            last_round: loaded.round,
+            last_sent_round: loaded.round,
+            send_key_proof: false,
+            rehandshake: false,
+            alive_interval: Millis::MAX,
+            last_sent_at: Millis::ZERO,
+            welcomed_at: Millis::ZERO,
+            connect_attempts: 0,
+            close: false,
+            slot: if SLOTS_ENABLED { slot } else { Millis::ZERO },
+            silent_until: Millis::ZERO,
+            computing: false,
+            leave_when_fitted: config.leave_when_fitted,
+            fitting: false,
+            fitted: false,
+            refusal: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Enters a phase without a timeout.
+    // Not inlined: it stores two words of time and the phase, and is called in many places.
+    #[inline(never)]
+    pub fn enter(&mut self, phase: Phase) {
+        self.enter_until(Millis::MAX, phase);
+    }
+
+    pub fn enter_until(&mut self, timeout_at: Millis, phase: Phase) {
+        self.timeout_at = timeout_at;
+        self.phase = phase;
+    }
+
+    /// True once the server's Welcome has been accepted.
+    pub fn is_established(&self) -> bool {
+        !matches!(self.phase, Phase::Offline | Phase::Greeting { .. })
+    }
+
+    /// Handles a message that does not concern the task.
+    pub fn handle_control_message(&mut self, now: Millis, message: &ToDevice) {
+        match (message, self.phase) {
+            (ToDevice::Welcome(welcome), Phase::Greeting { .. }) => {
+                if welcome.campaign != self.campaign {
+                    self.campaign = welcome.campaign;
+                    (self.last_round, self.last_sent_round) = (0, 0);
+                    self.charged_round = None;
+                    self.drop_update();
+                    self.fitted = false;
+                }
+                self.welcomed(now, welcome.idle_milliseconds);
+            }
+            (ToDevice::Refused(refusal), Phase::Greeting { .. }) => {
+                self.refusal = Some(*refusal);
+                self.close = true;
+            }
+            (ToDevice::RetryAfter { milliseconds }, _) => {
+                self.enter_until(now + Millis::from(*milliseconds), Phase::Offline);
+                self.close = true;
+            }
+            (_, Phase::Offline | Phase::Greeting { .. }) => self.unexpected(),
+            (ToDevice::Missing(missing), Phase::AwaitingAck | Phase::Sending { .. })
+                if missing.id == self.round =>
+            {
+                self.resend = Some(missing.clone());
+            }
+            (ToDevice::Ack(ack), _) => self.handle_ack(ack),
+            (ToDevice::RoundClosed(id), _) => self.handle_round_closed(*id),
+            (ToDevice::Fault(Fault::Greet), _) => self.restart_handshake(),
+            // Includes chunks of a round that is not being received, left over from before a reconnect.
+            _ => self.unexpected(),
+        }
+    }
+
+    /// Handles a message without authentication on a link that has a key: it can only delay or repeat the
+    /// handshake.
+    pub fn handle_unauthenticated(&mut self, now: Millis, message: &ToDevice) {
+        match (message, self.phase) {
+            (ToDevice::Refused(_), Phase::Greeting { .. }) => self.close = true,
+            (ToDevice::RetryAfter { milliseconds }, Phase::Greeting { .. }) => {
+                let delay = (*milliseconds).min(RECONNECT_MAX);
+                self.enter_until(now + Millis::from(delay), Phase::Offline);
+                self.close = true;
+            }
+            (ToDevice::Fault(Fault::Greet), _) if self.may_rehandshake(now) => self.restart_handshake(),
+            _ => {}
+        }
+    }
+
+    /// Begins a new handshake: the server has restarted behind a link that stayed up. A finished update is
+    /// kept.
+    fn restart_handshake(&mut self) {
+        count(&mut self.counters.rehandshakes);
+        self.decline = None;
+        self.resend = None;
+        self.send_key_proof = false;
+        self.rehandshake = true;
+        self.enter(Phase::Greeting { hello_sent: false });
+    }
+
+    fn handle_ack(&mut self, ack: &Ack) {
+        let waiting = matches!(self.phase, Phase::AwaitingAck | Phase::Sending { .. });
+        if !waiting || ack.id != self.round {
+            return self.unexpected();
+        }
+        let counter = match ack.outcome {
+            AckOutcome::Counted | AckOutcome::Duplicate => {
+                self.fitted |= self.fitting;
+                self.close |= self.fitting && self.leave_when_fitted;
+                &mut self.counters.counted
+            }
+            AckOutcome::Late => &mut self.counters.late,
+            _ => &mut self.counters.rejected,
+        };
+        count(counter);
+        self.finish_round();
+    }
+
+    fn handle_round_closed(&mut self, id: RoundId) {
+        let working = !matches!(self.phase, Phase::Idle);
+        if working && id == self.round {
+            count(&mut self.counters.closed);
+            self.finish_round();
+        }
+    }
+
+    fn finish_round(&mut self) {
+        self.last_round = self.round.round;
+        self.drop_update();
+        self.enter(Phase::Idle);
+    }
+
+    /// Gives up the update in the task's buffers.
+    pub fn drop_update(&mut self) {
+        self.update_ready = false;
+        self.resend = None;
+        if core::mem::take(&mut self.charged_unsent) {
+            count(&mut self.counters.forfeited);
+        }
+    }
+
+    /// Begins to send the update: at the end of the slot if it was just computed, else at once.
+    pub fn send_update(&mut self) {
+        if SLOTS_ENABLED && self.computing {
+            self.enter_until(self.silent_until, Phase::AwaitingSlot);
+        } else {
+            self.enter(Phase::Sending { next: UploadCursor::Update });
+        }
+    }
+
+    #[cold]
+    pub fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
+        count(&mut self.counters.declined);
+        self.decline = Some(Decline { id, reason });
+        if let Some(charged) = self.charged_round.as_mut().filter(|charged| SLOTS_ENABLED && charged.id == id)
+        {
+            charged.reason = reason;
+        }
+        if id == self.round {
+            self.drop_update();
+            self.enter(Phase::Idle);
+        }
+    }
+
+    pub fn unexpected(&mut self) {
+        count(&mut self.counters.unexpected);
+    }
+}

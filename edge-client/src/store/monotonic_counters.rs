@@ -1,0 +1,248 @@
+//! Monotonic counters in the pages of a [`FlashStore`]: their recovery, and their preservation while pages
+//! are erased.
+
+use core::ops::Range;
+
+use embedded_storage::nor_flash::NorFlash;
+
+use super::counter_copy::{CounterCopy, CounterKind, MAX_LEN, ScanResult};
+use super::flash::{FlashStore, Item};
+use super::{ALL_SPENT, StoreError};
+
+impl<F: NorFlash, const N: usize> FlashStore<F, N> {
+    /// Writes a counter, or its larger known value.
+    pub(super) fn save_counter(&mut self, kind: CounterKind, number: u64) -> Result<(), StoreError> {
+        if number > kind.max_value() {
+            return Err(StoreError);
+        }
+        self.repair_once()?;
+        self.known.raise(kind, Some(number));
+        if self.write_counter(kind)? { Ok(()) } else { self.erase_all_but_counters() }
+    }
+
+    /// Writes the known value of a counter under both of its keys. False if a write was corrupted.
+    fn write_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
+        let Some(number) = self.known.get(kind) else { return Ok(true) };
+        let mut all = true;
+        for key in kind.keys() {
+            all &= self.write(key, &Item::Number(CounterCopy::new(kind, number)))?;
+        }
+        Ok(all)
+    }
+
+    /// True if the known value of a counter is stored under both of its keys.
+    fn has_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
+        let Some(number) = self.known.get(kind) else { return Ok(true) };
+        let mut all = true;
+        for key in kind.keys() {
+            all &= self.fetch(key)? == Some(CounterCopy::new(kind, number).bytes());
+        }
+        Ok(all)
+    }
+
+    /// Scans the whole flash for counters, including old copies anywhere: content that is no longer readable
+    /// as items still yields the counters.
+    pub(super) fn read_counters(&mut self) -> Result<ScanResult, StoreError> {
+        let range = self.map.flash_range();
+        let found = self.map.flash().scan(range).map_err(|_| StoreError)?;
+        CounterKind::PROTECTED.into_iter().for_each(|kind| self.known.raise(kind, found.value(kind)));
+        Ok(found)
+    }
+
+    /// Creates a ledger if there is none: with nothing spent if the flash is blank, else with everything
+    /// spent.
+    pub(super) fn create_ledger(&mut self) -> Result<u64, StoreError> {
+        let (_, last, _) = self.page_bounds()?;
+        let length = MAX_LEN.next_multiple_of(F::WRITE_SIZE) as u32;
+        // Whole places, up to the end mark of the page.
+        let (mut place, end) = (
+            last.saturating_add(Self::raw_copy_offset(CounterKind::Spent)?),
+            self.map.flash_range().end.saturating_sub(F::WRITE_SIZE as u32),
+        );
+        let (range, flash) = (self.map.flash_range(), self.map.flash());
+        let begun = CounterCopy::new(CounterKind::Spent, 0);
+        let blank =
+            flash.is_blank_except(range, place..end, length, begun.bytes()).map_err(|_| StoreError)?;
+        if !blank {
+            self.known.raise(CounterKind::Spent, Some(ALL_SPENT));
+            return Ok(ALL_SPENT);
+        }
+        self.known.raise(CounterKind::Spent, Some(0));
+        // Before any other write: after a power cut the next start recognises the remains of this write and
+        // uses the next place. An interrupted erase could leave anything, and everything would count as
+        // spent.
+        while place.saturating_add(length) <= end {
+            let next = place.saturating_add(length);
+            if self.map.flash().scan(place..next).map_err(|_| StoreError)?.is_blank {
+                self.write_raw_copy(place, &begun)?;
+                return Ok(0);
+            }
+            place = next;
+        }
+        self.preserve_counters_in(last)?;
+        Ok(0)
+    }
+
+    /// Repairs the content before the first write: an interrupted erase may have left the only copy of a
+    /// counter in a page that looks erased, where the next record would go.
+    pub(super) fn repair_once(&mut self) -> Result<(), StoreError> {
+        if !self.repaired {
+            self.complete_erase_once()?;
+            self.read_counters()?;
+            self.repair()?;
+        }
+        Ok(())
+    }
+
+    /// Stores the known counters under their keys, then erases the remains of an interrupted erase.
+    pub(super) fn repair(&mut self) -> Result<(), StoreError> {
+        if self.is_endangered()? {
+            self.erase_all_but_counters()?;
+        }
+        let mut any = false;
+        for kind in CounterKind::PROTECTED {
+            any |= self.known.get(kind).is_some();
+            // A copy that is found but not stored under its keys would be lost with its page.
+            if !self.has_counter(kind)? && !self.write_counter(kind)? {
+                self.erase_all_but_counters()?;
+            }
+        }
+        if any {
+            self.erase_half_erased()?;
+        }
+        self.repaired = true;
+        Ok(())
+    }
+
+    /// True if the only copy of a counter is in a page that looks erased, before the middle, where the next
+    /// write would overwrite it. Our own interrupted erases do not leave that; other software may.
+    fn is_endangered(&mut self) -> Result<bool, StoreError> {
+        let end = self.map.flash_range().end;
+        let (mut first, _, page) = self.page_bounds()?;
+        while first < end {
+            let next = first.saturating_add(page);
+            let flash = self.map.flash();
+            if flash.is_half_erased(first..next).map_err(|_| StoreError)? {
+                let (copies, _) = flash.only_copies(first, next).map_err(|_| StoreError)?;
+                for (kind, copy) in CounterKind::PROTECTED.into_iter().zip(copies) {
+                    let kept = Self::raw_copy_offset(kind)?.saturating_add(kind.length() as u32);
+                    if copy.is_some_and(|end| end < kept) {
+                        return Ok(true);
+                    }
+                }
+            }
+            first = next;
+        }
+        Ok(false)
+    }
+
+    /// Erases everything but the counters, as far as they are known or readable. At every moment some page
+    /// holds a copy of each, so that a power cut loses none.
+    pub(super) fn erase_all_but_counters(&mut self) -> Result<(), StoreError> {
+        self.erased = self.erased.saturating_add(1);
+        let found = self.read_counters()?;
+        if self.known.get(CounterKind::Spent).is_none() {
+            // There may have been a ledger, and blank pages would be those of a new device.
+            self.known.raise(CounterKind::Spent, Some(ALL_SPENT));
+        }
+        let (first, last, page) = self.page_bounds()?;
+        let spare = self.spare_page(&found)?;
+        if spare != last {
+            self.preserve_counters_in(spare)?;
+        }
+        self.preserve_counters_in(last)?;
+        self.map.flash().flash.erase(first, last).map_err(|_| StoreError)?;
+        // These go into the first page.
+        for kind in CounterKind::PROTECTED {
+            if !self.write_counter(kind)? {
+                return Err(StoreError);
+            }
+        }
+        self.map.flash().flash.erase(last, last.saturating_add(page)).map_err(|_| StoreError)
+    }
+
+    /// The page to erase first: a blank one, or one without the last copy of a counter; the last of these. If
+    /// there is none, the page of the ledger: without it everything counts as spent, whereas a lost handshake
+    /// counter would start again.
+    fn spare_page(&mut self, found: &ScanResult) -> Result<u32, StoreError> {
+        let Range { start, end } = self.map.flash_range();
+        let (mut first, _, page) = self.page_bounds()?;
+        let mut best = (u8::MAX, first);
+        while first < end {
+            let next = first.saturating_add(page);
+            let blank = self.map.flash().scan(first..next).map_err(|_| StoreError)?.is_blank;
+            let inside = first.saturating_sub(start)..next.saturating_sub(start);
+            // `end` counts from the start of the flash to the end of a copy.
+            let holds = |kind| inside.contains(&found.end(kind).saturating_sub(1)) && found.end(kind) > 0;
+            let missed = match (holds(CounterKind::Handshakes), holds(CounterKind::Spent)) {
+                _ if blank => 0,
+                (false, false) => 1,
+                (false, true) => 2,
+                (true, _) => 3,
+            };
+            if missed <= best.0 {
+                best = (missed, first);
+            }
+            first = next;
+        }
+        Ok(best.1)
+    }
+
+    /// Erases pages that look erased but are not.
+    fn erase_half_erased(&mut self) -> Result<(), StoreError> {
+        let end = self.map.flash_range().end;
+        let (mut first, _, page) = self.page_bounds()?;
+        let flash = self.map.flash();
+        while first < end {
+            let next = first.saturating_add(page);
+            if flash.is_half_erased(first..next).map_err(|_| StoreError)? {
+                flash.erase_logged(first).map_err(|_| StoreError)?;
+            }
+            first = next;
+        }
+        Ok(())
+    }
+
+    /// Erases the page at `first` if it is not blank, and writes the counters to its middle, clear of the
+    /// page's marks.
+    fn preserve_counters_in(&mut self, first: u32) -> Result<(), StoreError> {
+        let (_, _, page) = self.page_bounds()?;
+        let next = first.saturating_add(page);
+        let flash = self.map.flash();
+        if !flash.scan(first..next).map_err(|_| StoreError)?.is_blank {
+            flash.flash.erase(first, next).map_err(|_| StoreError)?;
+        }
+        for kind in CounterKind::PROTECTED {
+            let Some(number) = self.known.get(kind) else { continue };
+            let place = first.saturating_add(Self::raw_copy_offset(kind)?);
+            self.write_raw_copy(place, &CounterCopy::new(kind, number))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a copy of a counter outside the library's items.
+    fn write_raw_copy(&mut self, place: u32, copy: &CounterCopy) -> Result<(), StoreError> {
+        let length = copy.bytes().len().next_multiple_of(F::WRITE_SIZE);
+        let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
+        bytes.fill(0xFF);
+        bytes.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
+        self.map.flash().flash.write(place, bytes).map_err(|_| StoreError)
+    }
+
+    /// Offset of a raw copy of a counter in its page.
+    fn raw_copy_offset(kind: CounterKind) -> Result<u32, StoreError> {
+        let middle = F::ERASE_SIZE / 2 / F::WRITE_SIZE * F::WRITE_SIZE;
+        let behind = match kind {
+            CounterKind::Handshakes | CounterKind::Erasures => 0,
+            CounterKind::Spent => MAX_LEN.next_multiple_of(F::WRITE_SIZE),
+        };
+        u32::try_from(middle.saturating_add(behind)).map_err(|_| StoreError)
+    }
+
+    /// The addresses of the first and of the last page, and the page size.
+    fn page_bounds(&self) -> Result<(u32, u32, u32), StoreError> {
+        let Range { start, end } = self.map.flash_range();
+        let page = u32::try_from(F::ERASE_SIZE).map_err(|_| StoreError)?;
+        Ok((start, end.saturating_sub(page), page))
+    }
+}

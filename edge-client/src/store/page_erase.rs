@@ -1,0 +1,177 @@
+//! Page erases that survive a power cut.
+//!
+//! A half-erased page may hold anything, also what the storage library takes for a page in use or a full one. The library
+//! would then copy from such a page again, and first erase the only valid copy of its content; or it would find an old
+//! record there. Therefore an erase intent is written before a page is erased: an item in the page in use which the
+//! library skips and does not copy, and which names the page to be erased. As long as the page in use is not full, the
+//! page named by its newest intent is blank or should be.
+
+use embedded_storage::nor_flash::{NorFlash, NorFlashError, NorFlashErrorKind};
+
+use super::counter_copy::{CounterCopy, CounterKind};
+use super::guarded_flash::{Aligned, BLOCK, GuardedFlash, MARK_ZEROS_MIN};
+
+/// Length of the library's item header: checksum of the data (0 for an item to be skipped), length, checksum
+/// of the length.
+const HEADER: usize = 8;
+
+/// Width of the page index in the low bits of an erase intent. The other bits count erases.
+const PAGE_INDEX_BITS: u32 = 16;
+
+/// State of a page in the library's view, by its first and last bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PageState {
+    /// Without marks: free, and taken for erased.
+    Open,
+    /// Marked at its beginning: in use.
+    Used,
+    /// Marked at both ends: full.
+    Full,
+}
+
+impl<F: NorFlash> GuardedFlash<F> {
+    const PAGE: u32 = F::ERASE_SIZE as u32;
+
+    /// Erases a page, after writing an erase intent to the page in use if there is room.
+    #[inline(never)]
+    pub fn erase_logged(&mut self, page: u32) -> Result<(), NorFlashErrorKind> {
+        if let Some(used) = self.pages().find_map(|used| self.intent_address_in(used, page).transpose()) {
+            self.write_erase_intent(used?, page)?;
+        }
+        self.flash.erase(page, page.saturating_add(Self::PAGE)).map_err(|error| error.kind())
+    }
+
+    /// Completes an erase that a power cut interrupted.
+    pub fn complete_interrupted_erase(&mut self) -> Result<(), NorFlashErrorKind> {
+        let (start, end) = (self.range.start, self.range.end);
+        let found = self.scan(start..end)?;
+        let mut full = true;
+        for page in self.pages() {
+            full &= self.page_state(page)? == PageState::Full;
+        }
+        let intent = found.value(CounterKind::Erasures).map(|value| {
+            let page_index = (value & ((1 << PAGE_INDEX_BITS) - 1)) as u32;
+            let inside = found.end(CounterKind::Erasures).saturating_sub(1);
+            (
+                start.saturating_add(inside / Self::PAGE * Self::PAGE),
+                start.saturating_add(page_index.saturating_mul(Self::PAGE)),
+            )
+        });
+        let next = |page: u32| {
+            if page.saturating_add(Self::PAGE) < end { page.saturating_add(Self::PAGE) } else { start }
+        };
+        let page = match intent {
+            Some((used, page)) if self.page_state(used)? == PageState::Used && page != used => page,
+            // All pages are full: one of them was about to be reused, and its erase has to be repeated. It is
+            // the page after the one with the newest intent. There are no intents before the last page is
+            // first used.
+            Some((used, page)) if full && page == next(used) => page,
+            _ if full => end.saturating_sub(Self::PAGE),
+            _ => return Ok(()),
+        };
+        let page_end = page.saturating_add(Self::PAGE);
+        if page >= end || self.scan(page..page_end)?.is_blank {
+            return Ok(());
+        }
+        let (before, after) = (self.scan(start..page)?, self.scan(page_end..end)?);
+        // Includes a copy that begins in the page before: other software has put it there.
+        let needed = |kind: CounterKind| found.value(kind) > before.value(kind).max(after.value(kind));
+        if CounterKind::PROTECTED.into_iter().any(needed) || before.is_blank && after.is_blank {
+            return Ok(());
+        }
+        self.flash.erase(page, page_end).map_err(|error| error.kind())
+    }
+
+    fn pages(&self) -> impl Iterator<Item = u32> + use<F> {
+        self.range.clone().step_by(F::ERASE_SIZE)
+    }
+
+    #[inline(never)]
+    fn page_state(&mut self, page: u32) -> Result<PageState, NorFlashErrorKind> {
+        let last = page.saturating_add((F::ERASE_SIZE - F::READ_SIZE) as u32);
+        let mut marked = [false; 2];
+        for (marked, place) in marked.iter_mut().zip([page, last]) {
+            let mut zeros = 0;
+            self.for_each_byte(place..place.saturating_add(F::READ_SIZE as u32), &mut |byte| {
+                zeros += byte.count_zeros()
+            })?;
+            *marked = zeros >= MARK_ZEROS_MIN;
+        }
+        Ok(match marked {
+            [true, false] => PageState::Used,
+            [true, true] => PageState::Full,
+            [false, _] => PageState::Open,
+        })
+    }
+
+    /// Address for an erase intent in the page `used`, if that is the page in use, has room, and is not the
+    /// erased one.
+    fn intent_address_in(&mut self, used: u32, erased: u32) -> Result<Option<u32>, NorFlashErrorKind> {
+        if used == erased || self.page_state(used)? != PageState::Used {
+            return Ok(None);
+        }
+        let word = F::WRITE_SIZE;
+        let header = HEADER.next_multiple_of(word);
+        let length = (header + CounterKind::Erasures.length().next_multiple_of(word)) as u32;
+        let mut place = used.saturating_add(word as u32);
+        let end = used.saturating_add((F::ERASE_SIZE - word) as u32);
+        // Walks the items as the library does.
+        while place.saturating_add(length) <= end {
+            let (mut bytes, mut read) = ([0xFF; HEADER], 0);
+            self.for_each_byte(place..place.saturating_add(header as u32), &mut |byte| {
+                if let Some(place) = bytes.get_mut(read) {
+                    *place = byte;
+                }
+                read += 1;
+            })?;
+            if bytes == [0xFF; HEADER] {
+                let blank = self.scan(place..place.saturating_add(length))?.is_blank;
+                return Ok(blank.then_some(place));
+            }
+            let [_, _, _, _, low, high, check @ ..] = bytes;
+            let item = header + usize::from(u16::from_le_bytes([low, high])).next_multiple_of(word);
+            let behind = place.saturating_add(item as u32);
+            let whole = check == length_check([low, high]) && behind <= end;
+            place = if whole { behind } else { place.saturating_add(word as u32) };
+        }
+        Ok(None)
+    }
+
+    /// Writes the intent to erase `page`.
+    fn write_erase_intent(&mut self, place: u32, page: u32) -> Result<(), NorFlashErrorKind> {
+        let found = self.scan(self.range.clone())?;
+        let last = found.value(CounterKind::Erasures).unwrap_or_default() >> PAGE_INDEX_BITS;
+        let page_index = page.saturating_sub(self.range.start) / Self::PAGE;
+        let number = last.saturating_add(1) << PAGE_INDEX_BITS | u64::from(page_index);
+        if number > CounterKind::Erasures.max_value() || page_index >> PAGE_INDEX_BITS > 0 {
+            return Ok(());
+        }
+        let intent = CounterCopy::new(CounterKind::Erasures, number);
+        let length = (intent.bytes().len() as u16).to_le_bytes();
+        let header = HEADER.next_multiple_of(F::WRITE_SIZE);
+        let mut block = Aligned([0xFF; BLOCK]);
+        let head = [[0; 2], [0; 2], length, length_check(length)];
+        block.0.iter_mut().zip(head.as_flattened()).for_each(|(place, byte)| *place = *byte);
+        block.0.iter_mut().skip(header).zip(intent.bytes()).for_each(|(place, byte)| *place = *byte);
+        let all = header + intent.bytes().len().next_multiple_of(F::WRITE_SIZE);
+        // The header is written first, so that the library never takes the place for free.
+        for part in [0..header, header..all] {
+            let at = place.saturating_add(part.start as u32);
+            let bytes = block.0.get(part).ok_or(NorFlashErrorKind::OutOfBounds)?;
+            self.flash.write(at, bytes).map_err(|error| error.kind())?;
+        }
+        Ok(())
+    }
+}
+
+/// The library's checksum of a length: Koopman's CRC-16F/4.2, reflected, inverted, and never all ones.
+fn length_check(length: [u8; 2]) -> [u8; 2] {
+    let mut crc = 0xFFFFu16;
+    for byte in length {
+        crc ^= u16::from(byte);
+        for _ in 0..u8::BITS {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x1A2E } else { crc >> 1 };
+        }
+    }
+    if crc == 0 { 0xFFFE } else { !crc }.to_le_bytes()
+}

@@ -1,0 +1,321 @@
+//! FedRep in 16-bit fixed point: the passes of the f32 version over integers, one sample at a time.
+//!
+//! The head needs one pass and is solved in f32 from `Z^T Z`; the pass of the gradient follows. The number of
+//! samples per call of the source has no influence.
+
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
+
+use super::fedrep::{copy, count};
+use super::sample_pass::{MAGNITUDE_MAX, SampleSet};
+use super::{HeadFits, Usage};
+use crate::kernel::all_within;
+use crate::kernel::fixed::product::{products, residuals};
+use crate::kernel::fixed::scale::{narrow, quantise, quantise_columns};
+use crate::kernel::fixed::{Scale, Sums, head as solution, sums};
+use crate::kernel::least_squares::{gradient_steps, has_diverged};
+use crate::memory::{Fixed, Parts};
+use crate::source::{SampleSource, Targets};
+
+/// Number of integers in the projection cache: 1 KB, 51 samples at a width of 8.
+const CACHE_LEN: usize = 512;
+
+/// Exponent of the largest usable projections, as in f32 ([`MAGNITUDE_MAX`], 2^40).
+const EXPONENT_MAX: i32 = 40 - 15;
+
+/// Exponent of the largest usable samples: the rounding of a feature is then at most the largest usable projection.
+/// The projection of a larger sample would be meaningless, and its gradient would dominate all others.
+const SAMPLE_EXPONENT_MAX: i32 = 40;
+
+/// Converts the verified representation to integers.
+pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
+    match quantise_columns(parts.representation, parts.shape.width, fixed.representation) {
+        Some(scale) => *fixed.scale = scale,
+        // A verified representation is finite; this is for one set by the firmware.
+        None => fixed.representation.fill(0),
+    }
+}
+
+/// Projects one sample into `parts.z`. Returns false, and does nothing, if a value is not finite.
+pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool {
+    let projected = project_wide(parts, fixed, x);
+    if let Some((_, exponent)) = projected {
+        sums::to_floats(parts.z, exponent);
+    }
+    projected.is_some()
+}
+
+/// Projects one sample into `parts.z` as integers. Returns the sample's scale and the exponent of the projection.
+fn project_wide(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, i32)> {
+    let scale = quantise(x, fixed.x)?;
+    let exponent = scale.exponent() + fixed.scale.exponent();
+    Some((scale, products(fixed.representation, fixed.x, exponent, parts.z)))
+}
+
+/// Fits the head on `B`. The head changes only on success.
+#[inline(never)]
+pub fn solve_head(
+    parts: &mut Parts<'_>,
+    fixed: &mut Fixed<'_>,
+    head: HeadSolve,
+    fits: &mut HeadFits,
+    id: RoundId,
+    over: SampleSet,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
+    let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
+    pass.solve(head, fits, id, over, source)?;
+    copy(pass.parts.head, pass.parts.rhs);
+    Ok(pass.usage)
+}
+
+/// Computes a whole FedRep round: the head, then `S`.
+#[inline(never)]
+pub fn run(
+    parts: &mut Parts<'_>,
+    fixed: &mut Fixed<'_>,
+    head: HeadSolve,
+    fits: &mut HeadFits,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
+    let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
+    pass.solve(head, fits, id, SampleSet::Head, source)?;
+    pass.residual(id, source)?;
+    copy(pass.parts.head, pass.parts.rhs);
+    Ok(pass.usage)
+}
+
+/// State of the passes over the samples.
+struct Pass<'a, 'b, 'c> {
+    parts: &'a mut Parts<'b>,
+    fixed: &'a mut Fixed<'c>,
+    cache: ProjectionCache<'a>,
+    usage: Usage,
+}
+
+impl Pass<'_, '_, '_> {
+    /// Computes the new head into `parts.rhs`.
+    fn solve(
+        &mut self,
+        head: HeadSolve,
+        fits: &mut HeadFits,
+        id: RoundId,
+        over: SampleSet,
+        source: &mut dyn SampleSource,
+    ) -> Result<(), DeclineReason> {
+        let (gram, products) = self.normal(id, over, source)?;
+        let usage = self.usage;
+        if usage.samples == 0 {
+            return Err(DeclineReason::NoSamples);
+        }
+        let Parts { shape, head: own, factor, rhs, residual, z, .. } = &mut *self.parts;
+        let k = shape.width;
+        let (rank, ridge) = match head {
+            // Leave-one-out would need a second pass, so the fallback ridge is used.
+            HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { fallback_ridge: ridge } => {
+                // Both sides in units of the left one: very small or large samples lose no precision.
+                sums::to_floats(factor, 0);
+                sums::to_floats(rhs, products.exponent() - gram.exponent());
+                if ridge > 0.0 {
+                    let extra = libm::scalbnf(ridge * count(usage), -gram.exponent());
+                    factor.iter_mut().step_by((k + 1).max(1)).for_each(|diagonal| *diagonal += extra);
+                }
+                (solution::solve(factor, rhs, z), ridge)
+            }
+            HeadSolve::Gradient { steps, step_size } => {
+                sums::to_floats(factor, gram.exponent());
+                sums::to_floats(rhs, products.exponent());
+                mirror(factor, k);
+                // `S` is computed later: until then its buffer (d x C, d >= k) holds the head under descent.
+                let moving = residual.get_mut(..own.len()).unwrap_or_default();
+                copy(moving, own);
+                gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
+                if has_diverged(moving) {
+                    return Err(DeclineReason::UpdateNonFinite);
+                }
+                copy(rhs, moving);
+                (k, 0.0)
+            }
+            _ => return Err(DeclineReason::Parameter),
+        };
+        fits.record(usage, k, rank, ridge);
+        Ok(())
+    }
+
+    /// Computes `Z^T Z` (its upper triangle) and `Z^T Y`, as integers.
+    fn normal(
+        &mut self,
+        id: RoundId,
+        over: SampleSet,
+        source: &mut dyn SampleSource,
+    ) -> Result<(Sums, Sums), DeclineReason> {
+        self.parts.factor.fill(0.0);
+        self.parts.rhs.fill(0.0);
+        let (mut gram, mut products) = (Sums::new(), Sums::new());
+        self.over(id, over, source, |pass, x, targets, index| {
+            let Some(found) = pass.project(x).filter(|_| pass.read(targets, index)) else {
+                return Ok(false);
+            };
+            let Some(y) = quantise(pass.parts.y, pass.fixed.y) else { return Ok(false) };
+            let z = found.z(&pass.cache, pass.fixed.z);
+            if let Some(aligned) = gram.align(pass.parts.factor, found.scale, found.scale) {
+                aligned.add_squares(pass.parts.factor, z);
+            }
+            if let Some(aligned) = products.align(pass.parts.rhs, found.scale, y) {
+                aligned.add_products(pass.parts.rhs, z, pass.fixed.y);
+            }
+            Ok(true)
+        })?;
+        Ok((gram, products))
+    }
+
+    /// Computes `S = X^T (X B W - Y)` for the `W` in `parts.rhs`.
+    fn residual(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<(), DeclineReason> {
+        let head = quantise_columns(self.parts.rhs, self.parts.shape.outputs, self.fixed.head)
+            .ok_or(DeclineReason::UpdateNonFinite)?;
+        self.parts.residual.fill(0.0);
+        let mut sums = Sums::new();
+        self.over(id, SampleSet::All, source, |pass, x, targets, index| {
+            let Some(found) = pass.project(x).filter(|_| pass.read(targets, index)) else { return Ok(false) };
+            let exponent = found.scale.exponent() + head.exponent();
+            let z = found.z(&pass.cache, pass.fixed.z);
+            let exponent = residuals(pass.fixed.head, z, exponent, pass.parts.y);
+            let r = narrow(pass.parts.y, exponent, pass.fixed.y);
+            if let Some(aligned) = sums.align(pass.parts.residual, found.sample, r) {
+                aligned.add_outer(pass.parts.residual, x, found.sample, pass.fixed.y);
+            }
+            Ok(true)
+        })?;
+        sums::to_floats(self.parts.residual, sums.exponent());
+        Ok(())
+    }
+
+    /// Runs one pass. `each` returns true if it used the sample.
+    fn over(
+        &mut self,
+        id: RoundId,
+        over: SampleSet,
+        source: &mut dyn SampleSource,
+        mut each: impl FnMut(&mut Self, &[f32], Targets<'_>, usize) -> Result<bool, DeclineReason>,
+    ) -> Result<(), DeclineReason> {
+        let failed = |_| DeclineReason::Device;
+        let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
+        if !selection {
+            source.rewind(id).map_err(failed)?;
+        }
+        self.cache.begin(selection);
+        self.usage = Usage::default();
+        let d = self.parts.shape.features.max(1);
+        while let Some(samples) = source.next() {
+            for (index, x) in samples.x.chunks_exact(d).enumerate() {
+                let used = each(self, x, samples.targets, index)?;
+                self.usage.count(1, used);
+            }
+        }
+        Ok(())
+    }
+
+    /// Projects a sample, or takes its projection from the cache. `None` if the sample is not usable.
+    fn project(&mut self, x: &[f32]) -> Option<Projected> {
+        let Self { parts, fixed, cache, .. } = self;
+        let k = fixed.z.len();
+        let (place, filled) = cache.place(k);
+        let slot = place.and_then(|first| cache.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
+        if filled {
+            let [sample, scale, ..] = *slot else { return None };
+            let (sample_scale, scale) = (Scale::from_bits(sample), Scale::from_bits(scale));
+            return (sample != UNUSABLE).then_some(Projected { sample: sample_scale, scale, place });
+        }
+        let wide = project_wide(parts, fixed, x);
+        let (scales, z) = slot.split_at_mut_checked(2).unwrap_or_default();
+        let z = if place.is_some() { z } else { &mut *fixed.z };
+        let found = wide.and_then(|(sample, exponent)| {
+            let scale = narrow(parts.z, exponent, z);
+            let fits = scale.exponent() <= EXPONENT_MAX && sample.exponent() <= SAMPLE_EXPONENT_MAX;
+            fits.then_some(Projected { sample, scale, place })
+        });
+        if let [sample, scale] = scales {
+            *sample = found.map_or(UNUSABLE, |found| found.sample.to_bits());
+            *scale = found.map_or(UNUSABLE, |found| found.scale.to_bits());
+        }
+        found
+    }
+
+    /// Reads a target into `parts.y`. Returns false if it is not usable.
+    fn read(&mut self, targets: Targets<'_>, index: usize) -> bool {
+        targets.write(index, self.parts.y) && all_within(self.parts.y, MAGNITUDE_MAX)
+    }
+}
+
+/// Projection of a sample.
+#[derive(Clone, Copy, Debug)]
+struct Projected {
+    /// Scale of the sample.
+    sample: Scale,
+    /// Scale of the projection.
+    scale: Scale,
+    /// Position in the cache; `None` if the projection is in `fixed.z`.
+    place: Option<usize>,
+}
+
+impl Projected {
+    /// Returns the k integers.
+    fn z<'a>(&self, cache: &'a ProjectionCache<'_>, fixed: &'a [i16]) -> &'a [i16] {
+        match self.place {
+            Some(first) => cache.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
+            None => fixed,
+        }
+    }
+}
+
+/// Copies the upper triangle of a k x k matrix to the lower one.
+fn mirror(matrix: &mut [f32], k: usize) {
+    for i in 1..k {
+        for j in 0..i {
+            let value = matrix.get(j * k + i).copied().unwrap_or(0.0);
+            if let Some(place) = matrix.get_mut(i * k + j) {
+                *place = value;
+            }
+        }
+    }
+}
+
+/// Marker in place of the scale of an unusable sample. No scale has this number.
+const UNUSABLE: i16 = i16::MIN;
+
+/// Cache of the projections of the first samples of a pass, as many as fit: two scales and k integers each.
+/// Recomputing a projection gives the same bits, so the cache does not affect results.
+struct ProjectionCache<'a> {
+    integers: &'a mut [i16; CACHE_LEN],
+    /// Position of the next sample of the pass.
+    next: usize,
+    /// Number of integers that are filled.
+    filled: usize,
+    /// True if the samples are a selection for fitting the head, not the first of all.
+    selection: bool,
+}
+
+impl ProjectionCache<'_> {
+    /// Starts a pass over all samples or a selection, and discards projections of the other kind of pass.
+    fn begin(&mut self, selection: bool) {
+        self.next = 0;
+        if self.selection != selection {
+            self.filled = 0;
+            self.selection = selection;
+        }
+    }
+
+    /// Returns the position of the next sample, if it fits, and true if its projection is already there; otherwise
+    /// the caller must fill it.
+    fn place(&mut self, k: usize) -> (Option<usize>, bool) {
+        let (first, end) = (self.next, self.next.saturating_add(k + 2));
+        if end > CACHE_LEN {
+            return (None, false);
+        }
+        let filled = end <= self.filled;
+        (self.next, self.filled) = (end, self.filled.max(end));
+        (Some(first), filled)
+    }
+}

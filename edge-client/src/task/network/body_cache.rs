@@ -1,0 +1,77 @@
+//! Body cache: the outputs of the body for each sample, computed once for all epochs of the head. A row per sample,
+//! with the class after the outputs.
+
+use super::batch::{EpochSampler, Scratch, activations_range, load};
+use super::epochs::forward;
+use crate::memory::NetworkParts;
+use crate::source::SampleSource;
+
+/// Class of an unusable sample. These are the bits of a NaN; the bits of a class are its number.
+const NO_CLASS: u32 = u32::MAX;
+
+/// Fills the cache. Returns false, with undefined content, if it is too small.
+pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSource) -> bool {
+    let shape = parts.shape;
+    let last = shape.layers() - 1;
+    let width = shape.layer(last).inputs();
+    let length = width.saturating_add(1);
+    let Ok(total) = usize::try_from(total) else { return false };
+    if total.checked_mul(length).is_none_or(|values| values > parts.body_cache.len()) {
+        return false;
+    }
+    let mut first = 0;
+    while first < total {
+        let inputs = Scratch::split(shape, parts.scratch).inputs.chunks_exact_mut(shape.features.max(1));
+        let rows = parts.body_cache.chunks_exact_mut(length).take(total).skip(first);
+        let mut size = 0;
+        for (row, x) in rows.zip(inputs) {
+            // Unusable samples are computed too, but never drawn.
+            let class = load(shape, source, first + size, x).map_or(NO_CLASS, u32::from);
+            if let Some(place) = row.last_mut() {
+                *place = f32::from_bits(class);
+            }
+            size += 1;
+        }
+        if size == 0 {
+            return false;
+        }
+        forward(parts, size, 0);
+        let outputs =
+            Scratch::split(shape, parts.scratch).activations.get(activations_range(shape, last - 1, size));
+        let rows = parts.body_cache.chunks_exact_mut(length).skip(first);
+        for (row, outputs) in rows.zip(outputs.unwrap_or_default().chunks_exact(width.max(1))) {
+            copy(row, outputs);
+        }
+        first += size;
+    }
+    true
+}
+
+/// Gathers the next samples as [`EpochSampler::gather`], with the body's outputs instead of the samples.
+pub fn gather(draw: &mut EpochSampler, parts: &mut NetworkParts<'_>, size: usize) -> usize {
+    let NetworkParts { shape, scratch, body_cache, classes, .. } = parts;
+    let last = shape.layers() - 1;
+    let width = shape.layer(last).inputs();
+    let places = activations_range(*shape, last - 1, shape.batch);
+    let places = Scratch::split(*shape, scratch).activations.get_mut(places).unwrap_or_default();
+    let mut count = 0;
+    for (place, own) in places.chunks_exact_mut(width.max(1)).zip(classes.iter_mut()).take(size) {
+        let load = |number: usize| {
+            let row = body_cache.get(number * (width + 1)..)?.get(..width + 1)?;
+            let class = u8::try_from(row.last()?.to_bits()).ok()?;
+            copy(place, row);
+            Some(class)
+        };
+        let Some(class) = draw.next(load) else { break };
+        *own = class;
+        count += 1;
+    }
+    count
+}
+
+/// Copies as many values as both slices have.
+fn copy(place: &mut [f32], values: &[f32]) {
+    for (place, &value) in place.iter_mut().zip(values) {
+        *place = value;
+    }
+}

@@ -1,0 +1,145 @@
+//! FedRep with differential privacy: the gradient is clipped as a whole to a radius, in integers, and each integer
+//! gets discrete Gaussian noise.
+//!
+//! A first step finds a factor with which the squares of the integers `round(factor s_i w_j)` sum to at most the
+//! radius squared. A second step recomputes the integers and writes each with its noise into the memory's second d
+//! x k matrix. Both are complete before a byte is sent, so the time of sending depends on no record. Both steps
+//! compute the integers by [`scaled`] and [`integer`], so the checked integers are the sent ones. Privacy does not
+//! depend on the values of sums and factor ([`Clip`]).
+
+use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
+use libm::sqrtf;
+
+use super::counting_source::CountingSource;
+use super::fedrep::{self, count};
+use super::quantise::{halved, square};
+use super::{HeadFits, Usage};
+use crate::kernel::gradient::elements;
+use crate::kernel::largest;
+use crate::memory::{Parts, PartsRef};
+use crate::privacy::{Clip, ClipFactor, Clipping, Seed, Variance, noise};
+
+/// Number of elements computed at once.
+const PIECE: usize = 16;
+
+/// Number of attempts to shorten a gradient.
+const TRIES: u32 = 8;
+
+/// Upper bound of every radius: no element of a clipped gradient is larger.
+const ELEMENT_MAX: f32 = 32_768.0;
+
+/// Computes the head and `S`. `None` if the samples determine no head, and there is no gradient. `source` counts
+/// all samples in either case; the returned usage is for the firmware.
+#[inline(never)]
+pub fn run(
+    parts: &mut Parts<'_>,
+    head: HeadSolve,
+    fits: &mut HeadFits,
+    id: RoundId,
+    source: &mut CountingSource<'_>,
+) -> Result<Option<Usage>, DeclineReason> {
+    let result = match fedrep::run(parts, head, fits, id, source) {
+        Ok(usage) => Ok(Some(usage)),
+        Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
+            // The last pass may have been over the head's selection, or none was made.
+            source.count_all(id).map(|()| None)
+        }
+        Err(reason) => Err(reason),
+    };
+    if !matches!(result, Ok(Some(_))) {
+        parts.residual.fill(0.0);
+    }
+    result
+}
+
+/// Returns a factor with which the gradient of `usage` samples is within the radius. `None` if no factor was found,
+/// or a value is not finite.
+#[inline(never)]
+pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<ClipFactor> {
+    if usage.samples == 0 {
+        return None;
+    }
+    let mut factor = clip.units_in_one() / count(usage);
+    let peak = peak(parts, factor);
+    if !peak.is_finite() {
+        return None;
+    }
+    let mut clipped = peak > ELEMENT_MAX;
+    if clipped {
+        factor *= ELEMENT_MAX / peak;
+    }
+    let units = u64::from(clip.units());
+    // Margin for roundings, which can lengthen a shortened gradient by less than this or one of its doublings.
+    let mut step = 1.0 / 16_384.0;
+    for _ in 0..TRIES {
+        let found = length_squared(parts, factor);
+        if found <= units * units {
+            return Some(ClipFactor { factor, clipped });
+        }
+        clipped = true;
+        #[allow(clippy::cast_precision_loss, reason = "what comes of it is checked again")]
+        let ratio = units as f32 / sqrtf(found as f32);
+        factor *= ratio * (1.0 - step);
+        step *= 2.0;
+    }
+    None
+}
+
+/// Writes the upload into the second matrix: `(integers + noise)` in units of the grid. The integers are those of
+/// the gradient times `factor`, or zeros without one; the work is the same, so the time does not depend on it.
+#[inline(never)]
+pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: &Seed, variance: &Variance) {
+    let (shape, unit) = (parts.shape, clip.unit());
+    let Some(second) = parts.extra_matrix.as_deref_mut() else { return };
+    let (residual, head) = (&*parts.residual, &*parts.head);
+    elements(residual, head, shape.width, shape.outputs, factor.unwrap_or(0.0), 0, second);
+    for (coordinate, place) in (0..).zip(second) {
+        let element = if factor.is_some() { integer(*place) } else { 0 };
+        // 17 bits and 34 bits.
+        let noisy = i64::from(element) + noise(seed, coordinate, variance);
+        #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
+        let value = noisy as f32 * unit;
+        *place = value;
+    }
+}
+
+/// Writes elements `first..` of the [noisy gradient](add_noise) to `out`, or NaN if there is none.
+pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
+    let hidden = clipping.is_some_and(Clipping::has_noise);
+    let Some(second) = parts.extra_matrix.filter(|_| hidden) else { return out.fill(f32::NAN) };
+    for (place, &value) in out.iter_mut().zip(second.iter().skip(first)) {
+        *place = value;
+    }
+}
+
+/// Returns the sum of the squares of all integers: fewer than 2^32 terms below 2^32.
+fn length_squared(parts: &PartsRef<'_>, factor: f32) -> u64 {
+    over_all(parts, factor, 0, |sum, piece| piece.iter().fold(sum, |sum, &v| sum + square(integer(v))))
+}
+
+/// Returns the largest element.
+fn peak(parts: &PartsRef<'_>, factor: f32) -> f32 {
+    over_all(parts, factor, 0.0, |most: f32, piece| largest(&[most, largest(piece)]))
+}
+
+/// Folds all elements, piece by piece.
+fn over_all<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T, &[f32]) -> T) -> T {
+    let all = parts.shape.features * parts.shape.width;
+    let mut piece = [0.0; PIECE];
+    (0..all).step_by(PIECE).fold(start, |folded, first| {
+        let own = piece.get_mut(..PIECE.min(all - first)).unwrap_or_default();
+        scaled(parts, factor, first, own);
+        each(folded, own)
+    })
+}
+
+/// Computes elements `first..` of `factor S W^T`: the same bits for any pieces.
+fn scaled(parts: &PartsRef<'_>, factor: f32, first: usize, out: &mut [f32]) {
+    let shape = parts.shape;
+    elements(parts.residual, parts.head, shape.width, shape.outputs, factor, first, out);
+}
+
+/// Rounds an element to the integer that is sent.
+fn integer(element: f32) -> i32 {
+    halved(element * 2.0)
+}

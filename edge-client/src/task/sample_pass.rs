@@ -1,0 +1,273 @@
+//! Passes over the samples: every loop that reads data in f32.
+//!
+//! Samples are processed four at a time if the source returns that many at once; the sums and their order are the
+//! same for any number.
+
+use fedspan_protocol::message::{DeclineReason, RoundId};
+
+use super::Usage;
+use super::projection_cache::{ProjectionCache, Slot};
+use super::row_blocks;
+use crate::kernel::constant_column::ConstantColumn;
+use crate::kernel::gradient::{accumulate, accumulate_four};
+use crate::kernel::least_squares::{add_normal, add_normal_four};
+use crate::kernel::project::{project, project_four};
+use crate::kernel::vector::{dot, from};
+use crate::kernel::{Four, add_scaled, all_within};
+use crate::memory::{Parts, Shape};
+use crate::source::{SampleSource, Samples, Targets};
+
+/// Largest magnitude of a projected sample or a target: sums of squares stay far inside the range of f32.
+pub const MAGNITUDE_MAX: f32 = 1.1e12;
+
+/// Largest number of outputs for which samples are processed four at a time.
+const FOUR_OUTPUTS_MAX: usize = 8;
+
+/// Samples that a pass runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleSet {
+    /// Samples for fitting the head in a training round.
+    Head,
+    /// All samples.
+    All,
+}
+
+/// Sums that a pass computes, starting from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassKind {
+    /// Normal equations: `Z^T Z` and `Z^T Y`.
+    Normal,
+    /// Triangular factor of `Z`, and `Q^T Y`, with a search for a constant column; [`row_blocks::finish`] must
+    /// follow.
+    Triangular,
+    /// Residual products `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
+    Residual,
+}
+
+/// Calls `each` with every sample of one pass over all samples, and counts the samples for which it returns true.
+pub fn for_each(
+    id: RoundId,
+    source: &mut dyn SampleSource,
+    features: usize,
+    each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
+) -> Result<Usage, DeclineReason> {
+    for_each_in(SampleSet::All, id, source, features, each)
+}
+
+/// Calls `each` with every sample of one pass over a set of samples, and counts as [`for_each`].
+pub fn for_each_in(
+    over: SampleSet,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+    features: usize,
+    mut each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
+) -> Result<Usage, DeclineReason> {
+    let mut usage = Usage::default();
+    start(over, id, source)?;
+    while let Some(samples) = source.next() {
+        for (index, x) in samples.x.chunks_exact(features.max(1)).enumerate() {
+            usage.count(1, each(x, samples.targets, index));
+        }
+    }
+    Ok(usage)
+}
+
+/// Projects a sample into `parts.z` and its target into `parts.y`. Returns false if the sample is not usable. A
+/// value of `x` that is not finite makes `z` infinite or NaN too, so it suffices to check the few values of `z`.
+pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+    if x.len() != parts.shape.features || !targets.write(index, parts.y) {
+        return false;
+    }
+    project(parts.representation, x, parts.z);
+    usable(parts.z) && usable(parts.y)
+}
+
+fn usable(values: &[f32]) -> bool {
+    all_within(values, MAGNITUDE_MAX)
+}
+
+/// Runs one pass over the samples of `source` and returns the numbers of used and skipped samples. `constant`
+/// receives the constant column of a [`PassKind::Triangular`].
+#[inline(never)]
+pub fn run_pass(
+    kind: PassKind,
+    parts: &mut Parts<'_>,
+    cache: &mut ProjectionCache,
+    constant: &mut ConstantColumn,
+    id: RoundId,
+    over: SampleSet,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    if kind == PassKind::Residual {
+        parts.residual.fill(0.0);
+    } else {
+        parts.factor.fill(0.0);
+        parts.rhs.fill(0.0);
+    }
+    *constant = ConstantColumn::NONE;
+    let selection = start(over, id, source)?;
+    cache.begin(selection);
+    let targets = &mut [[0.0; 4]; FOUR_OUTPUTS_MAX];
+    let mut pass = Pass { kind, parts, cache, constant, targets, number: 0, usage: Usage::default() };
+    while let Some(samples) = source.next() {
+        pass.take(samples);
+    }
+    Ok(pass.usage)
+}
+
+/// Starts a pass. Returns true if it is over a selection of the samples.
+fn start(over: SampleSet, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
+    let failed = |_| DeclineReason::Device;
+    let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
+    if !selection {
+        source.rewind(id).map_err(failed)?;
+    }
+    Ok(selection)
+}
+
+/// State of a pass.
+struct Pass<'a, 'b> {
+    kind: PassKind,
+    parts: &'a mut Parts<'b>,
+    cache: &'a mut ProjectionCache,
+    constant: &'a mut ConstantColumn,
+    /// Targets of four samples.
+    targets: &'a mut [Four; FOUR_OUTPUTS_MAX],
+    /// Number of samples so far.
+    number: usize,
+    usage: Usage,
+}
+
+impl Pass<'_, '_> {
+    /// Processes the samples of one call of the source.
+    fn take(&mut self, samples: Samples<'_>) {
+        let Samples { x: mut rest, targets } = samples;
+        let d = self.parts.shape.features.max(1);
+        let mut index = 0;
+        loop {
+            let taken = if self.number.is_multiple_of(4)
+                && let Some((x, after)) = rest.split_at_checked(4 * d)
+                && self.four(x, targets, index)
+            {
+                rest = after;
+                self.usage.count(4, true);
+                4
+            } else if let Some((x, after)) = rest.split_at_checked(d) {
+                rest = after;
+                let used = self.one(x, targets, index);
+                self.usage.count(1, used);
+                1
+            } else {
+                return;
+            };
+            index += taken;
+            self.number += taken;
+        }
+    }
+
+    /// Processes four samples. Returns false, with nothing changed, if they must be processed one by one.
+    fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        let Shape { features: d, width: k, outputs: c } = self.parts.shape;
+        let Some(y) = self.targets.get_mut(..c) else { return false };
+        let Some(Slot { z, known, spare }) = self.cache.slot(self.number, 4, k) else { return false };
+        let Some(x) = rows_of_four(x, d) else { return false };
+        if !known {
+            project_four(self.parts.representation, x, z);
+            if !usable(z.as_flattened()) {
+                self.cache.end(self.number);
+                return false;
+            }
+        }
+        if !(targets.write_four(index, y) && usable(y.as_flattened())) {
+            return false;
+        }
+        match self.kind {
+            PassKind::Normal => add_normal_four(self.parts.factor, self.parts.rhs, z, y),
+            PassKind::Triangular => {
+                return row_blocks::push_four(self.parts, spare, self.constant, self.usage.samples, z, y);
+            }
+            PassKind::Residual => {
+                subtract_predictions(self.parts.rhs, z, y);
+                accumulate_four(self.parts.residual, x, y);
+            }
+        }
+        true
+    }
+
+    /// Processes one sample. Returns false if it is not usable.
+    fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        if !(self.project_one(x) && targets.write(index, self.parts.y) && usable(self.parts.y)) {
+            return false;
+        }
+        let parts = &mut *self.parts;
+        match self.kind {
+            PassKind::Normal => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
+            PassKind::Triangular => {
+                row_blocks::push(parts, self.cache.spare(), self.constant, self.usage.samples)
+            }
+            PassKind::Residual => {
+                subtract_prediction(parts);
+                accumulate(parts.residual, x, parts.y);
+            }
+        }
+        true
+    }
+
+    /// Projects a sample into `parts.z`, or takes its projection from the cache. Returns false if the sample is not
+    /// usable.
+    fn project_one(&mut self, x: &[f32]) -> bool {
+        let Parts { shape, representation, z, .. } = &mut *self.parts;
+        match self.cache.slot(self.number, 1, shape.width) {
+            Some(Slot { z: slot, known, .. }) => {
+                if !known {
+                    project(representation, x, z);
+                }
+                for (four, value) in slot.iter_mut().zip(z.iter_mut()) {
+                    match four.get_mut(self.number % 4) {
+                        Some(kept) if known => *value = *kept,
+                        Some(place) => *place = *value,
+                        None => {}
+                    }
+                }
+            }
+            None => project(representation, x, z),
+        }
+        let usable = usable(z);
+        if !usable {
+            self.cache.end(self.number);
+        }
+        usable
+    }
+}
+
+/// Computes `y <- W^T z - y`.
+fn subtract_prediction(parts: &mut Parts<'_>) {
+    let c = parts.y.len().max(1);
+    for (output, y) in parts.y.iter_mut().enumerate() {
+        *y = dot(parts.z, from(parts.rhs, output), c) - *y;
+    }
+}
+
+/// Computes `y <- W^T z - y` for four samples.
+fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
+    let c = y.len();
+    for (output, y) in y.iter_mut().enumerate() {
+        let mut prediction = [0.0; 4];
+        let mut place = output;
+        for z in z {
+            let Some(w) = w.get(place) else { break };
+            add_scaled(&mut prediction, *z, *w);
+            place += c;
+        }
+        let ([y0, y1, y2, y3], [p0, p1, p2, p3]) = (*y, prediction);
+        *y = [p0 - y0, p1 - y1, p2 - y2, p3 - y3];
+    }
+}
+
+/// Splits four samples of d values each.
+pub fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
+    let (x0, x) = x.split_at_checked(d)?;
+    let (x1, x) = x.split_at_checked(d)?;
+    let (x2, x3) = x.split_at_checked(d)?;
+    Some([x0, x1, x2, x3.get(..d)?])
+}

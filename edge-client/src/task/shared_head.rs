@@ -1,0 +1,69 @@
+//! Linear model `(B, W)` with a shared head: gradient steps on both factors (FedAvg), or on `B` alone (RoLoRA, Chen
+//! et al. 2025, Algorithm 2). The head leaves the device, so a separate feature enables it.
+
+use fedspan_protocol::message::{DeclineReason, RoundId};
+
+use super::Usage;
+use super::fedrep::{copy, count};
+use super::projection_cache::ProjectionCache;
+use super::sample_pass::{PassKind, SampleSet, run_pass};
+use crate::kernel::constant_column::ConstantColumn;
+use crate::kernel::gradient;
+use crate::memory::Parts;
+use crate::source::SampleSource;
+
+/// Takes `steps` gradient steps `B <- B - eta G_B`, `W <- W - eta_h G_W`, both gradients at the same point. In
+/// place: the buffers then hold the device's own model.
+pub fn run(
+    parts: &mut Parts<'_>,
+    step_size: f32,
+    head_step_size: f32,
+    steps: u16,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let (k, c) = (parts.shape.width, parts.shape.outputs);
+    let mut usage = Usage::default();
+    for _ in 0..steps {
+        usage = residual(parts, id, source)?;
+        if usage.samples == 0 {
+            break;
+        }
+        let scale = 1.0 / count(usage);
+        // G_W = B^T S / m, before B changes.
+        parts.rhs.fill(0.0);
+        for (b_row, s_row) in
+            parts.representation.chunks_exact(k.max(1)).zip(parts.residual.chunks_exact(c.max(1)))
+        {
+            gradient::accumulate(parts.rhs, b_row, s_row);
+        }
+        for (row, b_row) in parts.representation.chunks_exact_mut(k.max(1)).enumerate() {
+            gradient::elements(parts.residual, parts.head, k, c, scale, row * k, parts.z);
+            for (b, &g) in b_row.iter_mut().zip(parts.z.iter()) {
+                *b -= step_size * g;
+            }
+        }
+        for (w, &g) in parts.head.iter_mut().zip(parts.rhs.iter()) {
+            *w -= head_step_size * scale * g;
+        }
+    }
+    Ok(usage)
+}
+
+/// Computes `S` for the current head. The projection cache is not reused: `B` changes before the next pass.
+pub fn residual(
+    parts: &mut Parts<'_>,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    copy(parts.rhs, parts.head);
+    run_pass(
+        PassKind::Residual,
+        parts,
+        &mut ProjectionCache::new(parts.shape),
+        &mut ConstantColumn::default(),
+        id,
+        SampleSet::All,
+        source,
+    )
+}

@@ -1,0 +1,77 @@
+//! Time as the client counts it: [`Millis`].
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub};
+
+/// Milliseconds: a point in time on a monotonic clock with any origin, or a span of time.
+///
+/// `+` and `-` saturate: a wake-up at [`Millis::MAX`] never comes, and the span to a point in the past is
+/// [`Millis::ZERO`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(u64);
+
+impl Millis {
+    /// The start of the clock, or no time at all.
+    pub const ZERO: Self = Self(0);
+    /// The end of time: a wake-up that never comes.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A number of milliseconds.
+    #[must_use]
+    pub const fn new(milliseconds: u64) -> Self {
+        Self(milliseconds)
+    }
+
+    /// The number of milliseconds.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// True for [`Millis::ZERO`].
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl From<u32> for Millis {
+    fn from(milliseconds: u32) -> Self {
+        Self(milliseconds.into())
+    }
+}
+
+impl From<u64> for Millis {
+    fn from(milliseconds: u64) -> Self {
+        Self(milliseconds)
+    }
+}
+
+impl Add for Millis {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Millis {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Millis {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+/// The number alone, without a unit.
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

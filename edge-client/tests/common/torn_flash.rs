@@ -1,0 +1,181 @@
+//! NOR flash in memory whose power fails in a chosen write or erase, with a choice of what the interrupted
+//! operation leaves.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
+
+pub const PAGE: usize = 512;
+pub const WORD: usize = 4;
+
+/// Content left by the interrupted operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tear {
+    /// The old content.
+    Untouched,
+    /// The new content, although an error is reported.
+    Complete,
+    /// The new content in the given number of quarters, from the start.
+    First(usize),
+    /// The new content in the given number of quarters, up to the end.
+    Last(usize),
+    /// Each bit to be changed has changed with a probability of the given number of eighths.
+    Mixed { eighths: u64, seed: u64 },
+    /// Random content, for an erase.
+    Noise { seed: u64 },
+    /// Zeros, for an erase that programs the page before it erases.
+    Zeros,
+}
+
+/// Possible results of an interrupted write.
+pub fn torn_writes(seed: u64) -> Vec<Tear> {
+    let mixed = |eighths| Tear::Mixed { eighths, seed };
+    vec![
+        Tear::Untouched,
+        Tear::Complete,
+        Tear::First(1),
+        Tear::First(2),
+        Tear::First(3),
+        Tear::Last(2),
+        mixed(1),
+        mixed(4),
+        mixed(7),
+    ]
+}
+
+/// Possible results of an interrupted erase.
+pub fn torn_erasures(seed: u64) -> Vec<Tear> {
+    let noise = (0..8).map(|n| Tear::Noise { seed: seed.wrapping_mul(31).wrapping_add(n) });
+    torn_writes(seed).into_iter().chain([Tear::Last(1), Tear::Last(3), Tear::Zeros]).chain(noise).collect()
+}
+
+#[derive(Clone, Debug)]
+pub struct Chip {
+    pub bytes: Vec<u8>,
+    /// The erased pages and writes in order: true for an erase.
+    pub done: Vec<bool>,
+    /// Index of the operation in which the power fails, and the content that it leaves.
+    pub cut: Option<(usize, Tear)>,
+    pub dead: bool,
+}
+
+/// A handle to a chip, which outlives the program that uses it.
+#[derive(Clone, Debug)]
+pub struct Torn(pub Rc<RefCell<Chip>>);
+
+/// SplitMix64.
+fn scrambled(seed: u64) -> u64 {
+    let mut z = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+impl Torn {
+    pub fn new(pages: usize) -> Self {
+        Self::with(vec![0xFF; pages * PAGE])
+    }
+
+    pub fn with(bytes: Vec<u8>) -> Self {
+        Self(Rc::new(RefCell::new(Chip { bytes, done: Vec::new(), cut: None, dead: false })))
+    }
+
+    /// Flash with this content whose power fails in operation `at`.
+    pub fn cut(bytes: &[u8], at: usize, tear: Tear) -> Self {
+        let torn = Self::with(bytes.to_vec());
+        torn.0.borrow_mut().cut = Some((at, tear));
+        torn
+    }
+
+    pub fn image(&self) -> Vec<u8> {
+        self.0.borrow().bytes.clone()
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.0.borrow().dead
+    }
+
+    /// Number of erases so far.
+    pub fn erased(&self) -> usize {
+        self.0.borrow().done.iter().filter(|erases| **erases).count()
+    }
+
+    /// The operations so far: true for an erase.
+    pub fn done(&self) -> Vec<bool> {
+        self.0.borrow().done.clone()
+    }
+}
+
+impl Chip {
+    /// Changes the bytes from `at` on to `after`, unless the power fails.
+    fn change(&mut self, at: usize, after: &[u8], erases: bool) -> Result<(), NorFlashErrorKind> {
+        if self.dead {
+            return Err(NorFlashErrorKind::Other);
+        }
+        let tear = self.cut.filter(|(cut, _)| *cut == self.done.len()).map(|(_, tear)| tear);
+        self.done.push(erases);
+        let length = after.len();
+        for (index, (place, after)) in self.bytes[at..at + length].iter_mut().zip(after).enumerate() {
+            let random = |seed: u64| scrambled(seed ^ ((at + index) as u64) << 32);
+            let turns = |eighths: u64, seed: u64| {
+                let bit = |bit: u64| u8::from(random(seed ^ bit << 56) % 8 < eighths) << bit;
+                (0..8).map(bit).sum::<u8>()
+            };
+            let done = match tear {
+                None | Some(Tear::Complete) => true,
+                Some(Tear::First(quarters)) => index * 4 < length * quarters,
+                Some(Tear::Last(quarters)) => index * 4 >= length * (4 - quarters),
+                Some(_) => false,
+            };
+            *place = match tear {
+                Some(Tear::Mixed { eighths, seed }) => *place ^ ((*place ^ after) & turns(eighths, seed)),
+                Some(Tear::Noise { seed }) => random(seed) as u8,
+                Some(Tear::Zeros) => 0,
+                _ if done => *after,
+                _ => *place,
+            };
+        }
+        self.dead = tear.is_some();
+        if self.dead { Err(NorFlashErrorKind::Other) } else { Ok(()) }
+    }
+}
+
+impl ErrorType for Torn {
+    type Error = NorFlashErrorKind;
+}
+
+impl ReadNorFlash for Torn {
+    const READ_SIZE: usize = 1;
+
+    fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        let chip = self.0.borrow();
+        let stored = chip.bytes.get(offset as usize..offset as usize + bytes.len());
+        bytes.copy_from_slice(stored.filter(|_| !chip.dead).ok_or(NorFlashErrorKind::OutOfBounds)?);
+        Ok(())
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.borrow().bytes.len()
+    }
+}
+
+impl NorFlash for Torn {
+    const WRITE_SIZE: usize = WORD;
+    const ERASE_SIZE: usize = PAGE;
+
+    fn erase(&mut self, from: u32, to: u32) -> Result<(), Self::Error> {
+        let (from, to) = (from as usize, to as usize);
+        assert!(from.is_multiple_of(PAGE) && to.is_multiple_of(PAGE));
+        (from..to).step_by(PAGE).try_for_each(|page| self.0.borrow_mut().change(page, &[0xFF; PAGE], true))
+    }
+
+    fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error> {
+        let at = offset as usize;
+        assert!(at.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD));
+        let chip = &mut *self.0.borrow_mut();
+        let after: Vec<u8> =
+            chip.bytes[at..at + bytes.len()].iter().zip(bytes).map(|(old, new)| old & new).collect();
+        chip.change(at, &after, false)
+    }
+}

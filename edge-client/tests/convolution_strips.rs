@@ -1,0 +1,149 @@
+//! Convolutional layers on a few rows of an image at a time: the bits of whole images, and the memory on a
+//! microcontroller.
+#![cfg(feature = "convolution")]
+
+use crate::common::dense::values;
+use crate::common::{Random, bits};
+use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
+use fedspan_client::kernel::dense::{add_gradient, backward};
+use fedspan_client::kernel::layer::{ForwardPass, Gradient, Layer, LayerBuffers, Step};
+use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
+use fedspan_protocol::message::{Filters, Image};
+use proptest::prelude::*;
+
+/// Number of images in a batch.
+const N: usize = 3;
+
+/// Output of a layer for a batch, errors of its inputs, and its gradient, as bits.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    out: Vec<u32>,
+    below: Vec<u32>,
+    gradient: Vec<u32>,
+}
+
+/// Computes whole images with the kernels: all positions, including those that pooling drops, and errors masked per
+/// patch.
+fn whole(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
+    let mut patches = vec![0.0; N * c.positions() * c.patch()];
+    let mut unpooled = vec![0.0; N * c.outputs()];
+    let (mut out, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
+    c.forward(x, weights, &mut patches, &mut unpooled);
+    pooling.forward(&unpooled, &mut out, &mut kept);
+    pooling.backward(delta, &kept, &mut unpooled);
+    let (mut errors, mut below) = (vec![0.0; patches.len()], vec![0.0; x.len()]);
+    backward(&unpooled, weights, c.filters, &patches, &mut errors);
+    c.add_patches(&errors, &mut below);
+    let mut gradient = vec![0.0; c.layer()];
+    add_gradient(&patches, &unpooled, c.filters, &mut gradient);
+    Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
+}
+
+/// Computes the same with the layer.
+fn in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
+    let mut scratch = vec![f32::NAN; layer.scratch()];
+    let mut pool_indices = vec![0xEE; N * layer.pool_indices()];
+    let mut room = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
+    let mut out = vec![f32::NAN; N * layer.outputs()];
+    layer.forward(x, weights, &mut out, LayerBuffers { saved: &mut [], ..room });
+    room = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
+    let (mut below, mut gradient) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
+    let seen = ForwardPass {
+        x,
+        #[cfg(feature = "recurrent")]
+        after_relu: true,
+        room,
+    };
+    layer.backward(seen, delta, &mut weights.to_vec(), Some(&mut below), Gradient::Added(&mut gradient));
+    Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
+}
+
+/// Returns a step of size one from weights of zero: the negative gradient.
+fn stepped(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
+    let (mut pool_indices, mut scratch) =
+        (vec![0; N * layer.pool_indices()], vec![f32::NAN; layer.scratch()]);
+    let mut out = vec![0.0; N * layer.outputs()];
+    layer.forward(
+        x,
+        weights,
+        &mut out,
+        LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
+    );
+    let mut weights = vec![0.0; weights.len()];
+    let seen = ForwardPass {
+        x,
+        #[cfg(feature = "recurrent")]
+        after_relu: true,
+        room: LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
+    };
+    let step = Step { momentum: 0.0, velocity: None, size: 1.0 };
+    layer.backward(seen, delta, &mut weights, None, Gradient::Step(step));
+    weights
+}
+
+proptest! {
+    #[test]
+    fn strips_have_the_bits_of_whole_images(
+        [height, width, channels, filters] in prop::array::uniform4(1usize..9),
+        [rows, columns, stride, down, across] in prop::array::uniform5(1usize..4),
+        seed in 0u64..1000,
+    ) {
+        let c = Convolution { height, width, channels, rows, columns, stride, filters };
+        let pooling = MaxPooling {
+            height: c.out_height(), width: c.out_width(), channels: filters, rows: down, columns: across,
+        };
+        prop_assume!(pooling.outputs() > 0);
+        let mut random = Random(seed);
+        // As after a ReLU: half of the inputs are zero.
+        let x: Vec<f32> = values(&mut random, N * c.inputs()).iter().map(|x| x.max(0.0)).collect();
+        let (weights, delta) = (values(&mut random, c.layer()), values(&mut random, N * pooling.outputs()));
+        let layer = Layer::Filters { convolution: c, pooling };
+        let data = [&x[..], &weights, &delta];
+        let expected = whole(c, pooling, data);
+        prop_assert_eq!(&in_strips(layer, data), &expected);
+        let stepped: Vec<f32> = stepped(layer, data).iter().map(|w| 0.0 - w).collect();
+        prop_assert_eq!(bits(&stepped), expected.gradient);
+    }
+}
+
+const fn filters(count: u16) -> Filters {
+    Filters { count, side: 5, pool: 2 }
+}
+
+/// All of MNIST's pixels, two convolutional layers and a hidden layer, one sample at a time.
+struct Mnist;
+
+impl NetworkSizes for Mnist {
+    const SHAPE: NetworkShape = mnist(16, 1);
+}
+
+const fn mnist(hidden: usize, batch: usize) -> NetworkShape {
+    let image = Image { height: 28, width: 28, channels: 1 };
+    NetworkShape::convolutional(image, &[filters(4), filters(8)], &[hidden], 10, batch)
+}
+
+/// 25 steps of six channels, in batches of ten.
+struct Motion;
+
+impl NetworkSizes for Motion {
+    const SHAPE: NetworkShape =
+        NetworkShape::convolutional(Image { height: 1, width: 25, channels: 6 }, &[filters(8)], &[16], 7, 10);
+}
+
+/// Returns the RAM of a model with momentum.
+const fn ram(shape: NetworkShape) -> usize {
+    4 * (2 * shape.parameters() + shape.scratch()) + shape.bytes()
+}
+
+/// The RAM that the documents state.
+#[test]
+fn images_fit_a_microcontroller() {
+    const P: usize = Mnist::SHAPE.parameters();
+    const S: usize = Mnist::SHAPE.scratch();
+    const N: usize = Mnist::SHAPE.bytes();
+    let size = size_of::<NetworkWorkspace<Mnist, P, S, N, P>>();
+    assert_eq!(size, ram(Mnist::SHAPE).next_multiple_of(4));
+    assert_eq!((size, ram(Motion::SHAPE)), (46_684, 34_818));
+    // With a hidden layer of 32 it does not fit 64 KB with a stack; in batches of ten it fits none of the boards.
+    assert_eq!((ram(mnist(32, 1)), ram(mnist(32, 10))), (64_537, 167_434));
+}

@@ -1,0 +1,292 @@
+//! Rounds that a device must decline without any change: repeated, unsuitable, damaged, impossible to compute
+//! or to store.
+
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
+use fedspan_client::session::Event;
+use fedspan_client::{NotReady, Task};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Chunk, DeclineReason, Descriptors, HeadSolve, Missing, RoundId, RoundOpen, Task as Wire,
+    ToDevice, ToServer, Upload,
+};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+
+#[test]
+fn repeated_and_backward_rounds_are_declined_and_change_nothing() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = trained(&problem, 256, flash.clone());
+    let before = (answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record);
+    for round in [5, 4, 1, 0] {
+        let other = flat(&Random(3).orthonormal(20, 2));
+        let server = problem.server_of(round, gradient(), Encoding::F32, 256, other);
+        let (message, body) = &server.opening()[0];
+        assert_eq!(declined(&bench.message(message, body)), DeclineReason::RoundRepeated { last: 5 });
+        assert_eq!((answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record), before);
+        assert_eq!(bench.session.last_round(), 5);
+    }
+    // Another campaign numbers its rounds from 1.
+    bench.all(Event::LinkDown);
+    bench.connect(8, 60_000);
+    let (message, body) = &problem.server(1, gradient(), Encoding::F32, 256).opening()[0];
+    assert!(matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]));
+}
+
+/// Every way in which a round can be unsuitable for this device, with the expected reason.
+fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
+    let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
+    let good = of(Role::Representation, 20, 2);
+    let round = |task, tensors: &[TensorDescriptor]| RoundOpen {
+        id: RoundId { round: 9, stage: 0 },
+        task,
+        tensors: tensors.iter().copied().collect::<Descriptors>(),
+    };
+    let rep =
+        |step_size, head| Wire::FedRep { step_size, head, upload: Upload::Gradient, encoding: Encoding::F32 };
+    let avg = |step_size, local_steps| Wire::FedAvg {
+        step_size,
+        head_step_size: 0.1,
+        local_steps,
+        encoding: Encoding::F32,
+    };
+    let mut all = Vec::new();
+    let chunked = |chunk| TensorDescriptor { chunk, ..good };
+    for tensors in [
+        vec![],
+        vec![of(Role::Representation, 2, 20)],
+        vec![of(Role::Representation, 20, 3)],
+        vec![of(Role::Representation, 40, 1)],
+        vec![of(Role::Representation, 0, 0)],
+        vec![of(Role::Representation, u16::MAX, u16::MAX)],
+        vec![of(Role::Gradient, 20, 2)],
+        vec![of(Role::Subspace, 20, 2)],
+        vec![of(Role::SharedHead, 20, 2)],
+        vec![good, good],
+        vec![good, of(Role::SharedHead, 2, 1)],
+        vec![good; 4],
+        // A chunk that splits an i8 block.
+        vec![TensorDescriptor { encoding: Encoding::I8, chunk: 7, ..good }],
+    ] {
+        all.push((round(gradient(), &tensors), DeclineReason::Tensors));
+    }
+    let no_steps = HeadSolve::Gradient { steps: 0, step_size: 0.1 };
+    all.push((round(rep(0.1, no_steps), &[good]), DeclineReason::Parameter));
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        all.push((round(rep(bad, EXACT), &[good]), DeclineReason::Parameter));
+        let head = HeadSolve::LeastSquares { ridge: bad };
+        all.push((round(rep(0.1, head), &[good]), DeclineReason::Parameter));
+        all.push((round(Wire::FitHead { head }, &[good]), DeclineReason::Parameter));
+        let head = HeadSolve::Gradient { steps: 1, step_size: bad };
+        all.push((round(rep(0.1, head), &[good]), DeclineReason::Parameter));
+    }
+    if !cfg!(all(feature = "shared-head", feature = "reveal-moments")) {
+        return all;
+    }
+    let mixed = TensorDescriptor { encoding: Encoding::F16, ..of(Role::SharedHead, 2, 1) };
+    all.push((round(avg(0.1, 1), &[good, mixed]), DeclineReason::Tensors));
+    all.push((round(avg(0.1, 1), &[chunked(16), of(Role::SharedHead, 2, 1)]), DeclineReason::Tensors));
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        let tensors = [good, of(Role::SharedHead, 2, 1)];
+        all.push((round(avg(bad, 1), &tensors), DeclineReason::Parameter));
+    }
+    all.push((round(avg(0.1, 0), &[good, of(Role::SharedHead, 2, 1)]), DeclineReason::Parameter));
+    all.push((round(Wire::MomentRows { first: 19, count: 2 }, &[]), DeclineReason::Parameter));
+    all.push((round(Wire::MomentRows { first: 0, count: 1 }, &[good]), DeclineReason::Tensors));
+    all
+}
+
+/// Tasks that are not compiled in are neither announced as capabilities nor accepted.
+#[test]
+fn tasks_that_are_not_compiled_in_are_declined() {
+    let problem = problem(20, 2, 1);
+    let mut bench = problem.bench(256);
+    bench.connect(7, 60_000);
+    let avg = Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding: Encoding::F32 };
+    let tensors =
+        vec![(Role::Representation, 20, 2, problem.b.clone()), (Role::SharedHead, 2, 1, vec![0.0; 2])];
+    let moments = Wire::MomentRows { first: 0, count: 1 };
+    let capabilities = bench.session.task().capabilities();
+    for (task, role, tensors, there) in [
+        (avg, Role::SharedHead, tensors, cfg!(feature = "shared-head")),
+        (moments, Role::Moment, vec![], cfg!(feature = "reveal-moments")),
+    ] {
+        assert_eq!(capabilities.tasks & task.bit() != 0, there);
+        assert_eq!(capabilities.roles & role.bit() != 0, there);
+        if !there {
+            let (message, body) = Server::new(9, task, Encoding::F32, 4096, tensors).opening().remove(0);
+            assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Task);
+        }
+    }
+    assert_eq!(capabilities.roles & Role::FactoredHead.bit(), 0);
+}
+
+#[test]
+fn unsuitable_rounds_are_declined_before_the_first_chunk() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = trained(&problem, 256, flash.clone());
+    let before = (answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record);
+    for (count, (open, reason)) in unsuitable().into_iter().enumerate() {
+        let sent = bench.message(&ToDevice::RoundOpen(open.clone()), &[]);
+        assert_eq!(declined(&sent), reason, "{open:?}");
+        assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0), "predict still answers");
+        assert_eq!(flash.0.borrow().record, before.1);
+        assert_eq!(bench.session.counters().declined as usize, count + 1);
+        // Chunks of a declined round are ignored.
+        let chunk = Chunk { id: open.id, tensor: 0, offset: 0 };
+        assert!(bench.message(&ToDevice::Chunk(chunk), &[0; 64]).is_empty());
+        assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0));
+    }
+    // A body whose length differs from the descriptor's is declined too.
+    let (message, body) = &problem.server(9, gradient(), Encoding::F32, 256).opening()[0];
+    for body in [&body[1..], &[]] {
+        assert_eq!(declined(&bench.message(message, body)), DeclineReason::Tensors);
+        assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0));
+    }
+    assert!(
+        matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]),
+        "a correct round is accepted afterwards"
+    );
+}
+
+/// A pending update stays unchanged while other rounds are declined.
+#[test]
+fn declined_rounds_do_not_touch_the_update_in_flight() {
+    let problem = problem(20, 2, 1);
+    for limit in [128, 256] {
+        let mut bench = problem.bench(limit);
+        bench.connect(7, 60_000);
+        let server = problem.server(8, task(Upload::Representation, Encoding::F32), Encoding::F32, limit);
+        let mut first = Vec::new();
+        for (message, body) in server.opening() {
+            first.extend(bench.message(&message, &body));
+        }
+        assert!(matches!(first[0].0, ToServer::Update(_)));
+        let repeated = problem.server(0, gradient(), Encoding::F32, limit).opening().remove(0);
+        bench.message(&repeated.0, &repeated.1);
+        for (open, reason) in unsuitable() {
+            assert_eq!(declined(&bench.message(&ToDevice::RoundOpen(open.clone()), &[])), reason);
+            let mut again = Vec::new();
+            while again.is_empty() || matches!(again[..], [(ToServer::Alive, _)]) {
+                again = bench.wake();
+            }
+            assert_eq!(again, first, "after {open:?}");
+        }
+        let ack = ToDevice::Ack(Ack { id: server.open.id, outcome: AckOutcome::Counted });
+        bench.message(&ack, &[]);
+        assert_eq!(bench.session.last_round(), 8);
+    }
+}
+
+#[test]
+fn invalid_representation_is_declined_and_a_valid_one_recovers() {
+    let problem = problem(57, 8, 1);
+    for limit in [128, 4096] {
+        let flash = Flash::default();
+        let mut bench = trained(&problem, limit, flash.clone());
+        let before = answer(&mut bench, &problem).unwrap();
+        let head = bits(bench.session.task().head());
+        let mut nan = problem.b.clone();
+        nan[455] = 0.5;
+        let mut twins = problem.b.clone();
+        twins.chunks_mut(8).for_each(|row| row[1] = row[0]);
+        for (bad, poison) in [(nan, true), (twins, false)] {
+            let server = problem.server_of(6, gradient(), Encoding::F32, limit, bad);
+            let mut sent = Vec::new();
+            for (message, mut body) in server.opening() {
+                // The encoder refuses a NaN, so it is written into the bytes.
+                let last = matches!(&message, ToDevice::Chunk(c) if c.offset + 22 > 440);
+                if poison && (last || limit == 4096) {
+                    let n = body.len();
+                    body[n - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+                }
+                sent.extend(bench.message(&message, &body));
+            }
+            match declined(&sent) {
+                DeclineReason::NonFinite => assert!(poison),
+                DeclineReason::NotOrthonormal { error } => assert!(!poison && error > 0.9),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoRepresentation));
+            assert_eq!(bits(bench.session.task().head()), head);
+            assert_eq!(flash.0.borrow().saves, 1);
+        }
+        // The same round with the old B: the kept head belongs to it, and is fitted again.
+        let server = problem.server(6, gradient(), Encoding::F32, limit);
+        let sent: Vec<_> = server.opening().iter().flat_map(|(m, body)| bench.message(m, body)).collect();
+        assert!(matches!(sent[0].0, ToServer::Update(_)));
+        assert_eq!(answer(&mut bench, &problem).unwrap(), before);
+    }
+}
+
+/// A finite sample so large that the gradient overflows: nothing is sent after the first such element, and
+/// the decline is sent once.
+#[test]
+fn non_finite_update_is_declined_once() {
+    let (d, k) = (57, 8);
+    let b: Vec<f32> = (0..d * k).map(|i| if i % k == i / k { 1.0 } else { 0.0 }).collect();
+    let mut random = Random(1);
+    let mut samples = Sliced::regression(random.normals(30 * d), random.normals(30), d, 1);
+    samples.x.chunks_mut(d).for_each(|x| x[d - 1] = 3e38);
+    let problem = Problem { d, k, c: 1, b, samples };
+    for limit in [128, 4096] {
+        let mut bench = problem.bench(limit);
+        bench.connect(7, 60_000);
+        let opening = problem.server(1, gradient(), Encoding::F32, limit).opening();
+        for (message, body) in &opening[..opening.len() - 1] {
+            bench.message(message, body);
+        }
+        let (message, body) = opening.last().unwrap();
+        let mut sent: Vec<_> = bench.once(Event::Message(&payload(message, body))).into_iter().collect();
+        if limit == 128 {
+            // The last chunks are requested while the update is still being sent.
+            let chunks = [20u16, 0, 1, 20].into_iter().collect();
+            let missing = Missing { id: RoundId { round: 1, stage: 0 }, tensor: 0, chunks };
+            sent.extend(bench.message(&ToDevice::Missing(missing), &[]));
+        }
+        sent.extend(bench.all(Event::Tick));
+        let (last, before) = sent.split_last().unwrap();
+        assert!(
+            matches!(&last.0, ToServer::Decline(d) if d.reason == DeclineReason::UpdateNonFinite),
+            "{limit}: {sent:?}"
+        );
+        assert!(!before.iter().any(|(message, _)| matches!(message, ToServer::Decline(_))));
+        assert_eq!(bench.session.counters().declined, 1);
+    }
+}
+
+#[test]
+fn failing_store_declines_the_round() {
+    let problem = problem(20, 2, 1);
+    let flash = Flash::default();
+    let mut bench = problem.bench_with(256, flash.clone());
+    bench.connect(7, 60_000);
+    flash.0.borrow_mut().fail_save = true;
+    let (message, body) = problem.server(1, gradient(), Encoding::F32, 256).opening().remove(0);
+    assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Device);
+    assert_eq!((bench.session.counters().storage, bench.session.last_round()), (1, 0));
+    assert!(bench.wake().iter().all(|(m, _)| *m == ToServer::Alive), "the update must not be sent later");
+    flash.0.borrow_mut().fail_save = false;
+    assert!(
+        matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]),
+        "the round may be opened again"
+    );
+    flash.0.borrow_mut().fail_load = true;
+    let reset = problem.bench_with(256, flash);
+    assert_eq!(reset.session.counters().storage, 1);
+    assert_eq!(reset.session.task().head_fitted_on(), None);
+}
+
+#[test]
+fn failing_source_declines_the_round() {
+    let problem = problem(20, 2, 1);
+    for failing_pass in [1, 2] {
+        let mut bench = problem.bench(256);
+        bench.connect(7, 60_000);
+        bench.session.source_mut().failing_pass = Some(failing_pass);
+        let (message, body) = problem.server(1, gradient(), Encoding::F32, 256).opening().remove(0);
+        assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Device);
+        assert!(matches!(bench.message(&message, &body)[..], [(ToServer::Update(_), _)]));
+    }
+}

@@ -1,0 +1,254 @@
+//! Golden images pin the flash format: `images/` has pages of each kind of device. This version writes them
+//! byte for byte, opens them with the values in the table, and continues from them. Content of another
+//! version is refused: it is never taken for blank, and its ledger counts as spent.
+//! `FEDSPAN_REGENERATE_VECTORS=1` rewrites the files.
+#![cfg(feature = "flash")]
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use crate::nor_flash::{Nor, PAGE, WORD};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
+use fedspan_protocol::frame::crc32c;
+
+const K: usize = 2;
+const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+const PAGES: usize = 2;
+
+type Flash = FlashStore<Nor, BYTES>;
+
+/// A golden image and the device that writes it.
+struct Golden {
+    name: &'static str,
+    meaning: &'static str,
+    /// Whether the device has a key, and a privacy budget.
+    keyed: bool,
+    private: bool,
+    rounds: u32,
+    /// Whether the whole budget is spent.
+    spent: bool,
+}
+
+impl Golden {
+    /// The written values: handshakes, spent budget, round of the record.
+    fn values(&self) -> (u64, u64, Option<u32>) {
+        let handshakes = if self.keyed { 128 * u64::from(self.rounds.div_ceil(4)) } else { 0 };
+        let spent = if self.spent { ALL_SPENT } else { 21 * u64::from(self.rounds) };
+        (handshakes, if self.private { spent } else { 0 }, (self.rounds > 0).then_some(self.rounds))
+    }
+
+    fn image(&self) -> Vec<u8> {
+        let nor = Nor::new(PAGES);
+        let mut store = store(&nor);
+        for round in 1..=self.rounds {
+            if self.private {
+                assert!(store.load_spent().is_ok());
+                store.save_spent(21 * u64::from(round)).unwrap();
+            }
+            if self.keyed && round % 4 == 1 {
+                store.save_handshakes(128 * u64::from(round.div_ceil(4))).unwrap();
+            }
+            save(&mut store, round).unwrap();
+        }
+        if self.spent {
+            store.save_spent(ALL_SPENT).unwrap();
+        }
+        assert_eq!(store.erased(), 0);
+        nor.image()
+    }
+
+    fn file(&self) -> Vec<u8> {
+        std::fs::read(folder().join(format!("{}.bin", self.name))).unwrap()
+    }
+}
+
+fn all() -> Vec<Golden> {
+    let golden = |name, meaning, keyed, private, rounds, spent| Golden {
+        name,
+        meaning,
+        keyed,
+        private,
+        rounds,
+        spent,
+    };
+    vec![
+        golden("blank", "a new device", false, false, 0, false),
+        golden("open_one", "no key, no privacy, one round", false, false, 1, false),
+        golden("open_full", "the same, no room for another record in the page", false, false, 14, false),
+        golden("open_many", "the same after pages were erased", false, false, 100, false),
+        golden("keyed_one", "with a key, one round", true, false, 1, false),
+        golden("keyed_many", "with a key, after pages were erased", true, false, 100, false),
+        golden("private_one", "with a key and a budget, one round", true, true, 1, false),
+        golden("private_full", "the same, no room for another round in the page", true, true, 3, false),
+        golden("private_many", "the same after pages were erased", true, true, 100, false),
+        golden("private_spent", "the same, all of the budget spent", true, true, 5, true),
+        golden("ledger_only", "a budget and no key", false, true, 7, false),
+    ]
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images")
+}
+
+fn store(nor: &Nor) -> Flash {
+    FlashStore::new(nor.clone(), 0..(PAGES * PAGE) as u32).unwrap()
+}
+
+fn record(round: u32) -> (RecordHeader, [f32; K]) {
+    let loaded = RecordHeader {
+        campaign: 0x0123_4567_89AB_CDEF,
+        round,
+        representation: round.wrapping_mul(0x9E37_79B9),
+    };
+    (loaded, [0.5 * round as f32, -1.25])
+}
+
+fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
+    let (RecordHeader { campaign, round, representation }, head) = record(round);
+    store.save(&Record { campaign, round, representation, head: &head })
+}
+
+/// Handshakes, spent budget, and round of the record.
+type Values = (Result<u64, StoreError>, u64, Option<u32>);
+
+/// Opens the store of a device with all features. The record must be complete.
+fn open(nor: &Nor, private: bool) -> (Flash, Values) {
+    let mut store = store(nor);
+    let spent = if private { store.load_spent().unwrap() } else { 0 };
+    let mut head = [7.0; K];
+    let loaded = store.load(&mut head).unwrap();
+    match loaded {
+        Some(loaded) => assert_eq!((loaded, head), record(loaded.round)),
+        None => assert_eq!(head, [7.0; K]),
+    }
+    let handshakes = store.load_handshakes();
+    assert_eq!(store.erased(), 0);
+    (store, (handshakes, spent, loaded.map(|loaded| loaded.round)))
+}
+
+fn table() -> String {
+    let mut text = String::from(
+        "# Golden flash images\n\n\
+         What version 2 of `FlashStore` has in flash: two pages of 512 bytes, words of 4, a head of 2 x 1. `tests/flash_images.rs`\n\
+         fails when this version writes other bytes, or reads other values. Of a record of round `r`, the campaign is\n\
+         0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`.\n\n\
+         A change of the format keeps these files as they are, in a folder of their own, and a test that opens or refuses\n\
+         each. Written anew by\n\n\
+         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- flash_images::\n```\n\n\
+         | file | meaning | handshakes | spent | round of the record |\n| --- | --- | ---: | ---: | ---: |\n",
+    );
+    for golden in all() {
+        let (handshakes, spent, round) = golden.values();
+        let round = round.map_or_else(|| "none".to_owned(), |round| round.to_string());
+        let Golden { name, meaning, .. } = golden;
+        writeln!(text, "| `{name}.bin` | {meaning} | {handshakes} | {spent} | {round} |").unwrap();
+    }
+    text
+}
+
+#[test]
+fn images_are_written_byte_for_byte() {
+    let mut files: Vec<(String, Vec<u8>)> =
+        all().iter().map(|golden| (format!("{}.bin", golden.name), golden.image())).collect();
+    files.push(("README.md".into(), table().into_bytes()));
+    for (name, bytes) in files {
+        let path = folder().join(&name);
+        if std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some_and(|value| value == "1") {
+            std::fs::write(path, bytes).unwrap();
+        } else {
+            assert!(std::fs::read(path).ok() == Some(bytes), "{name} differs: has the format changed?");
+        }
+    }
+}
+
+#[test]
+fn images_open_with_their_values_and_continue() {
+    for golden in all() {
+        let nor = Nor::with(golden.file());
+        let (handshakes, spent, round) = golden.values();
+        for _ in 0..2 {
+            assert_eq!(open(&nor, golden.private).1, (Ok(handshakes), spent, round), "{}", golden.name);
+        }
+        for n in 1..60 {
+            let (mut store, _) = open(&nor, golden.private);
+            let round = golden.rounds + n;
+            let (handshakes, more) = (handshakes + 128 * u64::from(n), spent.saturating_add(n.into()));
+            if golden.private {
+                store.save_spent(more).unwrap();
+            }
+            store.save_handshakes(handshakes).unwrap();
+            save(&mut store, round).unwrap();
+            let spent = if golden.private { more } else { 0 };
+            assert_eq!(open(&nor, golden.private).1, (Ok(handshakes), spent, Some(round)), "{}", golden.name);
+        }
+    }
+}
+
+/// Checksum of the library's items: CRC-32C with another start value; some values are reserved.
+fn item_check(data: &[u8]) -> [u8; 4] {
+    let mut crc = 0xEEEE_EEEE_u32;
+    for byte in data {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82F6_3B78 } else { crc >> 1 };
+        }
+    }
+    let bytes = (!crc).to_le_bytes();
+    let spared = matches!(bytes[0], 0 | 0xFF);
+    if spared { (!crc ^ 1).to_le_bytes() } else { bytes }
+}
+
+/// The image as another version might write it: valid items, with another record version and other magics of
+/// the counters.
+fn of_another_version(image: &[u8]) -> Vec<u8> {
+    let mut other = image.to_vec();
+    for page in (0..image.len()).step_by(PAGE) {
+        let mut at = page + WORD;
+        while at + 8 <= page + PAGE - WORD && image[at..at + 8] != [0xFF; 8] {
+            let length = usize::from(u16::from_le_bytes([image[at + 4], image[at + 5]]));
+            let data = at + 8..at + 8 + length;
+            // Items to be skipped, such as erase intents, stay unchanged.
+            if image[at..at + 4] != [0; 4] {
+                let item = &mut other[data.clone()];
+                assert_eq!(item_check(&image[data]), image[at..at + 4], "unexpected item layout");
+                match item[0] {
+                    0 => item[1] += 1,
+                    _ => {
+                        item[4] += 7;
+                        let (checked, check) = item[1..].split_last_chunk_mut().unwrap();
+                        *check = crc32c(checked).to_le_bytes();
+                    }
+                }
+                let check = item_check(item);
+                other[at..at + 4].copy_from_slice(&check);
+            }
+            at += 8 + length.next_multiple_of(WORD);
+        }
+    }
+    other
+}
+
+#[test]
+fn another_version_is_refused_and_never_taken_for_blank() {
+    let (mut silent, mut spent) = (0, 0);
+    for golden in all().iter().filter(|golden| golden.rounds > 0) {
+        let image = of_another_version(&golden.file());
+        let nor = Nor::with(image);
+        for _ in 0..2 {
+            // Without privacy first, which writes nothing.
+            let (_, (handshakes, _, round)) = open(&nor, false);
+            assert_eq!((handshakes.is_err(), round), (golden.keyed, None), "{}", golden.name);
+            silent += usize::from(golden.keyed);
+        }
+        for _ in 0..2 {
+            let (_, (handshakes, all, round)) = open(&nor, true);
+            assert_eq!((handshakes.is_err(), all, round), (golden.keyed, ALL_SPENT, None), "{}", golden.name);
+            spent += 1;
+        }
+        // A device without a key can save a record again.
+        save(&mut store(&nor), 9).unwrap();
+        assert_eq!(open(&nor, true).1.1, ALL_SPENT);
+        assert_eq!(open(&nor, true).1.2, Some(9));
+    }
+    assert!(silent > 0 && spent > 0);
+}

@@ -1,0 +1,268 @@
+//! The record in flash: a saved record survives a reset and a power cut at any time, foreign content is
+//! replaced, and pages wear evenly.
+#![cfg(feature = "flash")]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::common::Random;
+use crate::nor_flash::{Nor, PAGE, WORD};
+use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
+use fedspan_client::store::{FlashError, FlashStore, Record, RecordHeader, Store, record_len};
+use proptest::prelude::*;
+
+const K: usize = 4;
+/// A head of 4 x 1, in whole words.
+const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+
+type Flash = FlashStore<Nor, BYTES>;
+
+fn store(nor: &Nor) -> Flash {
+    let end = u32::try_from(nor.image().len()).unwrap();
+    FlashStore::new(nor.clone(), 0..end).unwrap()
+}
+
+/// Record number `n`, and its head.
+fn record(n: u32) -> (RecordHeader, [f32; K]) {
+    let mut random = Random(n.into());
+    let loaded = RecordHeader { campaign: random.next(), round: n, representation: random.next() as u32 };
+    (loaded, [0; K].map(|_: i32| random.next() as i32 as f32))
+}
+
+fn save(store: &mut Flash, n: u32) -> Result<(), fedspan_client::store::StoreError> {
+    let (RecordHeader { campaign, round, representation }, head) = record(n);
+    store.save(&Record { campaign, round, representation, head: &head })
+}
+
+/// The number of the stored record, which must be complete.
+fn load(store: &mut Flash) -> Option<u32> {
+    let mut head = [7.0; K];
+    let loaded = store.load(&mut head).unwrap();
+    match loaded {
+        Some(loaded) => assert_eq!((loaded, head), record(loaded.round)),
+        None => assert_eq!(head, [7.0; K], "without a record the head stays unchanged"),
+    }
+    loaded.map(|loaded| loaded.round)
+}
+
+#[test]
+fn last_record_survives_a_reset() {
+    let nor = Nor::new(3);
+    assert_eq!(load(&mut store(&nor)), None);
+    for n in 1..=200 {
+        save(&mut store(&nor), n).unwrap();
+        assert_eq!(load(&mut store(&nor)), Some(n));
+    }
+    assert_eq!(store(&nor).erased(), 0);
+}
+
+/// The power fails after every possible byte of forty saves: the stored record is the old or the new one.
+#[test]
+fn power_cut_leaves_the_old_or_the_new_record() {
+    let nor = Nor::new(2);
+    for n in 1..=40 {
+        let before = nor.image();
+        let mut whole = store(&nor);
+        let written = nor.0.borrow().written;
+        save(&mut whole, n).unwrap();
+        let after = nor.image();
+        let cost = nor.0.borrow().written - written + 2 * PAGE;
+        for power in 0..cost {
+            let cut = Nor::with(before.clone());
+            cut.0.borrow_mut().power = power;
+            let saved = save(&mut store(&cut), n).is_ok();
+            cut.0.borrow_mut().power = usize::MAX;
+            let found = load(&mut store(&cut));
+            if saved {
+                assert_eq!(found, Some(n));
+                break;
+            }
+            let previous = (n > 1).then(|| n - 1);
+            assert!(found == Some(n) || found == previous, "{found:?} at {n}, {power}");
+            // The device continues.
+            save(&mut store(&cut), n + 1).unwrap();
+            assert_eq!(load(&mut store(&cut)), Some(n + 1));
+        }
+        assert_eq!(nor.image(), after);
+    }
+}
+
+#[test]
+fn round_costs_one_small_write_and_pages_wear_evenly() {
+    let nor = Nor::new(4);
+    let mut store = store(&nor);
+    const SAVES: usize = 5000;
+    for n in 0..SAVES {
+        let sum = || (nor.0.borrow().written, nor.0.borrow().erased.iter().sum::<usize>());
+        let (written, erased) = sum();
+        save(&mut store, n as u32).unwrap();
+        let (written, erased) = (sum().0 - written, sum().1 - erased);
+        // The record, eight bytes of framing, the mark of a page that begins or is full, striking out the old
+        // record, and an erase intent for each erased page.
+        assert!(written <= BYTES + 8 + 4 * WORD + 24 * erased, "{written} bytes for a record of {BYTES}");
+    }
+    let erased = nor.0.borrow().erased.clone();
+    let (least, most) = (*erased.iter().min().unwrap(), *erased.iter().max().unwrap());
+    assert!(most - least <= 1, "{erased:?}");
+    // A page takes (512 - 2 words) / (40 + 8) = 10 records, each of the four pages in turn.
+    assert!(most <= SAVES / (10 * 4) + 1, "{erased:?}");
+    assert_eq!(store.erased(), 0);
+}
+
+#[test]
+fn record_of_another_model_or_with_nan_is_not_loaded() {
+    let nor = Nor::new(2);
+    save(&mut store(&nor), 5).unwrap();
+    let mut other = [7.0; K + 1];
+    let mut wider: FlashStore<Nor, { record_len(K + 1, 1).next_multiple_of(WORD) }> =
+        FlashStore::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
+    assert_eq!((wider.load(&mut other), other), (Ok(None), [7.0; K + 1]));
+    // A head with a NaN can be written, but is never loaded.
+    let mut store = store(&nor);
+    let head = [1.0, f32::NAN, 0.0, 0.0];
+    store.save(&Record { campaign: 1, round: 6, representation: 0, head: &head }).unwrap();
+    assert_eq!(load(&mut store), None);
+    // A record that does not fit the buffer is an error, and the old record is kept.
+    save(&mut store, 7).unwrap();
+    let long = [1.0; 40];
+    assert!(store.save(&Record { campaign: 1, round: 8, representation: 0, head: &long }).is_err());
+    assert_eq!((load(&mut store), store.erased()), (Some(7), 0));
+}
+
+#[test]
+fn unusable_flash_is_refused_with_a_reason() {
+    let nor = Nor::new(4);
+    let page = PAGE as u32;
+    let problem = |range: std::ops::Range<u32>| FlashStore::<_, BYTES>::new(nor.clone(), range).err();
+    assert_eq!(problem(4..4 + 2 * page), Some(FlashError::NotAtPage { address: 4, page: PAGE }));
+    assert_eq!(problem(0..2 * page - 1), Some(FlashError::NotAtPage { address: 2 * page - 1, page: PAGE }));
+    assert_eq!(problem(0..page), Some(FlashError::Range { bytes: page, needed: 2 * PAGE }));
+    assert_eq!(problem(page..page), Some(FlashError::Range { bytes: 0, needed: 2 * PAGE }));
+    #[allow(clippy::reversed_empty_ranges)]
+    let backward = problem(2 * page..page);
+    assert_eq!(backward, Some(FlashError::Range { bytes: 0, needed: 2 * PAGE }));
+    let far = problem(0..8 * page);
+    assert_eq!(far, Some(FlashError::Range { bytes: 8 * page, needed: 2 * PAGE }));
+    assert_eq!(
+        far.unwrap().to_string(),
+        "the range of 4096 bytes is too short or extends beyond the flash; at least 1024 bytes inside it are needed"
+    );
+    assert_eq!(problem(0..4 * page), None);
+}
+
+proptest! {
+    /// The store starts without a record on another firmware's data or noise, and works from then on.
+    #[test]
+    fn store_starts_clean_on_any_content(seed: u64, pages in 2usize..5, noise in 0u8..4) {
+        let mut random = Random(seed);
+        let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
+        match noise {
+            // Mostly zero, mostly erased, noise, or a valid image with some bytes changed.
+            0 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0 }),
+            1 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0xFF }),
+            2 => {}
+            _ => {
+                let good = Nor::new(pages);
+                for n in 0..30 {
+                    save(&mut store(&good), n).unwrap();
+                }
+                image = good.image();
+                for _ in 0..1 + random.below(20) {
+                    let at = random.below(image.len());
+                    image[at] = random.next() as u8;
+                }
+            }
+        }
+        let nor = Nor::with(image);
+        let mut first = store(&nor);
+        // Only a complete saved record is loaded.
+        let found = load(&mut first);
+        prop_assert!(noise == 3 || found.is_none());
+        for n in 100..130 {
+            save(&mut store(&nor), n).unwrap();
+            prop_assert_eq!(load(&mut store(&nor)), Some(n));
+        }
+    }
+}
+
+/// With words of 1, 2 or 8 bytes, a buffer of `record_len` rounded up to words is large enough, also for
+/// counters, for heads of any size.
+#[test]
+fn buffer_fits_any_word_size() {
+    words::<1>();
+    words::<2>();
+    words::<8>();
+}
+
+fn words<const BYTES_OF_WORD: usize>() {
+    /// Heads of `K` x 1.
+    fn works<const K: usize, const W: usize, const N: usize>() {
+        let bytes = Rc::new(RefCell::new(vec![0xFF; 2 * PAGE]));
+        for n in 1..60 {
+            let mut store =
+                FlashStore::<_, N>::new(Words::<W>(Rc::clone(&bytes)), 0..2 * PAGE as u32).unwrap();
+            assert_eq!(store.load_spent(), Ok(7 * u64::from(n - 1)));
+            let record = Record { campaign: 1, round: n, representation: 2, head: &[n as f32; K] };
+            store.save(&record).unwrap();
+            store.save_handshakes(128 * u64::from(n)).unwrap();
+            let mut head = [0.0; K];
+            assert_eq!(store.load(&mut head).unwrap().map(|loaded| loaded.round), Some(n));
+            assert_eq!((store.load_handshakes(), head[0]), (Ok(128 * u64::from(n)), n as f32));
+            assert_eq!(store.erased(), 0);
+            store.save_spent(7 * u64::from(n)).unwrap();
+        }
+    }
+    match BYTES_OF_WORD {
+        1 => {
+            works::<K, 1, { record_len(K, 1) }>();
+            works::<1, 1, { record_len(1, 1) }>();
+        }
+        2 => {
+            works::<K, 2, { record_len(K, 1).next_multiple_of(2) }>();
+            works::<1, 2, { record_len(1, 1).next_multiple_of(2) }>();
+        }
+        _ => {
+            works::<K, 8, { record_len(K, 1).next_multiple_of(8) }>();
+            works::<1, 8, { record_len(1, 1).next_multiple_of(8) }>();
+        }
+    }
+}
+
+/// Flash with words of `W` bytes.
+struct Words<const W: usize>(Rc<RefCell<Vec<u8>>>);
+
+impl<const W: usize> ErrorType for Words<W> {
+    type Error = NorFlashErrorKind;
+}
+
+impl<const W: usize> ReadNorFlash for Words<W> {
+    const READ_SIZE: usize = 1;
+
+    fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        let first = offset as usize;
+        bytes.copy_from_slice(&self.0.borrow()[first..first + bytes.len()]);
+        Ok(())
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.borrow().len()
+    }
+}
+
+impl<const W: usize> NorFlash for Words<W> {
+    const WRITE_SIZE: usize = W;
+    const ERASE_SIZE: usize = PAGE;
+
+    fn erase(&mut self, from: u32, to: u32) -> Result<(), Self::Error> {
+        self.0.borrow_mut()[from as usize..to as usize].fill(0xFF);
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error> {
+        assert!((offset as usize).is_multiple_of(W) && bytes.len().is_multiple_of(W));
+        for (at, byte) in (offset as usize..).zip(bytes) {
+            self.0.borrow_mut()[at] &= byte;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! The handshake counter in flash never falls below its saved value, after a power cut at any time and any
+//! change of one byte: it grows, or the device stays silent.
+#![cfg(feature = "flash")]
+
+use crate::common;
+use crate::nor_flash::{Nor, PAGE, WORD};
+use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
+use fedspan_protocol::frame::crc32c;
+use proptest::prelude::*;
+
+const K: usize = 2;
+const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+
+type Flash = FlashStore<Nor, BYTES>;
+
+fn store(nor: &Nor) -> Flash {
+    let end = u32::try_from(nor.0.borrow().bytes.len()).unwrap();
+    FlashStore::new(nor.clone(), 0..end).unwrap()
+}
+
+/// Reads the store as a session does at its start: the record first, which may find foreign content.
+fn boot(nor: &Nor) -> (Flash, Result<u64, StoreError>) {
+    let mut store = store(nor);
+    let _ = store.load(&mut [0.0; K]);
+    let number = store.load_handshakes();
+    (store, number)
+}
+
+fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
+    store.save(&Record { campaign: 1, round, representation: 2, head: &[0.5; K] })
+}
+
+#[test]
+fn counter_survives_resets_and_grows() {
+    let nor = Nor::new(2);
+    for n in 0..400u64 {
+        let (mut store, number) = boot(&nor);
+        assert_eq!(number, Ok(128 * n));
+        store.save_handshakes(128 * (n + 1)).unwrap();
+        save(&mut store, n as u32).unwrap();
+        assert_eq!(store.erased(), 0);
+    }
+}
+
+/// The power fails after every byte of saves that fill the pages many times over: the counter is never below
+/// its saved value, and the device continues from there.
+#[test]
+fn power_cut_never_lowers_the_counter() {
+    let (nor, mut tried) = (Nor::new(2), 0u32);
+    for n in 1..=60u64 {
+        let before = nor.0.borrow().bytes.clone();
+        for power in 0..4 * PAGE {
+            tried += 1;
+            let cut = Nor::with(before.clone());
+            let (mut first, number) = boot(&cut);
+            assert_eq!(number, Ok(128 * (n - 1)));
+            cut.0.borrow_mut().power = power;
+            let saved = first.save_handshakes(128 * n).is_ok();
+            let whole = saved && save(&mut first, n as u32).is_ok();
+            cut.0.borrow_mut().power = usize::MAX;
+            let (mut store, number) = boot(&cut);
+            let number = number.unwrap();
+            assert!(number == 128 * n || number == 128 * (n - 1) && !saved, "{number} at {n}, {power}");
+            assert_eq!(store.erased(), 0);
+            store.save_handshakes(number + 128).unwrap();
+            assert_eq!(boot(&cut).1, Ok(number + 128));
+            if whole {
+                break;
+            }
+        }
+        let (mut store, _) = boot(&nor);
+        store.save_handshakes(128 * n).unwrap();
+        save(&mut store, n as u32).unwrap();
+    }
+    println!("{tried} cuts");
+}
+
+/// One byte of the flash changes: the counter is correct or higher, or it cannot be read.
+#[test]
+fn damaged_byte_never_lowers_the_counter() {
+    let (mut tried, mut silent, mut lower) = (0u32, 0u32, 0u32);
+    for saves in [1u64, 2, 5, 9, 14, 20] {
+        let nor = Nor::new(2);
+        for n in 1..=saves {
+            let (mut store, _) = boot(&nor);
+            store.save_handshakes(128 * n).unwrap();
+            save(&mut store, n as u32).unwrap();
+        }
+        let image = nor.0.borrow().bytes.clone();
+        for at in 0..image.len() {
+            for damaged in [image[at] ^ 1, image[at] ^ 0x80, 0, 0xff, !image[at]] {
+                let mut bytes = image.clone();
+                bytes[at] = damaged;
+                tried += 1;
+                match boot(&Nor::with(bytes)).1 {
+                    Ok(number) if number < 128 * saves => {
+                        lower += 1;
+                        if lower < 20 {
+                            println!(
+                                "{number} for {} at {at}: {:02x} -> {damaged:02x}",
+                                128 * saves,
+                                image[at]
+                            );
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(StoreError) => silent += 1,
+                }
+            }
+        }
+    }
+    println!("{tried} damaged bytes, {silent} silent, {lower} lower");
+    assert_eq!(lower, 0);
+}
+
+/// The on-flash bytes of a handshake counter.
+fn copy(number: u64) -> Vec<u8> {
+    let mut bytes = [b"FSPH".as_slice(), &number.to_le_bytes()].concat();
+    bytes.extend(crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// A record whose campaign, round and representation hash, chosen by a server, spell a copy of the counter.
+#[test]
+fn server_cannot_forge_a_counter_in_the_record() {
+    let forged = copy(u64::MAX);
+    let (campaign, rest) = forged.split_first_chunk().unwrap();
+    let (round, representation) = rest.split_first_chunk().unwrap();
+    let record = Record {
+        campaign: u64::from_le_bytes(*campaign),
+        round: u32::from_le_bytes(*round),
+        representation: u32::from_le_bytes(representation.try_into().unwrap()),
+        head: &[0.25, -7.0],
+    };
+    let nor = Nor::new(2);
+    let (mut store, _) = boot(&nor);
+    store.save_handshakes(128).unwrap();
+    store.save(&record).unwrap();
+    assert_eq!(boot(&nor).1, Ok(128));
+    let mut head = [0.0; K];
+    let loaded = self::store(&nor).load(&mut head).unwrap().unwrap();
+    assert_eq!((loaded.campaign, loaded.round), (record.campaign, record.round));
+    assert_eq!((loaded.representation, head.as_slice()), (record.representation, record.head));
+}
+
+/// A forgery that also uses the bytes that the library writes before a record: its CRC-32 can be made to
+/// equal the magic.
+#[test]
+fn server_cannot_forge_a_counter_in_the_item_header() {
+    let record = Record {
+        campaign: 0x80_ed5b_0fff,
+        round: 889_713_334,
+        representation: 0x1234_5678,
+        head: &[0.0, 0.0],
+    };
+    let nor = Nor::new(2);
+    let (mut store, _) = boot(&nor);
+    store.save_handshakes(128).unwrap();
+    store.save(&record).unwrap();
+    let bytes = nor.0.borrow().bytes.clone();
+    assert!(
+        bytes.windows(16).any(|window| {
+            let number = u64::from_le_bytes(window[4..12].try_into().unwrap());
+            number > 1 << 40 && window == copy(number)
+        }),
+        "the forgery no longer works: the library or the record format has changed"
+    );
+    assert_eq!(boot(&nor).1, Ok(128));
+}
+
+proptest! {
+    /// A head full of counter copies, each XORed with another mask.
+    #[test]
+    fn head_cannot_forge_a_counter(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
+        const K: usize = 64;
+        const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+        // The first copy is unmasked; all values are finite as floats.
+        let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {
+            let mask = if n == 0 { 0 } else { mask & 0x3f };
+            copy(0x3f_3f3f_0000).into_iter().map(move |byte| byte ^ mask)
+        });
+        let bytes: Vec<u8> = std::iter::repeat_n(0, shift).chain(hidden).collect();
+        let words = bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap()));
+        let mut head: Vec<f32> = words.map(|value| if value.is_finite() { value } else { 0.0 }).collect();
+        head.resize(K, 1.0);
+        let nor = Nor::new(4);
+        let whole = || FlashStore::<_, BYTES>::new(nor.clone(), 0..4 * PAGE as u32).unwrap();
+        whole().save_handshakes(128).unwrap();
+        whole().save(&Record { campaign: 1, round: 2, representation: 3, head: &head }).unwrap();
+        let mut back = [0.0; K];
+        prop_assert!(whole().load(&mut back).unwrap().is_some());
+        prop_assert_eq!(back.as_slice(), head.as_slice());
+        prop_assert_eq!(whole().load_handshakes(), Ok(128));
+    }
+}
+
+/// Flash full of noise is erased, and the power fails after any byte of that, and again: a counter that was
+/// somewhere in the noise survives.
+#[test]
+fn erasing_never_loses_the_counter() {
+    let mut random = common::Random(1);
+    let (mut erasures, mut readable) = (0, 0);
+    for pages in [2, 2, 3, 4].repeat(10) {
+        let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
+        // Copies are never written across a page boundary.
+        let at = random.below(pages) * PAGE + random.below(PAGE - 15);
+        image[at..at + 16].copy_from_slice(&copy(1280));
+        let again = random.below(400);
+        let mut erased = 0;
+        for power in (0..).step_by(7) {
+            let nor = Nor::with(image.clone());
+            let mut whole = false;
+            for power in [power, again, usize::MAX] {
+                nor.0.borrow_mut().power = power;
+                let (mut store, number) = boot(&nor);
+                assert!(number == Ok(1280) || power < usize::MAX && number == Err(StoreError), "{number:?}");
+                whole |= save(&mut store, 1).is_ok() && power < usize::MAX;
+                erased = erased.max(store.erased());
+            }
+            let (mut store, number) = boot(&nor);
+            assert_eq!(number, Ok(1280), "{pages} pages, {at}, {power}, {again}");
+            let last = nor.0.borrow().bytes[(pages - 1) * PAGE..].to_vec();
+            let begun = last[..WORD].iter().any(|byte| *byte != 0xFF);
+            assert!(begun || last.iter().all(|byte| *byte == 0xFF), "a page looks blank but is not");
+            store.save_handshakes(1408).unwrap();
+            save(&mut store, 2).unwrap();
+            assert_eq!(boot(&nor).1, Ok(1408));
+            if whole && power > again {
+                break;
+            }
+        }
+        erasures += usize::from(erased > 0);
+        readable += usize::from(erased == 0);
+    }
+    assert!(erasures > 10, "{erasures} erased images, {readable} that were readable as pages");
+}

@@ -1,0 +1,260 @@
+//! A malicious server that tries to extract the device's data: invalid representations, rounds that repeat,
+//! go back or change midway, chunks in any order. Without encryption, and from a server that has the device's
+//! key.
+
+use crate::common::problem::*;
+use crate::common::server::*;
+use crate::common::*;
+use fedspan_client::Millis;
+use fedspan_client::session::{Event, Progress, Protection};
+use fedspan_client::{Linear, NotReady, Session, Task};
+use fedspan_protocol::frame::{Decoder, FeedResult};
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, DeclineReason, RoundId, ToDevice, ToServer, Welcome, decode,
+};
+use fedspan_protocol::secure::{Channel, Key, transcript};
+use fedspan_protocol::tensor::Encoding;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+const NOW: u64 = 1_000;
+
+/// A device and its server, with the device's key or without encryption.
+struct Pair {
+    session: Session<Linear<Heap>, Sliced, Flash, ChaCha8Rng>,
+    limit: usize,
+    key: Option<Key>,
+    channel: Option<Channel>,
+    answers: u8,
+    out: Vec<u8>,
+}
+
+type Sent = Vec<(ToServer, Vec<u8>)>;
+
+impl Pair {
+    /// Connected, in campaign 7.
+    fn new(problem: &Problem, limit: u16, key: Option<Key>, flash: Flash) -> Self {
+        let config = config(limit);
+        let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
+        let memory = Heap::new(problem.d, problem.k, problem.c);
+        let random = ChaCha8Rng::seed_from_u64(1);
+        let session =
+            Session::new(config, protection, Linear::new(memory), problem.samples.clone(), flash, random);
+        let out = vec![0; config.transmit_capacity()];
+        let mut pair = Self { session, limit: limit.into(), key, channel: None, answers: 0, out };
+        let sent = pair.event(Event::LinkUp);
+        assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
+        let welcome = ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 });
+        let confirmed = pair.say(&welcome, &[]);
+        assert_eq!(confirmed.len(), usize::from(pair.key.is_some()), "{confirmed:?}");
+        pair
+    }
+
+    fn event(&mut self, event: Event<'_>) -> Sent {
+        let mut progress = self.session.handle(Millis::new(NOW), event, &mut self.out);
+        let mut sent = self.read(progress);
+        while progress.again {
+            progress = self.session.handle(Millis::new(NOW), Event::Tick, &mut self.out);
+            sent.extend(self.read(progress));
+        }
+        sent
+    }
+
+    fn read(&mut self, progress: Progress) -> Sent {
+        if progress.sent == 0 {
+            return Vec::new();
+        }
+        let mut decoder = Decoder::new(vec![0; self.limit]);
+        let bytes = match decoder.feed(&mut &self.out[..progress.sent]) {
+            FeedResult::Message(bytes) => bytes.to_vec(),
+            FeedResult::Sealed(frame) => self.channel.as_mut().unwrap().open(frame).unwrap().to_vec(),
+            other => panic!("{other:?}"),
+        };
+        let (message, body) = decode::<ToServer>(&bytes).unwrap();
+        if let (ToServer::Hello(_), Some(key)) = (&message, &self.key) {
+            self.answers += 1;
+            self.channel = Some(Channel::server(key, &transcript(&bytes), &[self.answers; 16]));
+        }
+        vec![(message, body.to_vec())]
+    }
+
+    fn say(&mut self, message: &ToDevice, body: &[u8]) -> Sent {
+        let Some(channel) = &mut self.channel else {
+            return self.event(Event::Message(&payload(message, body)));
+        };
+        let mut wire = vec![0; wire_capacity(5000)];
+        let sent = match message {
+            ToDevice::Welcome(_) => channel.seal_answer(&[self.answers; 16], message, &mut wire),
+            _ => channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut wire),
+        };
+        let mut decoder = Decoder::new(vec![0; 5000]);
+        let FeedResult::Sealed(frame) = decoder.feed(&mut &wire[..sent.unwrap()]) else {
+            panic!("not sealed")
+        };
+        let unopened = self.session.counters().unopened;
+        let mut frame = frame.to_vec();
+        let sent = self.event(Event::Sealed(&mut frame));
+        assert_eq!(
+            self.session.counters().unopened,
+            unopened,
+            "the frame must open, since the server has the key"
+        );
+        sent
+    }
+
+    fn say_all(&mut self, messages: &[(ToDevice, Vec<u8>)]) -> Sent {
+        messages.iter().flat_map(|(message, body)| self.say(message, body)).collect()
+    }
+
+    fn answer(&mut self, problem: &Problem) -> Result<Vec<u32>, NotReady> {
+        let mut out = vec![0.0; problem.c];
+        self.session.task_mut().predict(problem.samples.get(0).0, &mut out).map(|()| bits(&out))
+    }
+}
+
+/// Without and with a key, at frame limits with and without chunks.
+fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
+    let keys = [None, Some(Key::new(3, [0x42; 32]))];
+    keys.into_iter().flat_map(move |key| {
+        [128u16, 4096].map(|limit| {
+            let flash = Flash::default();
+            (Pair::new(problem, limit, key.clone(), flash.clone()), flash, limit)
+        })
+    })
+}
+
+/// Opens round 5 as an honest server does, and returns the update.
+fn first(pair: &mut Pair, problem: &Problem, limit: u16) -> Sent {
+    let sent = pair.say_all(&problem.server(5, gradient(), Encoding::F32, limit).opening());
+    assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
+    sent
+}
+
+fn acknowledge(pair: &mut Pair) {
+    let id = RoundId { round: 5, stage: 0 };
+    assert!(pair.say(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]).is_empty());
+    assert_eq!(pair.session.last_round(), 5);
+}
+
+/// Representations from which a gradient or a head would reveal more of the samples than the method allows:
+/// they are declined, nothing is sent, and the head is unchanged.
+#[test]
+fn invalid_representation_is_declined() {
+    let problem = problem(57, 8, 1);
+    let b = &problem.b;
+    // All columns equal the first one.
+    let rank_one: Vec<f32> = b.chunks(8).flat_map(|row| [row[0]; 8]).collect();
+    let lone: Vec<f32> = (0..b.len()).map(|i| f32::from(u8::from(i == 0))).collect();
+    let scaled = |scale: f32| b.iter().map(|v| v * scale).collect::<Vec<f32>>();
+    let largest = b.iter().map(|_| f32::MAX).collect();
+    let bad =
+        [vec![0.0; b.len()], lone, rank_one, scaled(1e30), scaled(1e-30), scaled(2.0), scaled(1.01), largest];
+    for (mut pair, flash, limit) in pairs(&problem) {
+        first(&mut pair, &problem, limit);
+        acknowledge(&mut pair);
+        let head = bits(pair.session.task().head());
+        let record = flash.0.borrow().record.clone();
+        let mut openings: Vec<_> = bad
+            .iter()
+            .map(|b| problem.server_of(6, gradient(), Encoding::F32, limit, b.clone()).opening())
+            .collect();
+        for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            // The encoder refuses such a value, so it is written into the bytes.
+            let mut opening = problem.server(6, gradient(), Encoding::F32, limit).opening();
+            let body = &mut opening.last_mut().unwrap().1;
+            let n = body.len();
+            body[n - 4..].copy_from_slice(&poison.to_le_bytes());
+            openings.push(opening);
+        }
+        for (index, opening) in openings.iter().enumerate() {
+            let sent = pair.say_all(opening);
+            match declined(&sent) {
+                DeclineReason::NonFinite | DeclineReason::NotOrthonormal { .. } => {}
+                other => panic!("{index}: {other:?}"),
+            }
+            assert_eq!(sent.len(), 1, "{index}, limit {limit}: {sent:?}");
+            assert_eq!(pair.answer(&problem), Err(NotReady::NoRepresentation), "{index}");
+            assert_eq!(bits(pair.session.task().head()), head);
+            assert_eq!(flash.0.borrow().record, record);
+        }
+        assert_eq!(pair.session.last_round(), 5);
+        // A valid representation is accepted.
+        let sent = pair.say_all(&problem.server(6, gradient(), Encoding::F32, limit).opening());
+        assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
+    }
+}
+
+/// One update per round, for any claim of the server about the round: the same bytes while it is pending,
+/// nothing afterwards.
+#[test]
+fn no_second_update_for_a_round() {
+    let problem = problem(57, 8, 1);
+    let other = flat(&Random(5).orthonormal(57, 8));
+    for (mut pair, _, limit) in pairs(&problem) {
+        let update = first(&mut pair, &problem, limit);
+        let open = |round, stage, b: &[f32]| {
+            let mut server = problem.server_of(round, gradient(), Encoding::F32, limit, b.to_vec());
+            server.open.id = RoundId { round, stage };
+            server.opening()
+        };
+        // The same round with another representation while the update is pending: the computed update is sent
+        // again. The chunks that follow are ignored.
+        let (message, body) = &open(5, 0, &other)[0];
+        assert_eq!(pair.say(message, body), update, "limit {limit}");
+        let unexpected = pair.session.counters().unexpected;
+        let chunks = &open(5, 0, &other)[1..];
+        assert!(pair.say_all(chunks).is_empty());
+        assert_eq!(pair.session.counters().unexpected as usize, unexpected as usize + chunks.len());
+        // Another stage or an earlier round: declined, and the update is unchanged.
+        for (round, stage) in [(5, 1), (5, u16::MAX), (4, 0), (1, 7), (0, 0)] {
+            let (message, body) = &open(round, stage, &other)[0];
+            assert_eq!(declined(&pair.say(message, body)), DeclineReason::RoundRepeated { last: 5 });
+            let (message, body) = &open(5, 0, &other)[0];
+            assert_eq!(pair.say(message, body), update, "after {round}, {stage}");
+        }
+        acknowledge(&mut pair);
+        for (round, stage) in [(5, 0), (5, 1), (4, 9), (0, 0)] {
+            let (message, body) = &open(round, stage, &other)[0];
+            assert_eq!(declined(&pair.say(message, body)), DeclineReason::RoundRepeated { last: 5 });
+        }
+        // The next round is a new one.
+        assert!(matches!(pair.say_all(&open(6, 0, &other))[0].0, ToServer::Update(_)));
+    }
+}
+
+/// The update has the same bytes, for any order and repetition of the chunks.
+#[test]
+fn chunk_order_has_no_effect() {
+    let problem = problem(57, 8, 1);
+    for key in [None, Some(Key::new(3, [0x42; 32]))] {
+        let fresh = || Pair::new(&problem, 128, key.clone(), Flash::default());
+        let update = first(&mut fresh(), &problem, 128);
+        let opening = problem.server(5, gradient(), Encoding::F32, 128).opening();
+        let (open, chunks) = opening.split_first().unwrap();
+        let mut random = Random(3);
+        for order in 0..20 {
+            let mut pair = fresh();
+            assert!(pair.say(&open.0, &open.1).is_empty());
+            let mut rest: Vec<usize> = (0..chunks.len()).collect();
+            let mut sent = Vec::new();
+            while !rest.is_empty() {
+                let next = match order {
+                    0 => rest.len() - 1,
+                    1 => rest.len() / 2,
+                    _ => random.below(rest.len()),
+                };
+                let index = rest.remove(next);
+                assert!(sent.is_empty(), "nothing may be sent before the last chunk");
+                sent = pair.say(&chunks[index].0, &chunks[index].1);
+                if !rest.is_empty() && order % 2 == 1 {
+                    assert!(
+                        pair.say(&chunks[index].0, &chunks[index].1).is_empty(),
+                        "a duplicate has no effect"
+                    );
+                }
+            }
+            assert_eq!(sent, update, "order {order}");
+        }
+    }
+}

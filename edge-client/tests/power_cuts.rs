@@ -1,0 +1,262 @@
+//! Power cuts during every write and erase, once, and again during every operation that follows: no counter in flash
+//! goes back, the record is the old or the new one, and the device continues. An interrupted operation may leave anything
+//! that flash can hold.
+//!
+//! `cargo test` tries every second cut with one of its possible remains. All of them take some minutes:
+//! `cargo test --release -p fedspan-client --features flash --test all -- power_cuts:: --ignored --nocapture`.
+#![cfg(feature = "flash")]
+
+use std::collections::HashSet;
+
+use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
+use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
+
+const K: usize = 2;
+const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+
+/// A device: its number of pages, and what it keeps there besides the record.
+#[derive(Clone, Copy, Debug)]
+struct DeviceKind {
+    pages: usize,
+    keyed: bool,
+    private: bool,
+}
+
+/// Bounds for a counter at the next start: the last value saved successfully, and the largest value
+/// attempted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct CounterBounds {
+    saved_value: u64,
+    attempted: u64,
+}
+
+/// Reason for the end of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ended {
+    Cut,
+    /// An invariant is violated.
+    Violated(String),
+}
+
+impl From<StoreError> for Ended {
+    fn from(_: StoreError) -> Self {
+        Self::Cut
+    }
+}
+
+fn invariant(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Ended> {
+    if holds { Ok(()) } else { Err(Ended::Violated(broken())) }
+}
+
+impl CounterBounds {
+    fn found(&mut self, number: u64, what: &str) -> Result<(), Ended> {
+        let Self { saved_value, attempted } = *self;
+        invariant((saved_value..=attempted).contains(&number), || {
+            format!("{what}: {number} is not in {saved_value}..={attempted}")
+        })?;
+        // The device may have acted upon a value once it has read it.
+        self.saved_value = number;
+        Ok(())
+    }
+
+    fn save(&mut self, by: u64, save: impl FnOnce(u64) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        self.attempted = self.saved_value + by;
+        save(self.attempted)?;
+        self.saved_value = self.attempted;
+        Ok(())
+    }
+}
+
+/// Knowledge about the content of the flash from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Known {
+    spent: CounterBounds,
+    handshakes: CounterBounds,
+    /// Round of the record that was saved last (0 for none), and round of the save begun last.
+    saved: u32,
+    begun: u32,
+}
+
+impl DeviceKind {
+    /// Runs the device from a start through the given number of rounds.
+    fn run(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), Ended> {
+        let end = u32::try_from(flash.image().len()).unwrap();
+        let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..end).unwrap();
+        let outcome = self
+            .boot(&mut store, known)
+            .and_then(|()| (0..rounds).try_for_each(|_| self.round(&mut store, known)));
+        invariant(outcome != Err(Ended::Cut) || flash.is_dead(), || {
+            "the store fails although the flash works".into()
+        })?;
+        invariant(store.erased() == 0, || "the store erased everything".into())?;
+        outcome
+    }
+
+    /// Reads the store as a session does at its start.
+    fn boot(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), Ended> {
+        if self.private {
+            known.spent.found(store.load_spent()?, "spent")?;
+        }
+        let mut head = [7.0; K];
+        let loaded = store.load(&mut head)?;
+        let round = loaded.map_or(0, |loaded| loaded.round);
+        invariant([known.saved, known.begun].contains(&round), || format!("round {round} of {known:?}"))?;
+        (known.saved, known.begun) = (round, round);
+        if let Some(loaded) = loaded {
+            let same =
+                loaded.campaign == 1 && loaded.representation == round ^ 77 && head == [round as f32, -0.5];
+            invariant(same, || format!("{loaded:?}, {head:?}"))?;
+        }
+        if self.keyed {
+            known.handshakes.found(store.load_handshakes()?, "handshakes")?;
+            // A new range of handshake numbers is needed every few rounds.
+            if known.handshakes.saved_value / 128 <= u64::from(known.saved) / 3 {
+                known.handshakes.save(128, |reserved| store.save_handshakes(reserved))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn round(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), Ended> {
+        if self.private {
+            known.spent.save(7, |spent| store.save_spent(spent))?;
+        }
+        let round = known.saved + 1;
+        known.begun = round;
+        let head = [round as f32, -0.5];
+        store.save(&Record { campaign: 1, round, representation: round ^ 77, head: &head })?;
+        known.saved = round;
+        Ok(())
+    }
+
+    /// Repeats a run with each of its operations cut, as far as `selected(operation, kind of remains)` is true,
+    /// and calls `each` with the result.
+    fn cuts(
+        self,
+        image: &[u8],
+        known: Known,
+        rounds: u32,
+        selected: impl Fn(usize, usize) -> bool,
+        mut each: impl FnMut(usize, Tear, Vec<u8>, Known, Result<(), Ended>),
+    ) {
+        let whole = Torn::with(image.to_vec());
+        // The caller has checked the run without a cut.
+        let _ = self.run(&whole, &mut known.clone(), rounds);
+        for (at, erases) in whole.done().into_iter().enumerate() {
+            let seed = (image.len() + at) as u64;
+            let tears = if erases { torn_erasures(seed) } else { torn_writes(seed) };
+            for (_, tear) in tears.into_iter().enumerate().filter(|(turn, _)| selected(at, *turn)) {
+                let (flash, mut known) = (Torn::cut(image, at, tear), known);
+                let ended = self.run(&flash, &mut known, rounds);
+                each(at, tear, flash.image(), known, ended);
+            }
+        }
+    }
+
+    /// Runs the device twice without a cut.
+    fn continues(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), Ended> {
+        let flash = Torn::with(image);
+        self.run(&flash, known, rounds)?;
+        self.run(&flash, known, rounds)
+    }
+}
+
+/// Numbers of cuts and of violations.
+#[derive(Debug, Default)]
+struct CutCounts {
+    once: usize,
+    twice: usize,
+    violations: usize,
+}
+
+impl CutCounts {
+    fn check(&mut self, ended: Result<(), Ended>, where_: impl FnOnce() -> String) -> bool {
+        let Err(Ended::Violated(reason)) = ended else { return true };
+        self.violations += 1;
+        if self.violations <= 12 {
+            println!("{}: {reason}", where_());
+        }
+        false
+    }
+}
+
+/// Cuts runs of three rounds until every page has been erased, and then the recovery and one round after each
+/// cut. After the second cut two runs must succeed. Unless `all` is set, second cuts take turns in what they
+/// leave.
+fn cut_everywhere(device: DeviceKind, all: bool) -> CutCounts {
+    const ROUNDS: u32 = 3;
+    let (mut tried, mut seen) = (CutCounts::default(), HashSet::new());
+    let (flash, mut known) = (Torn::new(device.pages), Known::default());
+    // Until pages are reused and every page has been erased.
+    while flash.erased() < device.pages {
+        device.cuts(
+            &flash.image(),
+            known,
+            ROUNDS,
+            |_, _| true,
+            |at, tear, image, known, ended| {
+                tried.once += 1;
+                // Different cuts can leave the same content.
+                if !tried.check(ended, || format!("{device:?}, {at}, {tear:?}"))
+                    || !seen.insert((image.clone(), known))
+                {
+                    return;
+                }
+                let outcome = device.continues(image.clone(), &mut known.clone(), 2);
+                if !tried.check(outcome, || format!("{device:?}, after {at}, {tear:?}")) {
+                    return;
+                }
+                let first = seen.len();
+                let selected = |second, turn| all || turn % 9 == (first + second) % 9;
+                device.cuts(&image, known, 1, selected, |second, again, image, mut known, ended| {
+                    tried.twice += 1;
+                    let outcome =
+                        if ended == Err(Ended::Cut) { device.continues(image, &mut known, 1) } else { ended };
+                    tried.check(outcome, || format!("{device:?}, after {at}, {tear:?}, {second}, {again:?}"));
+                });
+            },
+        );
+        device.run(&flash, &mut known, ROUNDS).unwrap();
+    }
+    tried
+}
+
+fn device_kinds() -> Vec<DeviceKind> {
+    let device = |pages, keyed, private| DeviceKind { pages, keyed, private };
+    vec![
+        device(2, true, true),
+        device(2, false, false),
+        device(3, true, false),
+        device(2, true, false),
+        device(3, true, true),
+        device(4, false, true),
+    ]
+}
+
+fn cut_all(all: bool) {
+    let mut sum = CutCounts::default();
+    for device in device_kinds().into_iter().take(if all { usize::MAX } else { 3 }) {
+        let tried = cut_everywhere(device, all);
+        println!(
+            "{device:?}: {} cuts, {} pairs of cuts, {} violations",
+            tried.once, tried.twice, tried.violations
+        );
+        sum.once += tried.once;
+        sum.twice += tried.twice;
+        sum.violations += tried.violations;
+    }
+    println!("{} cuts, {} pairs of cuts, {} violations", sum.once, sum.twice, sum.violations);
+    assert_eq!(sum.violations, 0);
+    assert!(sum.once > 1_000 && sum.twice > 10_000);
+}
+
+#[test]
+fn one_or_two_power_cuts_lose_nothing() {
+    cut_all(false);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn one_or_two_power_cuts_lose_nothing_whatever_they_leave() {
+    cut_all(true);
+}

@@ -1,0 +1,375 @@
+//! The privacy ledger in flash never falls below its saved value, after a power cut at any time. Blank flash
+//! belongs to a new device; flash without a valid ledger counts as spent, permanently.
+#![cfg(feature = "flash")]
+
+use crate::common::Random;
+use crate::nor_flash::{Nor, PAGE, WORD};
+use fedspan_client::store::{ALL_SPENT, FlashStore, Record, Store, StoreError, record_len};
+use fedspan_protocol::frame::crc32c;
+
+const K: usize = 2;
+const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+
+type Flash = FlashStore<Nor, BYTES>;
+
+fn store(nor: &Nor) -> Flash {
+    let end = u32::try_from(nor.image().len()).unwrap();
+    FlashStore::new(nor.clone(), 0..end).unwrap()
+}
+
+/// Reads the store as a private session does at its start: the ledger, the record, and the handshakes if
+/// there is a key.
+fn boot(nor: &Nor, keyed: bool) -> (Flash, Result<u64, StoreError>) {
+    let mut store = store(nor);
+    let spent = store.load_spent();
+    let _ = store.load(&mut [0.0; K]);
+    if keyed {
+        let _ = store.load_handshakes();
+    }
+    (store, spent)
+}
+
+fn spent(nor: &Nor) -> Result<u64, StoreError> {
+    boot(nor, false).1
+}
+
+fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
+    store.save(&Record { campaign: 1, round, representation: 2, head: &[0.5; K] })
+}
+
+fn is_blank(nor: &Nor) -> bool {
+    nor.image().iter().all(|byte| *byte == 0xFF)
+}
+
+/// The on-flash bytes of a ledger.
+fn copy(spent: u64) -> Vec<u8> {
+    let mut bytes = [b"FSPLPAID".as_slice(), &spent.to_le_bytes()].concat();
+    bytes.extend(crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+#[test]
+fn ledger_survives_resets_and_grows() {
+    for keyed in [false, true] {
+        let nor = Nor::new(2);
+        for n in 0..300u64 {
+            let (mut store, spent) = boot(&nor, keyed);
+            assert_eq!(spent, Ok(7 * n));
+            store.save_spent(7 * (n + 1)).unwrap();
+            save(&mut store, n as u32).unwrap();
+            if keyed {
+                store.save_handshakes(128 * (n + 1)).unwrap();
+                assert_eq!(self::store(&nor).load_handshakes(), Ok(128 * (n + 1)));
+            }
+            // Saving a smaller value changes nothing.
+            store.save_spent(n).unwrap();
+            assert_eq!(store.erased(), 0);
+        }
+        let (mut store, _) = boot(&nor, keyed);
+        for large in [1 << 40, 1 << 50, u64::MAX - 1] {
+            store.save_spent(large).unwrap();
+            assert_eq!(spent(&nor), Ok(large));
+        }
+    }
+}
+
+/// The power fails after any byte of the first start, and again: the device still counts as new, and no
+/// longer once it has spent.
+#[test]
+fn power_cut_at_first_start_leaves_the_device_new() {
+    let mut cuts = 0;
+    for pages in [2, 3, 4] {
+        for power in (0..).step_by(pages - 1) {
+            let nor = Nor::new(pages);
+            nor.0.borrow_mut().power = power;
+            let first = spent(&nor);
+            let image = nor.image();
+            for again in (power % 7..3 * PAGE).step_by(397) {
+                let nor = Nor::with(image.clone());
+                nor.0.borrow_mut().power = again;
+                assert!(matches!(spent(&nor), Ok(0) | Err(StoreError)));
+                nor.0.borrow_mut().power = usize::MAX;
+                assert_eq!(spent(&nor), Ok(0), "{pages} pages, {power}, {again}");
+                let mut store = boot(&nor, true).0;
+                store.save_handshakes(128).unwrap();
+                store.save_spent(5).unwrap();
+                assert_eq!((spent(&nor), store.erased()), (Ok(5), 0));
+                cuts += 1;
+            }
+            if first.is_ok() {
+                assert!(power > 40, "{power}");
+                break;
+            }
+        }
+    }
+    println!("{cuts} cuts");
+}
+
+/// The power fails after every byte of a round's writes, for enough rounds to fill the pages many times over.
+#[test]
+fn power_cut_never_lowers_the_ledger() {
+    let (nor, mut tried) = (Nor::new(2), 0u32);
+    boot(&nor, true).1.unwrap();
+    for n in 1..=40u64 {
+        let before = nor.image();
+        for power in 0.. {
+            tried += 1;
+            let cut = Nor::with(before.clone());
+            let (mut first, spent) = boot(&cut, true);
+            assert_eq!(spent, Ok(n - 1));
+            cut.0.borrow_mut().power = power;
+            let paid = first.save_spent(n).is_ok();
+            let saved = paid && save(&mut first, n as u32).is_ok();
+            let whole = saved && first.save_handshakes(128 * n).is_ok();
+            cut.0.borrow_mut().power = usize::MAX;
+            assert!(!is_blank(&cut));
+            // Both counters are found in either order of reading.
+            let mut other = store(&Nor::with(cut.image()));
+            let handshakes = other.load_handshakes().unwrap();
+            assert!(handshakes == 128 * n || handshakes == 128 * (n - 1) && !whole);
+            let (mut store, spent) = boot(&cut, true);
+            let spent = spent.unwrap();
+            assert!(spent == n || spent == n - 1 && !paid, "{spent} at {n}, {power}");
+            assert_eq!(store.erased(), 0);
+            store.save_spent(spent + 1).unwrap();
+            assert_eq!(boot(&cut, true).1, Ok(spent + 1));
+            if whole {
+                break;
+            }
+        }
+        let (mut store, _) = boot(&nor, true);
+        store.save_spent(n).unwrap();
+        save(&mut store, n as u32).unwrap();
+        store.save_handshakes(128 * n).unwrap();
+    }
+    println!("{tried} cuts");
+}
+
+/// Ten thousand runs of rounds, with and without keys, whose power fails at any byte, also during repairs.
+/// The counters are never below their saved values, and never above the attempted ones unless damage has made
+/// the whole budget count as spent. Pages once used are never blank again.
+#[test]
+fn no_history_lowers_the_ledger() {
+    let mut random = Random(5);
+    let (mut runs, mut cuts, mut all) = (0, 0, 0);
+    while runs < 10_000 {
+        let nor = Nor::new(2 + random.below(3));
+        // Saved and attempted values: of handshakes and of the spent budget.
+        let (mut promised, mut tried) = ([0u64; 2], [0u64; 2]);
+        let (damaged, mut begun) = (random.below(10) == 0, false);
+        for _ in 0..20 + random.below(60) {
+            runs += 1;
+            nor.0.borrow_mut().power = if random.below(3) > 0 { random.below(400) } else { usize::MAX };
+            let (mut store, found) = boot(&nor, random.below(2) == 0);
+            if let Ok(spent) = found {
+                begun = true;
+                assert!(spent >= promised[1], "{spent} of {promised:?}");
+                assert!(spent <= tried[1] || damaged && spent == ALL_SPENT, "{spent} of {tried:?}");
+                all += u32::from(spent == ALL_SPENT);
+                (promised[1], tried[1]) = (spent, tried[1].max(spent));
+                for _ in 0..random.below(4) {
+                    match random.below(4) {
+                        0 if spent < ALL_SPENT => {
+                            tried[1] = promised[1].max(tried[1]) + 1 + random.below(1000) as u64;
+                            if store.save_spent(tried[1]).is_ok() {
+                                promised[1] = tried[1];
+                            }
+                        }
+                        1 => {
+                            tried[0] += 128;
+                            if store.save_handshakes(tried[0]).is_ok() {
+                                promised[0] = tried[0];
+                            }
+                        }
+                        _ => drop(save(&mut store, random.next() as u32)),
+                    }
+                }
+            }
+            cuts += u32::from(nor.0.borrow().power < 8);
+            assert!(!begun || !is_blank(&nor));
+            if damaged && random.below(4) == 0 {
+                // Some bytes become noise, but not near the counters.
+                let at = random.below(nor.image().len() - 8);
+                let copies = [b"FSPH".as_slice(), b"FSPL"];
+                let chip = &mut nor.0.borrow_mut().bytes;
+                let near = at.saturating_sub(40)..(at + 40).min(chip.len());
+                if !copies.iter().any(|magic| chip[near.clone()].windows(4).any(|window| window == *magic)) {
+                    chip[at..at + 8].fill(random.next() as u8 & 0x7F);
+                }
+            }
+            nor.0.borrow_mut().power = usize::MAX;
+            let image = Nor::with(nor.image());
+            let handshakes = store_numbers(&image);
+            assert!(handshakes >= promised[0], "{handshakes} of {promised:?}");
+            assert!(spent_of(&image) >= promised[1]);
+        }
+    }
+    println!("{runs} runs, {cuts} cuts, the whole budget counted as spent {all} times");
+}
+
+fn store_numbers(nor: &Nor) -> u64 {
+    store(&Nor::with(nor.image())).load_handshakes().unwrap()
+}
+
+fn spent_of(nor: &Nor) -> u64 {
+    spent(&Nor::with(nor.image())).unwrap()
+}
+
+/// A used device: nine records, ledgers and handshake counters.
+fn used(pages: usize) -> Nor {
+    let nor = Nor::new(pages);
+    for n in 1..=9 {
+        let (mut store, _) = boot(&nor, true);
+        store.save_spent(10 * n).unwrap();
+        store.save_handshakes(128 * n).unwrap();
+        save(&mut store, n as u32).unwrap();
+    }
+    nor
+}
+
+/// One byte changes: the ledger is still correct.
+#[test]
+fn damaged_byte_never_lowers_the_ledger() {
+    let image = used(2).image();
+    let mut tried = 0;
+    for at in 0..image.len() {
+        for damaged in [image[at] ^ 1, image[at] ^ 0x80, 0, 0xff, !image[at]] {
+            let mut bytes = image.clone();
+            bytes[at] = damaged;
+            tried += 1;
+            let nor = Nor::with(bytes);
+            assert_eq!(spent(&nor), Ok(90), "{at}: {damaged:02x}");
+            assert_eq!(spent(&nor), Ok(90), "at the next start");
+        }
+    }
+    println!("{tried} damaged bytes");
+}
+
+/// Damage to all copies: the budget counts as spent permanently, after power cuts at any time and whichever
+/// value is read first.
+#[test]
+fn flash_without_a_valid_ledger_is_spent_permanently() {
+    let mut random = Random(3);
+    let mut images = Vec::new();
+    for pages in [2, 3] {
+        let image = used(pages).image();
+        let every = |change: &mut dyn FnMut(usize, u8) -> u8| -> Vec<u8> {
+            image.iter().enumerate().map(|(at, byte)| change(at, *byte)).collect()
+        };
+        images.push(every(&mut |_, byte| !byte));
+        images.push(every(&mut |_, _| 0));
+        images.push(every(&mut |_, _| random.next() as u8));
+        // Everything is erased except the end, or the beginning of each page, or every second byte.
+        let last = image.iter().rposition(|byte| *byte != 0xFF).unwrap();
+        images.push(every(&mut |at, byte| if at + 10 < last { 0xFF } else { byte }));
+        images.push(every(&mut |at, byte| if at % PAGE >= 20 { 0xFF } else { byte }));
+        images.push(every(&mut |at, byte| if at % 2 == 0 { 0xFF } else { byte }));
+        // A single byte is left: the library takes a page for half erased that has only its end mark.
+        for at in [0, PAGE / 2, PAGE - 1, pages * PAGE - PAGE / 2, pages * PAGE - 1] {
+            for left in [0xFE, 0x0F] {
+                let mut lonely = vec![0xFF; pages * PAGE];
+                lonely[at] = left;
+                images.push(lonely);
+            }
+        }
+        // One bit flip in each copy.
+        for _ in 0..12 {
+            let mut bytes = image.clone();
+            for at in 0..bytes.len() - 20 {
+                if image[at..].starts_with(b"FSPL") {
+                    bytes[at + random.below(20)] ^= 1 << random.below(8);
+                }
+            }
+            images.push(bytes);
+        }
+        // A device that has run without privacy.
+        for saves in [1, 2, 7, 14] {
+            let nor = Nor::new(pages);
+            for n in 0..saves {
+                let mut store = store(&nor);
+                match n % 2 {
+                    0 => save(&mut store, n).unwrap(),
+                    _ => store.save_handshakes(128 * u64::from(n)).unwrap(),
+                }
+            }
+            images.push(nor.image());
+        }
+    }
+    let mut cuts = 0;
+    assert!(
+        images.iter().all(|image| image.iter().any(|byte| *byte != 0xFF)),
+        "an image is blank, like that of a new device"
+    );
+    for (number, image) in images.iter().enumerate() {
+        for order in 0..3 {
+            // Includes cuts right after a page has been erased.
+            for power in (0..).filter(|power| power % 31 == 0 || power % PAGE == 0) {
+                cuts += 1;
+                let nor = Nor::with(image.clone());
+                nor.0.borrow_mut().power = power;
+                let mut store = store(&nor);
+                // The ledger first, as in a session, or another operation that triggers repairs.
+                let whole = match order {
+                    0 => store.load_spent().is_ok(),
+                    1 => store.load(&mut [0.0; K]).is_ok() && save(&mut store, 1).is_ok(),
+                    _ => store.load_handshakes().is_ok() && store.save_handshakes(1 << 20).is_ok(),
+                };
+                assert!(!is_blank(&nor), "image {number}, {order}, {power}");
+                nor.0.borrow_mut().power = random.below(900);
+                let (mut store, found) = boot(&nor, true);
+                assert!(matches!(found, Ok(ALL_SPENT) | Err(StoreError)), "image {number}: {found:?}");
+                let _ = save(&mut store, 77);
+                nor.0.borrow_mut().power = usize::MAX;
+                assert_eq!(spent(&nor), Ok(ALL_SPENT), "image {number}, {order}, {power}");
+                let (mut store, _) = boot(&nor, true);
+                store.save_handshakes(1 << 30).unwrap();
+                save(&mut store, 78).unwrap();
+                store.save_spent(5).unwrap();
+                assert_eq!(spent(&nor), Ok(ALL_SPENT), "the ledger must stay spent");
+                if whole {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{} images, {cuts} cuts", images.len());
+}
+
+/// Flash full of noise that contains both counters is erased, and the power fails after any byte of that: the
+/// handshake counter survives, and the ledger survives or counts as spent.
+#[test]
+fn erasing_never_loses_a_counter() {
+    let mut random = Random(1);
+    let (mut erasures, mut lost, mut tried) = (0, 0, 0);
+    for pages in [2, 2, 3, 4].repeat(12) {
+        let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
+        let mut handshakes = [b"FSPH".as_slice(), &1280u64.to_le_bytes()].concat();
+        handshakes.extend(crc32c(&handshakes).to_le_bytes());
+        let first = random.below(pages) * PAGE + random.below(PAGE / 2 - 20);
+        let second = random.below(pages) * PAGE + PAGE / 2 + random.below(PAGE / 2 - 20);
+        image[first..first + 16].copy_from_slice(&handshakes);
+        image[second..second + 20].copy_from_slice(&copy(90));
+        for power in (0..).step_by(11) {
+            tried += 1;
+            let nor = Nor::with(image.clone());
+            nor.0.borrow_mut().power = power;
+            let (mut store, spent) = boot(&nor, true);
+            let whole = spent.is_ok() && save(&mut store, 1).is_ok();
+            erasures += usize::from(whole && store.erased() > 0);
+            nor.0.borrow_mut().power = usize::MAX;
+            assert!(!is_blank(&nor));
+            let (mut store, spent) = boot(&nor, true);
+            assert_eq!(store.load_handshakes(), Ok(1280), "{pages} pages, {first}, {second}, {power}");
+            // The ledger is given up temporarily only if two pages hold one counter each.
+            let apart = pages == 2 && first / PAGE != second / PAGE;
+            assert!(spent == Ok(90) || apart && !whole && spent == Ok(ALL_SPENT), "{spent:?}");
+            lost += u32::from(spent == Ok(ALL_SPENT));
+            save(&mut store, 2).unwrap();
+            if whole {
+                break;
+            }
+        }
+    }
+    assert!(erasures > 10, "{erasures}");
+    println!("{tried} cuts, {lost} of them left the whole budget spent");
+}

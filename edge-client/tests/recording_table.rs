@@ -1,0 +1,126 @@
+//! Format of tables: a written table is read back, and any other content of the partition is refused.
+#![cfg(feature = "recorded")]
+
+use crate::common::Random;
+use fedspan_client::recording::FormatError;
+use fedspan_client::recording::table::{HEADER, Rows, Split, Table, write};
+use fedspan_client::source::{SampleSource, Targets};
+use fedspan_protocol::frame::crc32c;
+use fedspan_protocol::message::RoundId;
+
+const D: usize = 3;
+
+/// `rows` rows of distinct numbers.
+fn values(rows: usize, first: f32) -> (Vec<f32>, Vec<f32>) {
+    let count = |n: usize, first: f32| (0..n).map(|i| first + i as f32).collect();
+    (count(rows * D, first), count(rows, -first))
+}
+
+fn seal(bytes: &mut Vec<u8>) {
+    let check = crc32c(bytes);
+    bytes.extend_from_slice(&check.to_le_bytes());
+}
+
+fn table(training: usize, test: usize) -> Vec<u8> {
+    let (a, b) = (values(training, 1.0), values(test, 1000.0));
+    let mut bytes = Vec::new();
+    write(D as u16, (&a.0, &a.1), (&b.0, &b.1), |part| bytes.extend_from_slice(part));
+    seal(&mut bytes);
+    bytes
+}
+
+fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) {
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    let mut rows = Rows::<N>::new(table, part).unwrap();
+    // Twice, since a table can be replayed.
+    for _ in 0..2 {
+        (x, y) = (Vec::new(), Vec::new());
+        rows.rewind(RoundId::default()).unwrap();
+        while let Some(samples) = rows.next() {
+            let Targets::Values(value) = samples.targets else { panic!("values") };
+            x.extend_from_slice(samples.x);
+            y.extend_from_slice(value);
+        }
+    }
+    // In any order.
+    for row in (0..y.len()).rev() {
+        let samples = rows.at(row).unwrap();
+        assert_eq!(samples.x, &x[row * N..(row + 1) * N]);
+        assert!(matches!(samples.targets, Targets::Values(value) if *value == [y[row]]));
+    }
+    for beyond in [y.len(), usize::MAX / 4, usize::MAX] {
+        assert!(rows.at(beyond).is_none());
+    }
+    (x, y)
+}
+
+#[test]
+fn written_table_is_read_back() {
+    for (training, test) in [(5, 4), (1, 0), (0, 2), (0, 0)] {
+        let mut bytes = table(training, test);
+        bytes.resize(bytes.len() + 100, 0xff);
+        let table = Table::parse(&bytes).unwrap();
+        assert_eq!(
+            (table.features(), table.rows(Split::Training), table.rows(Split::Test)),
+            (D, training, test)
+        );
+        assert_eq!(read::<D>(&table, Split::Training), values(training, 1.0));
+        assert_eq!(read::<D>(&table, Split::Test), values(test, 1000.0));
+        assert!(Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(), "the number of features differs");
+    }
+}
+
+#[test]
+fn any_damage_is_detected() {
+    let whole = table(4, 3);
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        assert!(Table::parse(&bytes).is_err(), "byte {at}");
+    }
+    for length in 0..whole.len() {
+        assert!(Table::parse(&whole[..length]).is_err(), "length {length}");
+    }
+}
+
+#[test]
+fn other_content_is_refused_with_a_reason() {
+    let problem = |bytes: &[u8]| Table::parse(bytes).unwrap_err();
+    assert_eq!(problem(&[]), FormatError::Length { needed: HEADER, got: 0 });
+    assert_eq!(problem(&[0; 64]), FormatError::Blank);
+    assert_eq!(problem(&[0xff; 64]), FormatError::Blank);
+    assert_eq!(problem(&[7; 64]), FormatError::Magic);
+    // With a valid checksum and arbitrary header fields.
+    let changed = |at: usize, to: &[u8]| {
+        let mut bytes = table(2, 1);
+        bytes.truncate(bytes.len() - 4);
+        bytes[at..at + to.len()].copy_from_slice(to);
+        seal(&mut bytes);
+        problem(&bytes)
+    };
+    assert_eq!(changed(4, &[2, 0]), FormatError::Version(2));
+    assert_eq!(changed(6, &[0, 0]), FormatError::Header("the number of features"));
+    assert_eq!(changed(6, &[4, 0]), FormatError::Header("the number of test rows"));
+    assert_eq!(changed(12, &[4, 0, 0, 0]), FormatError::Header("the number of training rows"));
+    assert_eq!(changed(12, &[0xff; 4]), FormatError::Header("the number of training rows"));
+    assert_eq!(changed(16, &[0xff; 4]), FormatError::Header("the number of test rows"));
+    assert_eq!(changed(8, &[0xff; 4]), FormatError::Length { needed: u32::MAX as usize + 4, got: 72 });
+    // A header that claims to be shorter than itself.
+    let mut short = table(0, 0);
+    short[8..12].copy_from_slice(&8u32.to_le_bytes());
+    assert_eq!(problem(&short), FormatError::Check);
+}
+
+#[test]
+fn noise_is_never_a_table() {
+    let mut random = Random(5);
+    for length in (0..400).step_by(7) {
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
+        assert!(Table::parse(&bytes).is_err());
+        // Also after a valid magic and version.
+        if let Some(head) = bytes.get_mut(..6) {
+            head.copy_from_slice(b"FSTB\x01\x00");
+        }
+        assert!(Table::parse(&bytes).is_err());
+    }
+}

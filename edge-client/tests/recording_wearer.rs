@@ -1,0 +1,153 @@
+//! Sample source over a recording: it yields the same samples in the same order as a plain implementation
+//! with vectors.
+#![cfg(feature = "recorded")]
+
+use crate::recording::{HEADER, HOP, SHAPES, partition, raw};
+use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
+use fedspan_client::recording::draw::{DrawRng, round_index};
+use fedspan_client::recording::{DRAW_MAX, Header, Recording, WearerSource};
+use fedspan_client::source::{SampleSource, Targets};
+use fedspan_protocol::message::RoundId;
+
+type Sample = (u8, [f32; FEATURES]);
+
+/// Training windows of all series in order.
+fn plain() -> Vec<Sample> {
+    let mut all = Vec::new();
+    for ((class, _, train), bytes) in SHAPES.iter().zip(raw()) {
+        let rows: Vec<[f32; CHANNELS]> = bytes
+            .chunks_exact(12)
+            .map(|row| {
+                std::array::from_fn(|c| {
+                    f32::from(i16::from_le_bytes([row[2 * c], row[2 * c + 1]])) * HEADER.scale[c]
+                })
+            })
+            .collect();
+        for window in 0..usize::from(*train) {
+            let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
+            for row in &rows[window * HOP..window * HOP + WINDOW] {
+                extractor.push(row, &mut out);
+            }
+            all.push((*class, out));
+        }
+    }
+    all
+}
+
+/// The simulator's `draw_per_class`.
+fn drawn(all: &[Sample], count: usize, index: u64) -> Vec<Sample> {
+    let mut random = DrawRng::new(HEADER.seed, index);
+    let mut chosen = Vec::new();
+    for class in 0..=all.iter().map(|(class, _)| *class).max().unwrap() {
+        let mut own: Vec<&Sample> = all.iter().filter(|(c, _)| *c == class).collect();
+        for i in 0..count.min(own.len()) {
+            let j = i + random.below(own.len() - i);
+            own.swap(i, j);
+            chosen.push(*own[i]);
+        }
+    }
+    chosen
+}
+
+fn pass(source: &mut WearerSource<'_>) -> Vec<Sample> {
+    let mut got = Vec::new();
+    while let Some(samples) = source.next() {
+        let Targets::Classes(&[class]) = samples.targets else { panic!("one class") };
+        got.push((class, samples.x.try_into().unwrap()));
+    }
+    got
+}
+
+/// The samples from the last to the first; there are no more than `count`.
+fn backwards(source: &mut WearerSource<'_>, count: usize) -> Vec<Sample> {
+    assert!(source.at(count).is_none() && source.at(usize::MAX).is_none());
+    let sample = |number| {
+        let samples = source.at(number).unwrap();
+        let Targets::Classes(&[class]) = samples.targets else { panic!("one class") };
+        (class, samples.x.try_into().unwrap())
+    };
+    (0..count).rev().map(sample).collect()
+}
+
+fn round(round: u32) -> RoundId {
+    RoundId { round, stage: 0 }
+}
+
+#[test]
+fn passes_yield_the_simulators_samples() {
+    let bytes = partition(&HEADER, 0);
+    let recording = Recording::parse(&bytes).unwrap();
+    for room in [0, 15, 100] {
+        let mut room = vec![[0.0; FEATURES]; room];
+        let enough = room.len() >= 15;
+        let mut source = WearerSource::new(recording, &mut room);
+        assert_eq!((source.is_cached(), source.windows()), (enough, 15));
+        for number in [1, 2, 1, 700] {
+            source.rewind_for_head(round(number)).unwrap();
+            let index = round_index(HEADER.wearer, number);
+            assert_eq!(pass(&mut source), drawn(&plain(), 2, index));
+            source.rewind(round(number)).unwrap();
+            assert_eq!(pass(&mut source), plain());
+            // A retry of the same round draws the same windows.
+            source.rewind_for_head(round(number)).unwrap();
+            assert_eq!(pass(&mut source), drawn(&plain(), 2, index));
+        }
+    }
+}
+
+#[test]
+fn samples_are_read_in_any_order() {
+    for labelled_per_class in [0, 1] {
+        let bytes = partition(&Header { labelled_per_class, ..HEADER }, 0);
+        let recording = Recording::parse(&bytes).unwrap();
+        for room in [0, 15] {
+            let mut room = vec![[0.0; FEATURES]; room];
+            let mut source = WearerSource::new(recording, &mut room);
+            for head in [false, true] {
+                let _ = if head {
+                    source.rewind_for_head(round(3))
+                } else {
+                    source.rewind(round(3)).map(|()| false)
+                };
+                let mut all = pass(&mut source);
+                all.reverse();
+                assert_eq!(backwards(&mut source, all.len()), all);
+                assert!(source.next().is_none());
+            }
+        }
+    }
+}
+
+#[test]
+fn newcomer_keeps_its_few_labelled_windows() {
+    let header = Header { labelled_per_class: 1, ..HEADER };
+    let bytes = partition(&header, 0);
+    let recording = Recording::parse(&bytes).unwrap();
+    let mut room = vec![[0.0; FEATURES]; 15];
+    let mut source = WearerSource::new(recording, &mut room);
+    let expected = drawn(&plain(), 1, HEADER.wearer);
+    assert_eq!(source.windows(), 3);
+    for number in [1, 2] {
+        source.rewind(round(number)).unwrap();
+        assert_eq!(pass(&mut source), expected);
+        source.rewind_for_head(round(number)).unwrap();
+        assert_eq!(pass(&mut source), expected);
+    }
+}
+
+#[test]
+fn draw_is_the_start_of_a_permutation() {
+    for n in 0..40 {
+        for count in 0..=DRAW_MAX {
+            let mut all: Vec<usize> = (0..n).collect();
+            let mut random = DrawRng::new(3, n as u64);
+            for i in 0..count.min(n) {
+                let j = i + random.below(n - i);
+                all.swap(i, j);
+            }
+            let mut got = Vec::new();
+            DrawRng::new(3, n as u64).sample_without_replacement(n, count, |i| got.push(i));
+            assert_eq!(got, all[..count.min(n)]);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Downloads of representations: encodings, orthonormality, finiteness, and the readiness of `predict`.
+
+use crate::common::*;
+use fedspan_client::{Linear, NotReady, Task};
+use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::message::{DeclineReason, Task as Wire, Upload};
+use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+
+fn transcoded(encoding: Encoding, values: &[f32]) -> Vec<f32> {
+    let mut bytes = vec![0; encoding.byte_len(values.len())];
+    encoding.encode(values, &mut bytes).unwrap();
+    let mut out = vec![0.0; values.len()];
+    encoding.decode(&bytes, &mut out).unwrap();
+    out
+}
+
+fn download(encoding: Encoding, b: &[f32], d: usize, k: usize) -> (Linear<Heap>, Result<(), DeclineReason>) {
+    let mut model = Linear::new(Heap::new(d, k, 1));
+    let task = fed_rep(EXACT, Upload::Gradient, 0.0);
+    let result = receive(&mut model, &open(1, task, Role::Representation, encoding, d, k), &[b]);
+    (model, result)
+}
+
+/// The device's `B` equals the server's by the specification: the decoded values, for i8 after the common f32
+/// QR, bit for bit.
+#[test]
+fn every_encoding_gives_the_servers_representation() {
+    let mut random = Random(1);
+    let mut worst = Worst::default();
+    for case in 0..200 {
+        let k = 1 + case % 8;
+        let d = k + random.below(100);
+        let b = flat(&random.orthonormal(d, k));
+        for encoding in ALL {
+            let mut expected = transcoded(encoding, &b);
+            let raw = orthonormality_error(&expected, k);
+            if raw > encoding.orthonormality_tolerance() {
+                let (_, result) = download(encoding, &b, d, k);
+                assert_eq!(result, Err(DeclineReason::NotOrthonormal { error: raw }));
+                continue;
+            }
+            if encoding == Encoding::I8 {
+                orthonormalise(&mut expected, k).unwrap();
+            }
+            let (model, result) = download(encoding, &b, d, k);
+            assert_eq!(result, Ok(()), "{encoding:?}, {raw:e}");
+            let held = model.representation().unwrap();
+            assert_eq!(bits(held), bits(&expected));
+            let error = f64::from(orthonormality_error(held, k));
+            if encoding != Encoding::F16 {
+                assert!(error <= 1e-5, "{encoding:?}: {error:e}");
+            }
+            match encoding {
+                Encoding::F32 => worst.saw("f32, |B^T B - I|", error),
+                Encoding::F16 => worst.saw("f16, |B^T B - I|", error),
+                _ => worst.saw("i8 as sent, |B^T B - I|", raw.into()),
+            }
+        }
+    }
+}
+
+#[test]
+fn representation_beyond_the_tolerance_is_declined() {
+    let mut random = Random(2);
+    let (d, k) = (40, 3);
+    let b = flat(&random.orthonormal(d, k));
+    for encoding in ALL {
+        let tolerance = encoding.orthonormality_tolerance();
+        for factor in [0.5, 0.9, 1.1, 2.0, 1000.0] {
+            // (1 + e)^2 = 1 + factor * tolerance in the first column.
+            let stretch = (1.0 + factor * tolerance).sqrt();
+            let mut bent = b.clone();
+            bent.chunks_mut(k).for_each(|row| row[0] *= stretch);
+            let error = orthonormality_error(&transcoded(encoding, &bent), k);
+            let (model, result) = download(encoding, &bent, d, k);
+            if error <= tolerance {
+                assert_eq!(result, Ok(()), "{encoding:?} at {error:e}");
+            } else {
+                assert_eq!(result, Err(DeclineReason::NotOrthonormal { error }));
+                assert!(model.representation().is_none());
+            }
+        }
+        let mut twins = b.clone();
+        twins.chunks_mut(k).for_each(|row| row[1] = row[0]);
+        assert!(matches!(download(encoding, &twins, d, k).1, Err(DeclineReason::NotOrthonormal { .. })));
+        assert!(download(encoding, &vec![0.0; d * k], d, k).1.is_err());
+    }
+}
+
+#[test]
+fn non_finite_value_is_declined_at_any_place() {
+    let b = flat(&Random(3).orthonormal(10, 2));
+    for place in 0..20 {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut model = Linear::new(Heap::new(10, 2, 1));
+            let task = fed_rep(EXACT, Upload::Gradient, 0.0);
+            model.open(&open(1, task, Role::Representation, Encoding::F32, 10, 2)).unwrap();
+            model.tensor_mut(0).unwrap().copy_from_slice(&b);
+            model.tensor_mut(0).unwrap()[place] = value;
+            assert_eq!(model.verify(), Err(DeclineReason::NonFinite));
+            assert_eq!(model.predict(&[0.0; 10], &mut [0.0]), Err(NotReady::NoRepresentation));
+        }
+    }
+}
+
+#[test]
+fn predict_needs_the_head_of_its_representation() {
+    let mut random = Random(4);
+    let (d, k) = (6, 2);
+    let (b1, b2) = (flat(&random.orthonormal(d, k)), flat(&random.orthonormal(d, k)));
+    let samples = Sliced::regression(random.normals(d * 20), random.normals(20), d, 1);
+    let mut model = Linear::new(Heap::new(d, k, 1));
+    let x = &samples.x[..d];
+    assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoRepresentation));
+    model.set_representation(&b1).unwrap();
+    assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoHead));
+    model.fit_head(EXACT, &mut samples.clone()).unwrap();
+    let mut answer = [0.0];
+    model.predict(x, &mut answer).unwrap();
+    let expected = matrix(1, d, x) * matrix(d, k, &b1) * matrix(k, 1, model.head());
+    assert!((f64::from(answer[0]) - expected[0]).abs() <= 1e-5 * (1.0 + expected[0].abs()));
+    assert_eq!(model.predict(&x[1..], &mut [0.0]), Err(NotReady::Length { expected: 6, got: 5 }));
+    assert_eq!(model.predict(x, &mut [0.0; 2]), Err(NotReady::Length { expected: 1, got: 2 }));
+    assert_eq!(model.head_fitted_on(), Some(crc32c_f32(&b1)));
+    model.set_representation(&b2).unwrap();
+    assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoHead));
+    model.restore_head(crc32c_f32(&b2));
+    assert_eq!(model.predict(x, &mut [0.0]), Ok(()));
+    // The first byte of a download invalidates the representation, before any check.
+    let task = Wire::FitHead { head: EXACT };
+    model.open(&open(1, task, Role::Representation, Encoding::F32, d, k)).unwrap();
+    assert_eq!(model.predict(x, &mut [0.0]), Ok(()), "opening a round has no effect yet");
+    model.tensor_mut(0).unwrap();
+    assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoRepresentation));
+}
+
+/// f16 and i8 uploads are announced with their role and encoding; `session.rs` checks their values.
+#[test]
+fn uploads_announce_role_and_encoding() {
+    for encoding in ALL {
+        for upload in [Upload::Gradient, Upload::Representation] {
+            let task = Wire::FedRep { step_size: 0.1, head: EXACT, upload, encoding };
+            let mut model = Linear::new(Heap::new(5, 2, 1));
+            model.open(&open(1, task, Role::Representation, Encoding::F16, 5, 2)).unwrap();
+            let sent = model.upload();
+            let tensor = sent.first().unwrap();
+            assert_eq!((tensor.role, tensor.encoding), (upload.role(), encoding));
+            assert_eq!((tensor.rows, tensor.cols, sent.len()), (5, 2, 1));
+        }
+    }
+    let mut model = Linear::new(Heap::new(5, 2, 1));
+    model.open(&open(1, Wire::FitHead { head: EXACT }, Role::Representation, Encoding::F32, 5, 2)).unwrap();
+    assert!(model.upload().is_empty(), "fit-head uploads nothing");
+}

@@ -1,0 +1,261 @@
+//! The drivers' part in hiding the duration of a private computation: a serial line buffers a limited number
+//! of bytes while it is not read, and the choice of the bytes that are lost must not depend on the duration.
+#![cfg(feature = "privacy")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::common::priced_task::*;
+use crate::common::problem::{Problem, config, gradient, problem};
+use crate::common::server::*;
+use crate::common::*;
+use fedspan_client::Millis;
+use fedspan_client::link::{Buffers, run, run_async};
+use fedspan_client::session::{Protection, Session};
+use fedspan_client::source::{SampleSource, Samples};
+use fedspan_client::{Linear, SourceError};
+use fedspan_protocol::message::{Ack, AckOutcome, Fault, Missing, RoundId, Task as Wire, ToDevice, Welcome};
+use fedspan_protocol::tensor::Encoding;
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+const LIMIT: u16 = 256;
+const SLOT: u64 = 1_000;
+const END: u64 = 8 * SLOT;
+
+/// Samples that take time to read: the clock advances with each pass.
+struct Slow {
+    samples: Sliced,
+    clock: Rc<Cell<u64>>,
+    took: u64,
+}
+
+impl SampleSource for Slow {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        self.clock.set(self.clock.get() + self.took);
+        self.samples.rewind(id)
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        self.samples.next()
+    }
+}
+
+/// The device's end of a serial line: bytes arrive at given times and are lost if the buffer is full.
+#[derive(Clone)]
+struct Line {
+    clock: Rc<Cell<u64>>,
+    coming: Rc<RefCell<VecDeque<(u64, u8)>>>,
+    waiting: Rc<RefCell<VecDeque<u8>>>,
+    room: usize,
+    seen: Rc<RefCell<Vec<(u64, String)>>>,
+}
+
+impl Line {
+    /// Receives the bytes that have arrived. True if there is something to read: bytes, or the end of file.
+    fn ready(&self) -> bool {
+        let (mut coming, mut waiting) = (self.coming.borrow_mut(), self.waiting.borrow_mut());
+        let come = coming.iter().take_while(|(at, _)| *at <= self.clock.get()).count();
+        for (_, byte) in coming.drain(..come) {
+            if waiting.len() < self.room {
+                waiting.push_back(byte);
+            }
+        }
+        !waiting.is_empty() || self.clock.get() >= END
+    }
+
+    /// Advances the clock to `until`, or to the arrival of the next byte.
+    fn wait(&self, until: u64) {
+        self.ready();
+        let now = self.clock.get();
+        let end = if now < END { END } else { u64::MAX };
+        let next = self.coming.borrow().front().map_or(end, |(at, _)| *at);
+        self.clock.set(until.min(next).min(end).max(now));
+    }
+
+    fn take(&self, out: &mut [u8]) -> usize {
+        let mut waiting = self.waiting.borrow_mut();
+        let n = out.len().min(waiting.len());
+        out.iter_mut().zip(waiting.drain(..n)).for_each(|(place, byte)| *place = byte);
+        n
+    }
+
+    fn put(&self, bytes: &[u8]) -> usize {
+        let (message, body) = read(bytes, LIMIT.into());
+        self.seen.borrow_mut().push((self.clock.get(), format!("{message:?} {body:?}")));
+        bytes.len()
+    }
+}
+
+impl embedded_io::ErrorType for Line {
+    type Error = Infallible;
+}
+
+impl embedded_io::Read for Line {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Infallible> {
+        Ok(self.take(out))
+    }
+}
+
+impl embedded_io::ReadReady for Line {
+    fn read_ready(&mut self) -> Result<bool, Infallible> {
+        Ok(self.ready())
+    }
+}
+
+impl embedded_io::Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
+        Ok(self.put(bytes))
+    }
+
+    fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl embedded_io_async::Read for Line {
+    async fn read(&mut self, out: &mut [u8]) -> Result<usize, Infallible> {
+        poll_fn(|_| if self.ready() { Poll::Ready(()) } else { Poll::Pending }).await;
+        Ok(self.take(out))
+    }
+}
+
+impl embedded_io_async::Write for Line {
+    async fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
+        Ok(self.put(bytes))
+    }
+
+    async fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+/// The frames sent and their times, until the line is closed, and the time of the next connection.
+fn trace(
+    problem: &Problem,
+    took: u64,
+    coming: &[(u64, u8)],
+    room: usize,
+    asynchronous: bool,
+) -> Vec<(u64, String)> {
+    let clock = Rc::new(Cell::new(0));
+    let source = Slow { samples: problem.samples.clone(), clock: clock.clone(), took };
+    let task = PricedTask::new(Linear::new(Heap::new(problem.d, problem.k, problem.c)), Some(1000), SLOT);
+    let config = config(LIMIT);
+    let random = ChaCha8Rng::seed_from_u64(1);
+    let mut session = Session::new(config, Protection::Plaintext, task, source, Flash::default(), random);
+    let mut line = Line {
+        clock: clock.clone(),
+        coming: Rc::new(RefCell::new(coming.iter().copied().collect())),
+        waiting: Rc::default(),
+        room,
+        seen: Rc::default(),
+    };
+    let (mut receive, mut transmit) = (vec![0; LIMIT.into()], vec![0; config.transmit_capacity()]);
+    let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
+    let idle = line.clone();
+    let closed = if asynchronous {
+        let alarm = Cell::new(0);
+        let sleep = |until: Millis| {
+            let until = until.as_u64();
+            let (idle, alarm) = (&idle, &alarm);
+            poll_fn(move |_| {
+                alarm.set(until);
+                if idle.clock.get() >= until { Poll::Ready(()) } else { Poll::Pending }
+            })
+        };
+        let mut future =
+            pin!(run_async(&mut session, &mut line, buffers, || Millis::new(clock.get()), sleep));
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(closed) => break closed,
+                // The device sleeps; an arriving byte wakes it.
+                Poll::Pending => idle.wait(alarm.get()),
+            }
+        }
+    } else {
+        run(
+            &mut session,
+            &mut line,
+            buffers,
+            || Millis::new(clock.get()),
+            |until: Millis| idle.wait(until.as_u64()),
+        )
+    };
+    assert_eq!(session.counters().slots_missed, 0);
+    let mut seen = line.seen.take();
+    seen.push((clock.get(), format!("again at {}", closed.retry_at)));
+    seen
+}
+
+/// A frame that the server may send.
+fn server_frame(problem: &Problem, kind: u8) -> Vec<u8> {
+    let id = RoundId { round: 1, stage: 0 };
+    let open = |round, task| {
+        let (message, body) = problem.server(round, task, Encoding::F32, LIMIT).opening().remove(0);
+        wire(&message, &body)
+    };
+    match kind % 8 {
+        0 => wire(&ToDevice::RoundClosed(id), &[]),
+        1 => wire(&ToDevice::Fault(Fault::Greet), &[]),
+        2 => wire(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]),
+        3 => open(2, gradient()),
+        4 => open(3, Wire::FitHead { head: EXACT }),
+        5 => wire(&ToDevice::RetryAfter { milliseconds: 100 }, &[]),
+        6 => {
+            let chunks = std::iter::once(0).collect();
+            wire(&ToDevice::Missing(Missing { id, tensor: 0, chunks }), &[])
+        }
+        _ => wire(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 900 }), &[]),
+    }
+}
+
+/// A round that opens at once, and the frames after it: each with its kind, the time since the frame before,
+/// and a pause at some place.
+fn incoming_bytes(problem: &Problem, then: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
+    let opening = problem.server(1, gradient(), Encoding::F32, LIMIT).opening();
+    let mut all: Vec<_> = server_frame(problem, 7).into_iter().map(|byte| (1, byte)).collect();
+    let mut at = 50;
+    for (message, body) in opening {
+        // One byte per millisecond.
+        all.extend(wire(&message, &body).into_iter().zip(at..).map(|(byte, at)| (at, byte)));
+        at += 250;
+    }
+    for &(kind, after, place, pause) in then {
+        at += after;
+        let bytes = server_frame(problem, kind);
+        let place = place % bytes.len();
+        for (n, byte) in bytes.into_iter().enumerate() {
+            at += if n == place { pause } else { 0 };
+            all.push((at, byte));
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn drivers_hide_the_duration_of_a_computation(
+        then in prop::collection::vec(
+            (any::<u8>(), 0..2 * SLOT, any::<usize>(), prop_oneof![Just(0), 0..2 * SLOT]), 0..6),
+        room in prop::sample::select(vec![16usize, 64, 300, 1 << 20]),
+        asynchronous in any::<bool>(),
+    ) {
+        let problem = problem(20, 2, 1);
+        let coming = incoming_bytes(&problem, &then);
+        let first = trace(&problem, 0, &coming, room, asynchronous);
+        prop_assert!(first.iter().any(|(_, what)| what.starts_with("Update")));
+        // A round takes two passes.
+        for took in [1, 3, SLOT / 8, SLOT / 4, SLOT / 3, SLOT / 2 - 1] {
+            prop_assert_eq!(&trace(&problem, took, &coming, room, asynchronous), &first, "{}", took);
+        }
+    }
+}

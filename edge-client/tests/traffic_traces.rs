@@ -1,0 +1,313 @@
+//! The traffic of a private device as an observer of its link sees it: which frames are sent, their lengths
+//! and times, and when the link is closed. For any sequence of server messages and link events it is the same
+//! for all samples, and for all durations of a computation within a slot.
+#![cfg(all(feature = "power", feature = "privacy"))]
+
+use crate::common::power::*;
+use crate::common::private::*;
+use crate::common::problem::config;
+use crate::common::server::*;
+use crate::common::*;
+use fedspan_client::Linear;
+use fedspan_client::Millis;
+use fedspan_client::privacy::{Clip, Clipped};
+use fedspan_client::session::{Event, Millis, Progress, Protection, Session};
+use fedspan_protocol::frame::{Decoder, FeedResult};
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Fault, HeadSolve, Missing, PowerRows, PowerUpload, RoundId, Task as Wire, ToDevice,
+    ToServer, Upload, Welcome, decode,
+};
+use fedspan_protocol::secure::{Channel, Key, transcript};
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+const D: usize = 20;
+const R: usize = 2;
+const ROWS: usize = 12;
+
+/// Nonce of every answer that the server seals.
+const NONCE: [u8; 16] = [9; 16];
+
+/// An event at the device, independent of what the device sends.
+#[derive(Clone, Debug)]
+enum LinkEvent {
+    Receives(ToDevice, Vec<u8>),
+    /// An unsealed message, which any sender may have sent.
+    ReceivesUnsealed(ToDevice),
+    Up,
+    Down,
+}
+
+/// Events, each with the milliseconds since the one before.
+type EventSequence = Vec<(u64, LinkEvent)>;
+
+/// Samples that differ as much as possible; all sets have the same number of samples.
+fn samples(seed: u64) -> Sliced {
+    let mut random = Random(seed);
+    let (mut x, mut y) = (random.normals(ROWS * D), random.normals(ROWS));
+    match seed % 6 {
+        // No usable sample.
+        0 => x.fill(f32::NAN),
+        // Singular: all rows are equal, or zero.
+        1 => x.chunks_mut(D).for_each(|row| row.fill(0.25)),
+        2 => x.fill(0.0),
+        // Huge.
+        3 => x.iter_mut().for_each(|x| *x *= 1e30),
+        // A mixture.
+        4 => {
+            x[5 * D] = f32::INFINITY;
+            y[3] = f32::NAN;
+            x[D] = 3e38;
+        }
+        _ => {}
+    }
+    Sliced::regression(x, y, D, 1)
+}
+
+/// A device, its clock and its server. With a key, the server's messages are sealed.
+struct Link {
+    session: Session<Linear<Heap, Clipped<Known>>, Sliced, Flash, ChaCha8Rng>,
+    key: Option<Key>,
+    channel: Option<Channel>,
+    now: u64,
+    last: Progress,
+    /// Draws the durations of computations, and whether input meanwhile fits the receive buffer.
+    luck: Random,
+    /// End of the last computation.
+    computed: u64,
+    /// The observed traffic: times and contents.
+    seen: Vec<(u64, String)>,
+    closing: bool,
+    out: Vec<u8>,
+}
+
+impl Link {
+    fn new(limit: u16, seed: u64, key: Option<Key>) -> Self {
+        let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
+        let mechanism = Clipped::new(known, Clip::new(0.5).unwrap());
+        let model = Linear::private(Heap::power(D, R, 1), mechanism).unwrap();
+        let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
+        let random = ChaCha8Rng::seed_from_u64(1);
+        let session = Session::new(config(limit), protection, model, samples(seed), Flash::default(), random);
+        Self {
+            session,
+            key,
+            channel: None,
+            now: 1_000,
+            last: Progress { sent: 0, again: false, close: false, wake: Millis::ZERO },
+            luck: Random(seed ^ 77),
+            computed: 0,
+            seen: Vec::new(),
+            closing: false,
+            out: vec![0; config(limit).transmit_capacity()],
+        }
+    }
+
+    fn act(&mut self, event: Event<'_>) {
+        let passes = self.session.source_mut().passes;
+        self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
+        if self.session.source_mut().passes > passes {
+            // At most one slot minus 1 ms: buffered input is handled before the end.
+            self.now += self.luck.next() % SLOT;
+            self.computed = self.now;
+        }
+        // The frame is sent when the computation is done.
+        if self.last.sent > 0 {
+            let what = self.read();
+            self.seen.push((self.now, what));
+        }
+        if self.last.close != self.closing {
+            self.closing = self.last.close;
+            self.seen.push((self.now, format!("closing: {}", self.closing)));
+        }
+    }
+
+    fn read(&mut self) -> String {
+        let mut decoder = Decoder::new(vec![0; self.out.len()]);
+        let bytes = match decoder.feed(&mut &self.out[..self.last.sent]) {
+            FeedResult::Message(bytes) => bytes.to_vec(),
+            FeedResult::Sealed(frame) => self.channel.as_mut().unwrap().open(frame).unwrap().to_vec(),
+            other => panic!("{other:?}"),
+        };
+        let (message, body) = decode::<ToServer>(&bytes).unwrap();
+        if let (ToServer::Hello(_), Some(key)) = (&message, &self.key) {
+            self.channel = Some(Channel::server(key, &transcript(&bytes), &NONCE));
+        }
+        format!("{message:?} {}", body.len())
+    }
+
+    /// Delivers a server message at a time. Input during a computation may be lost because the buffer has no
+    /// room.
+    fn deliver(&mut self, at: u64, message: &ToDevice, body: &[u8], sealed: bool) {
+        let channel = self.channel.as_mut().filter(|_| sealed);
+        let frame = channel.map(|channel| {
+            let mut wire = vec![0; wire_capacity(5000)];
+            let answer = match message {
+                ToDevice::Welcome(_) => channel.seal_answer(&NONCE, message, &mut wire).ok(),
+                _ => None,
+            };
+            let fill = |place: &mut [u8]| place.copy_from_slice(body);
+            let length =
+                answer.unwrap_or_else(|| channel.seal(message, body.len(), fill, &mut wire).unwrap());
+            match Decoder::new(vec![0; 5000]).feed(&mut &wire[..length]) {
+                FeedResult::Sealed(frame) => frame.to_vec(),
+                other => panic!("{other:?}"),
+            }
+        });
+        if at <= self.computed && self.luck.below(2) == 0 {
+            return;
+        }
+        match frame {
+            Some(mut frame) => self.act(Event::Sealed(&mut frame)),
+            None => self.act(Event::Message(&payload(message, body))),
+        }
+    }
+}
+
+/// Runs the events. The driver handles buffered messages before it checks the clock if `messages_first`, else
+/// after.
+fn trace(
+    events: &EventSequence,
+    limit: u16,
+    seed: u64,
+    messages_first: bool,
+    key: Option<&Key>,
+) -> Vec<(u64, String)> {
+    let mut link = Link::new(limit, seed, key.cloned());
+    let mut at = link.now;
+    for (after, event) in events {
+        at += after;
+        loop {
+            let late = messages_first && at <= link.now;
+            if link.last.again && !late {
+                link.act(Event::Tick);
+            } else if link.last.wake.as_u64() <= at && link.last.wake.as_u64() > 0 && !late {
+                link.now = link.now.max(link.last.wake.as_u64());
+                link.act(Event::Tick);
+            } else {
+                break;
+            }
+        }
+        link.now = link.now.max(at);
+        match event {
+            LinkEvent::Receives(message, body) => link.deliver(at, message, body, true),
+            LinkEvent::ReceivesUnsealed(message) => link.deliver(at, message, &[], false),
+            LinkEvent::Up => link.act(Event::LinkUp),
+            LinkEvent::Down => link.act(Event::LinkDown),
+        }
+    }
+    // No more events: the device sends what is pending.
+    while link.last.again || link.last.wake.as_u64() <= at + 4 * SLOT {
+        link.now = link.now.max(if link.last.again { 0 } else { link.last.wake.as_u64() });
+        link.act(Event::Tick);
+    }
+    assert_eq!(link.session.counters().slots_missed, 0);
+    link.seen
+}
+
+fn power(iterations: u16, upload: PowerUpload) -> (Wire, Role) {
+    (fed_power(iterations, PowerRows::Features, upload), Role::Subspace)
+}
+
+/// The messages that open a round.
+fn opening(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<LinkEvent> {
+    let tensors = vec![(role, D, R, identity_columns(D, R))];
+    let server = Server::new(round, task, Encoding::F32, limit.into(), tensors);
+    server.opening().into_iter().map(|(message, body)| LinkEvent::Receives(message, body)).collect()
+}
+
+/// Events plausible enough to lead to rounds.
+fn events(limit: u16, steps: &[(u8, u64)]) -> EventSequence {
+    let receives = |message| LinkEvent::Receives(message, Vec::new());
+    let welcome = || receives(ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 3_000 }));
+    let mut sequence = vec![(0, LinkEvent::Up), (10, welcome())];
+    let mut round = 1;
+    for &(kind, after) in steps {
+        let id = RoundId { round, stage: 0 };
+        let events = match kind % 21 {
+            0..=2 => {
+                round += 1;
+                opening(round, power(1, PowerUpload::Product), limit)
+            }
+            3 => {
+                round += 1;
+                opening(round, power(3, PowerUpload::ProductAndBasis), limit)
+            }
+            4 | 5 => {
+                round += 1;
+                let steps = HeadSolve::Gradient { steps: 3, step_size: 0.5 };
+                let head = if kind & 16 == 0 { EXACT } else { steps };
+                opening(round, (Wire::FitHead { head }, Role::Representation), limit)
+            }
+            // A round that is normally declined at once.
+            6 => opening(round + 100, power(4, PowerUpload::Product), limit),
+            // The same round again.
+            7 | 8 => opening(round, power(1, PowerUpload::Product), limit),
+            9 => vec![receives(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }))],
+            10 => vec![receives(ToDevice::RoundClosed(id))],
+            11 => vec![receives(ToDevice::Missing(Missing {
+                id,
+                tensor: 0,
+                chunks: std::iter::once(0).collect(),
+            }))],
+            12 => vec![receives(ToDevice::Fault(Fault::Greet)), welcome()],
+            13 => vec![receives(ToDevice::RetryAfter { milliseconds: 300 }), LinkEvent::Down],
+            14 => vec![LinkEvent::Down, LinkEvent::Up],
+            15 => vec![LinkEvent::ReceivesUnsealed(ToDevice::Fault(Fault::Greet)), welcome()],
+            16 => vec![LinkEvent::ReceivesUnsealed(ToDevice::RetryAfter { milliseconds: 300 })],
+            17 => vec![LinkEvent::Up, welcome()],
+            _ => {
+                round += 1;
+                let upload = if kind & 1 == 0 { Upload::Gradient } else { Upload::Representation };
+                let (head, encoding) = (EXACT, Encoding::F32);
+                let task = Wire::FedRep { step_size: 0.1, head, upload, encoding };
+                opening(round, (task, Role::Representation), limit)
+            }
+        };
+        sequence
+            .extend(events.into_iter().enumerate().map(|(n, event)| (if n == 0 { after } else { 0 }, event)));
+    }
+    sequence
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::with_cases(2000) })]
+
+    #[test]
+    fn traffic_is_independent_of_the_samples(
+        limit in prop::sample::select(vec![128u16, 4096]),
+        steps in prop::collection::vec(
+            (any::<u8>(), prop_oneof![Just(0u64), 0..50u64, 0..2 * SLOT, Just(SLOT)]), 1..25),
+        (seed, messages_first, keyed) in (0..1_000_000u64, any::<bool>(), any::<bool>()),
+    ) {
+        let (events, key) = (events(limit, &steps), Key::new(3, [0x42; 32]));
+        let key = keyed.then_some(&key);
+        let first = trace(&events, limit, seed, messages_first, key);
+        for n in 1..8 {
+            prop_assert_eq!(&trace(&events, limit, seed + n, messages_first, key), &first);
+        }
+    }
+}
+
+/// The event sequences lead to the behaviour to be hidden: updates, fitted heads, declines.
+#[test]
+fn event_sequences_reach_updates_and_declines() {
+    for key in [None, Some(Key::new(3, [0x42; 32]))] {
+        let mut random = Random(3);
+        let (mut updates, mut gradients, mut heads, mut declines) = (0, 0, 0, 0);
+        for _ in 0..80 {
+            let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
+            for (_, what) in trace(&events(128, &steps), 128, 5, false, key.as_ref()) {
+                updates += u32::from(what.starts_with("Update") && what.contains("Subspace"));
+                gradients += u32::from(what.starts_with("Update") && what.contains("Gradient"));
+                heads += u32::from(what.starts_with("Update") && what.contains("tensors: []"));
+                declines += u32::from(what.starts_with("Decline"));
+            }
+        }
+        println!("{updates} updates, {gradients} gradients, {heads} heads, {declines} declines");
+        assert!(updates > 50 && gradients > 20 && heads > 20 && declines > 20);
+    }
+}

@@ -1,0 +1,50 @@
+//! Worked examples of `protocol/SPEC.md`: the kernels reproduce the numbers of a convolutional and an LSTM layer.
+#![cfg(all(feature = "convolution", feature = "recurrent"))]
+
+use std::path::Path;
+
+use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
+use fedspan_client::kernel::dense::relu;
+use fedspan_client::kernel::layer::{Layer, LayerBuffers};
+use fedspan_client::kernel::recurrent::Lstm;
+
+/// Returns the values of a line of the block that begins with this title.
+fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
+    let block = text.split_once(title).expect(title).1;
+    let block = block.split("```").nth(1).expect("a block");
+    let line = block.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+    line.split_whitespace().map(|value| value.parse().expect(value)).collect()
+}
+
+/// Computes the layer's output for the block's `x` and `W`.
+fn output_of(text: &str, title: &str, layer: Layer) -> Vec<f32> {
+    let (x, weights) = (line(text, title, "x "), line(text, title, "W "));
+    assert_eq!((x.len(), weights.len()), (layer.inputs(), layer.parameters()));
+    let (mut saved, mut scratch) = (vec![0.0; layer.saved()], vec![0.0; layer.scratch()]);
+    let mut pool_indices = vec![0; layer.pool_indices()];
+    let mut out = vec![0.0; layer.outputs()];
+    let room = LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
+    layer.forward(&x, &weights, &mut out, room);
+    if layer.has_relu() {
+        relu(&mut out);
+    }
+    out
+}
+
+#[test]
+fn kernels_reproduce_the_worked_examples() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/SPEC.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let convolution =
+        Convolution { height: 3, width: 4, channels: 1, rows: 2, columns: 2, stride: 1, filters: 2 };
+    let pooling = MaxPooling { height: 2, width: 3, channels: 2, rows: 2, columns: 2 };
+    let filters = ("An image of 3 rows of 4 pixels", Layer::Filters { convolution, pooling });
+    let cells = ("A sequence of 2 steps", Layer::Lstm(Lstm { steps: 2, channels: 2, cells: 1 }));
+    for (title, layer) in [filters, cells] {
+        let (made, said) = (output_of(&text, title, layer), line(&text, title, "y "));
+        assert_eq!(made.len(), said.len(), "{title}");
+        // Sums of the image are exact; the document gives seven digits of a hidden state.
+        let near = |(made, said): (&f32, &f32)| (made - said).abs() < 2e-7;
+        assert!(made.iter().zip(&said).all(near), "{title}: {made:?} {said:?}");
+    }
+}

@@ -1,0 +1,78 @@
+//! First handshake message: the body of a device's hello on an encrypted link.
+
+use super::NONCE;
+use super::schedule::hash;
+use crate::Error;
+use crate::frame::{Envelope, close_with_crc, encode_in};
+use crate::limits::{CHECK, HEADER};
+use crate::message::{Hello, ToServer};
+
+/// Device's part of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeInit {
+    /// [`Key::epoch`](super::Key::epoch) of the device's key.
+    pub epoch: u16,
+    /// Number of handshakes the device has begun with this key. It is never reused, even after a power loss or with
+    /// a broken random generator.
+    pub handshake: u64,
+    /// Random bytes.
+    pub nonce: [u8; NONCE],
+}
+
+/// Length of a handshake initiation, in bytes.
+pub const HANDSHAKE_INIT: usize = 2 + 8 + NONCE;
+
+impl HandshakeInit {
+    /// Encodes the fields in order, little endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; HANDSHAKE_INIT] {
+        let mut bytes = [0; HANDSHAKE_INIT];
+        let all = self.epoch.to_le_bytes().into_iter().chain(self.handshake.to_le_bytes()).chain(self.nonce);
+        for (place, byte) in bytes.iter_mut().zip(all) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Decodes the body of a hello. `None` if it has another length.
+    #[must_use]
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let (epoch, rest) = body.split_first_chunk()?;
+        let (handshake, rest) = rest.split_first_chunk()?;
+        let nonce = rest.first_chunk()?;
+        (body.len() == HANDSHAKE_INIT).then_some(Self {
+            epoch: u16::from_le_bytes(*epoch),
+            handshake: u64::from_le_bytes(*handshake),
+            nonce: *nonce,
+        })
+    }
+}
+
+/// Returns the SHA-256 of a hello as sent, message and body: the data that both sides have exchanged so far.
+#[must_use]
+pub fn transcript(hello: &[u8]) -> [u8; 32] {
+    hash(hello, &[], &[])
+}
+
+/// Encodes a hello with its handshake initiation, unencrypted. Returns the number of bytes on the wire and the
+/// transcript.
+///
+/// # Errors
+/// [`Error::BufferTooSmall`] if the frame does not fit, as [`encode`](crate::frame::encode).
+pub fn encode_hello(hello: Hello, init: &HandshakeInit, out: &mut [u8]) -> Result<(usize, [u8; 32]), Error> {
+    let envelope = Envelope { before: HEADER, after: CHECK };
+    let body = init.to_bytes();
+    let mut seen = [0; 32];
+    let close = |frame: &mut [u8]| {
+        let end = frame.len().saturating_sub(CHECK);
+        seen = transcript(frame.get(HEADER..end).unwrap_or_default());
+        close_with_crc(frame);
+    };
+    let fill = &mut |place: &mut [u8]| {
+        for (place, byte) in place.iter_mut().zip(body) {
+            *place = byte;
+        }
+    };
+    let sent = encode_in(envelope, &ToServer::Hello(hello), HANDSHAKE_INIT, fill, close, out)?;
+    Ok((sent, seen))
+}

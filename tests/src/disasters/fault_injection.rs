@@ -1,0 +1,144 @@
+//! Effects of each fault on a world.
+
+use fedspan_engine::Phase;
+
+use super::Millis;
+use super::fault_schedule::Fault;
+use super::history::Violation;
+use super::plan::percent;
+use super::server_tasks::ServerOutput;
+use super::storage::Faults as DiskFaults;
+use super::world::{Event, World};
+
+impl World<'_> {
+    /// Cuts a device's power for `off` ms.
+    pub fn power_off_device(&mut self, now: Millis, index: usize, off: Millis) {
+        let server_notices = percent(&mut self.random, 50);
+        let Some(node) = self.nodes.get_mut(index) else { return };
+        node.device.power_off();
+        node.unread.clear();
+        node.wake_number += 1;
+        let link = (index, node.link.number);
+        if !self.plan.is_serial {
+            node.link.is_up = false;
+            if server_notices {
+                self.queue.after(node.link.quality.latency, Event::ServerLinkDown(link));
+            }
+            // Bytes on their way to the device are lost.
+            node.link.number += 1;
+        }
+        self.queue.at(now + off, Event::DeviceBoot(index));
+    }
+
+    /// Cuts the server's power for `off` ms, unless it has just been cut.
+    pub fn power_off_server(&mut self, now: Millis, off: Millis) {
+        let faults = &mut self.report.faults;
+        faults.crashes += 1;
+        faults.mid_write += usize::from(self.server.is_cut());
+        self.server.crash();
+        faults.torn = usize::try_from(self.server.disk.torn()).unwrap_or(usize::MAX);
+        for index in 0..self.nodes.len() {
+            if let Some(node) = self.nodes.get(index).filter(|node| node.link.is_up) {
+                self.refuse_link(now, (index, node.link.number));
+            }
+        }
+        self.queue.after(off, Event::ServerBoot);
+    }
+
+    /// Resets a link on both sides.
+    pub fn reset_link(&mut self, now: Millis, index: usize) {
+        let Some(node) = self.nodes.get_mut(index) else { return };
+        let link = (index, node.link.number);
+        if self.plan.is_serial {
+            // A serial line cannot be reset: restart the device instead.
+            if node.device.is_on() {
+                self.power_off_device(now, index, 1);
+            }
+        } else if node.link.is_up {
+            let latency = node.link.quality.latency;
+            self.queue.after(latency, Event::DeviceLinkDown(link));
+            self.queue.after(latency, Event::ServerLinkDown(link));
+        }
+    }
+
+    pub fn inject(
+        &mut self,
+        now: Millis,
+        fault: Fault,
+        out: &mut Vec<ServerOutput>,
+    ) -> Result<(), Violation> {
+        match fault {
+            Fault::ServerCrash(off) => {
+                if self.server.is_on() {
+                    self.power_off_server(now, off);
+                }
+            }
+            Fault::PowerCut(after, off) => {
+                self.server.disk.fail(DiskFaults::Cut(after));
+                self.outage = off;
+            }
+            Fault::DiskFull(after, time) => {
+                self.server.disk.fail(DiskFaults::After(after));
+                self.queue.after(time, Event::DiskHeals);
+            }
+            Fault::ServerJump(by) => self.server.jump_clock(now, by, out),
+            Fault::DeviceCrash(index, off) => {
+                if self.device(index).is_on() {
+                    self.report.faults.device_power_cuts += 1;
+                    self.power_off_device(now, index, off);
+                }
+            }
+            Fault::FlashCut(index, bytes) => self.device(index).power_off_after(bytes),
+            Fault::DeviceJump(index, by) => {
+                self.device(index).jump_clock(by);
+                self.wake(now, index)?;
+            }
+            Fault::LinkReset(index) => {
+                if !self.plan.is_serial && self.nodes.get(index).is_some_and(|node| node.link.is_up) {
+                    self.report.faults.link_resets += 1;
+                    self.reset_link(now, index);
+                }
+            }
+            Fault::Partition(index, time) => {
+                if let Some(node) = self.nodes.get_mut(index) {
+                    node.link.partitioned_until = node.link.partitioned_until.max(now + time);
+                }
+            }
+            Fault::Blackout(time) => {
+                for node in &mut self.nodes {
+                    node.link.partitioned_until = node.link.partitioned_until.max(now + time);
+                }
+            }
+            Fault::Revocation(index) => {
+                let device = index as u64;
+                // Revoke neither before the campaign has started, which needs all devices, nor during a write
+                // stall, when the journal length is not final.
+                let waits =
+                    self.server.is_stalled() || matches!(self.server.phase(), None | Some(Phase::Waiting));
+                if self.history.is_revoked(device) {
+                    // A device is revoked only once.
+                } else if waits && !self.is_healed {
+                    self.queue.after(1_000, Event::Fault(fault));
+                } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {
+                    let lines = coordinator.lines();
+                    if self.server.revoke(device)? {
+                        self.report.faults.revoked += 1;
+                        self.history.record_revocation(device, lines);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn heal(&mut self, now: Millis) {
+        self.is_healed = true;
+        self.server.disk.fail(DiskFaults::None);
+        if !self.server.is_on() {
+            self.queue.at(now, Event::ServerBoot);
+        }
+        for node in &mut self.nodes {
+            node.link.heal();
+        }
+    }
+}

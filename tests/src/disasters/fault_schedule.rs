@@ -1,0 +1,121 @@
+//! Random schedule of faults.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::Rng;
+
+use super::Millis;
+use super::plan::{Kind, percent, within};
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// The server loses its power for this many ms; its unsynced writes are kept, lost or torn.
+    ServerCrash(Millis),
+    /// The server loses its power after this many more writes, syncs or changes of the round key, for this
+    /// many ms.
+    PowerCut(u32, Millis),
+    /// The server's disk is full after this many more writes, for this many ms.
+    DiskFull(u32, Millis),
+    /// The server's clock jumps forward by this many ms.
+    ServerJump(Millis),
+    /// A device loses its power for this many ms.
+    DeviceCrash(usize, Millis),
+    /// A device loses its power after this many more bytes are written to its flash.
+    FlashCut(usize, usize),
+    /// A device's clock jumps forward by this many ms.
+    DeviceJump(usize, Millis),
+    /// A device's link is reset.
+    LinkReset(usize),
+    /// A device is partitioned from the server for this many ms.
+    Partition(usize, Millis),
+    /// All devices are partitioned from the server for this many ms.
+    Blackout(Millis),
+    /// A device's key is revoked.
+    Revocation(usize),
+}
+
+/// One day in ms.
+pub const DAY: Millis = 24 * 3_600_000;
+
+/// Draws the time in ms after which no more faults occur.
+pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
+    match kind {
+        Kind::Hectic => within(random, 10_000, 90_000),
+        Kind::Day { .. } => DAY,
+    }
+}
+
+/// Faults of a bad day: every device loses its link ten times and its power twice, the network fails four
+/// times and the disk fills twice. The server loses its power 24 times in the first six hours and never
+/// afterwards, so that leaks show in the remaining hours.
+pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Fault)> {
+    let mut all = Vec::new();
+    let mut at = |random: &mut ChaCha8Rng, fault| all.push((within(random, 0, DAY), fault));
+    for device in 0..devices {
+        for _ in 0..10 {
+            at(random, Fault::LinkReset(device));
+        }
+        let off = within(random, 1_000, 1_800_000);
+        at(random, Fault::DeviceCrash(device, off));
+        let bytes = usize::try_from(within(random, 1, 700)).unwrap_or(1);
+        at(random, Fault::FlashCut(device, bytes));
+    }
+    for number in 0..24u32 {
+        let off = within(random, 20, 60_000);
+        let fault = match number % 2 {
+            0 => Fault::ServerCrash(off),
+            _ => Fault::PowerCut(number, off),
+        };
+        all.push((within(random, 0, DAY / 4), fault));
+    }
+    for _ in 0..4 {
+        let time = within(random, 1_000, 600_000);
+        all.push((within(random, 0, DAY), Fault::Blackout(time)));
+    }
+    for _ in 0..2 {
+        let time = within(random, 1_000, 120_000);
+        all.push((within(random, 0, DAY), Fault::DiskFull(0, time)));
+    }
+    all
+}
+
+/// Draws the faults of a short world, unordered, all before `horizon`. Each kind is absent with probability
+/// 35 %.
+pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool) -> Vec<(Millis, Fault)> {
+    let mut all = Vec::new();
+    for kind in 0..11u32 {
+        let most = match kind {
+            0 | 3 | 4 | 6 | 10 => 6,
+            9 => 2,
+            _ => 3,
+        };
+        let count = if percent(random, 35) { 0 } else { within(random, 0, most + 1) };
+        for _ in 0..count {
+            let at = within(random, 0, horizon);
+            let device = usize::try_from(random.next_u32()).unwrap_or_default() % devices.max(1);
+            let fault = match kind {
+                0 => Fault::ServerCrash(within(random, 20, 15_000)),
+                1 => {
+                    let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
+                    Fault::DiskFull(writes, within(random, 100, 8_000))
+                }
+                2 => Fault::ServerJump(within(random, 1, 100_000)),
+                3 => Fault::DeviceCrash(device, within(random, 20, 20_000)),
+                4 => Fault::FlashCut(device, usize::try_from(within(random, 1, 700)).unwrap_or(1)),
+                5 => Fault::DeviceJump(device, within(random, 1, 100_000)),
+                6 => Fault::LinkReset(device),
+                7 => Fault::Partition(device, within(random, 100, 50_000)),
+                8 => Fault::Blackout(within(random, 100, 40_000)),
+                10 => {
+                    let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
+                    Fault::PowerCut(writes, within(random, 20, 15_000))
+                }
+                // Revoke only where enough devices remain.
+                _ if keys && devices > 4 => Fault::Revocation(device),
+                _ => continue,
+            };
+            all.push((at, fault));
+        }
+    }
+    all
+}

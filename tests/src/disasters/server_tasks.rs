@@ -1,0 +1,254 @@
+//! Stand-in for the tasks of the real server: carries bytes, messages and commands between the server core
+//! and the peer sessions, and decides nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use fedspan_aggregator::connection::Connection;
+use fedspan_aggregator::core::{
+    Command, CoreError, DisconnectReason, Origin, PeerAction, PeerEvent, PeerEventKind, PeerSession,
+    Receiver, ServerCore, Timeouts,
+};
+use fedspan_aggregator::journal::Committed;
+use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_protocol::message::Ack;
+
+use super::Millis;
+use super::shadow_counters::ShadowCounters;
+
+/// Index of a device, and number of its connection.
+pub type LinkKey = (usize, u64);
+
+/// Outputs and observations of the server, in order.
+#[derive(Debug)]
+pub enum ServerOutput {
+    /// Bytes to send on a link.
+    Bytes(LinkKey, Vec<u8>),
+    /// A link that the server closes.
+    Closed(LinkKey),
+    /// World time at which the deadlines of a link must be checked.
+    Due(LinkKey, Millis),
+    /// Commands wait for a peer session, which handles them a little later.
+    Commands(LinkKey),
+    /// A round is sent to a device.
+    Opened(Arc<Opening>),
+    /// An update has been received.
+    UpdateReceived(DeviceId, Box<Update>),
+    /// An update is answered.
+    Acknowledged(DeviceId, Ack),
+    /// A round is committed.
+    Committed(Committed),
+}
+
+/// Volatile state of the server: a power cut loses all of it.
+#[derive(Debug)]
+pub struct ServerTasks {
+    pub host: ServerCore,
+    pub shadow: ShadowCounters,
+    patience: Timeouts,
+    peers: BTreeMap<LinkKey, Peer>,
+    /// Number of peer sessions started so far.
+    sessions: u64,
+    /// Offset of the server's clock from the world's clock, in ms.
+    clock_offset: i64,
+    /// Messages for the server core.
+    inbox: VecDeque<PeerEvent>,
+    /// Links are serial lines.
+    is_serial: bool,
+}
+
+/// A peer session with the state that its task has in the real server.
+#[derive(Debug)]
+struct Peer {
+    conversation: PeerSession,
+    commands: Receiver<Command>,
+    device: Option<DeviceId>,
+    /// World time of the next scheduled deadline check.
+    planned: Option<Millis>,
+}
+
+impl Peer {
+    /// True if the server core has sent commands, or has closed the queue.
+    fn has_commands(&self) -> bool {
+        !self.commands.is_empty() || self.commands.is_closed()
+    }
+}
+
+impl ServerTasks {
+    /// A server that has just started; on serial lines it has a session for each of `lines` devices.
+    pub fn new(
+        host: ServerCore,
+        patience: Timeouts,
+        now: Millis,
+        lines: Option<usize>,
+        out: &mut Vec<ServerOutput>,
+    ) -> Self {
+        let shadow = ShadowCounters::new(&host);
+        let clock_offset = -i64::try_from(now).unwrap_or(i64::MAX);
+        let (peers, inbox) = (BTreeMap::new(), VecDeque::new());
+        let is_serial = lines.is_some();
+        let mut running = Self { host, shadow, patience, peers, sessions: 0, clock_offset, inbox, is_serial };
+        for index in 0..lines.unwrap_or(0) {
+            running.begin(now, (index, 0));
+            running.drain(now, (index, 0), out);
+        }
+        running
+    }
+
+    /// The server's clock.
+    fn server_time(&self, now: Millis) -> Millis {
+        u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0)
+    }
+
+    /// Converts a time of the server's clock to world time, which is at least 1 ms from now.
+    fn world_time(&self, now: Millis, own: Millis) -> Millis {
+        let at = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
+        u64::try_from(at).unwrap_or(0).max(now + 1)
+    }
+
+    /// Moves the server's clock forward.
+    pub fn jump_clock(&mut self, now: Millis, by: Millis, out: &mut Vec<ServerOutput>) {
+        self.clock_offset += i64::try_from(by).unwrap_or(0);
+        let links: Vec<LinkKey> = self.peers.keys().copied().collect();
+        links.into_iter().for_each(|link| self.elapse(now, link, out));
+    }
+
+    /// World time at which the server core has to run next.
+    pub fn wake(&self, now: Millis) -> Option<Millis> {
+        self.host.wake().map(|at| self.world_time(now, at))
+    }
+
+    /// True if the server core would accept a message now.
+    pub fn has_messages(&self) -> bool {
+        !self.inbox.is_empty() && !self.host.is_stalled()
+    }
+
+    /// Runs the server core: first what is due, then all waiting messages, which one flush makes durable.
+    pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), CoreError> {
+        let own = self.server_time(now);
+        if self.host.wake().is_some_and(|at| at <= own) {
+            self.host.tick(own)?;
+        }
+        if self.has_messages() {
+            while let Some(message) = self.inbox.pop_front() {
+                self.shadow.count_message(&message);
+                self.host.take(own, message);
+            }
+            self.host.settle(own)?;
+        }
+        let commanded = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
+        out.extend(commanded.map(|(link, _)| ServerOutput::Commands(*link)));
+        Ok(())
+    }
+
+    /// Lets a peer session handle its commands.
+    pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        loop {
+            let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.is_greeting()) else {
+                return;
+            };
+            match (peer.commands.try_recv(), peer.device) {
+                (Some(command), Some(device)) => {
+                    match &command {
+                        Command::Open(opening) => out.push(ServerOutput::Opened(Arc::clone(opening))),
+                        Command::Acknowledge(ack) => out.push(ServerOutput::Acknowledged(device, *ack)),
+                        Command::CloseRound(_) => {}
+                    }
+                    peer.conversation.obey(command);
+                }
+                _ if peer.commands.is_closed() => peer.conversation.dismiss(),
+                _ => return,
+            }
+            self.drain(now, link, out);
+        }
+    }
+
+    /// Starts a peer session for a new link.
+    pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        self.begin(now, link);
+        self.drain(now, link, out);
+    }
+
+    fn begin(&mut self, now: Millis, link: LinkKey) {
+        let (number, own, gate) = (self.sessions, self.server_time(now), self.host.gate());
+        self.sessions += 1;
+        let connection = if self.is_serial { Connection::persistent(gate) } else { Connection::new(gate) };
+        let from = Origin::Link("simulated".into());
+        let (conversation, commands) = PeerSession::new(number, from, connection, self.patience, own);
+        self.peers.insert(link, Peer { conversation, commands, device: None, planned: None });
+    }
+
+    /// Delivers bytes. Returns false if there is no such link.
+    pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
+        let Some(peer) = self.peers.get_mut(&link) else { return false };
+        peer.conversation.receive(bytes);
+        self.drain(now, link, out);
+        true
+    }
+
+    /// Checks the deadlines of a link.
+    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        let own = self.server_time(now);
+        if let Some(peer) = self.peers.get_mut(&link) {
+            peer.planned = None;
+            peer.conversation.elapse(own);
+            self.drain(now, link, out);
+        }
+    }
+
+    /// Ends the peer session of a closed link.
+    pub fn link_closed(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        self.end(now, link, DisconnectReason::Closed, out);
+        self.drain(now, link, out);
+    }
+
+    /// Performs all pending actions of a peer session.
+    fn drain(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        let own = self.server_time(now);
+        let mut frame = Vec::new();
+        loop {
+            let Some(peer) = self.peers.get_mut(&link) else { return };
+            match peer.conversation.next(own, &mut frame) {
+                PeerAction::Send => out.push(ServerOutput::Bytes(link, std::mem::take(&mut frame))),
+                PeerAction::Admit => peer.conversation.admit(),
+                PeerAction::Report(what) => {
+                    match (&what, peer.device) {
+                        (PeerEventKind::Hello(device, ..), _) => peer.device = Some(*device),
+                        (PeerEventKind::Update(update), Some(device)) => {
+                            out.push(ServerOutput::UpdateReceived(device, update.clone()))
+                        }
+                        _ => {}
+                    }
+                    self.inbox.push_back(peer.conversation.message(what));
+                }
+                PeerAction::Close(gone) => self.end(now, link, gone, out),
+                PeerAction::Wait => break,
+            }
+        }
+        self.plan(now, link, out);
+    }
+
+    /// Schedules the next deadline check of a link, unless an earlier one is scheduled.
+    fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+        let own = self.server_time(now);
+        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.conversation.due(own)) else { return };
+        let at = self.world_time(now, due);
+        if let Some(peer) = self.peers.get_mut(&link)
+            && peer.planned.is_none_or(|planned| at < planned)
+        {
+            peer.planned = Some(at);
+            out.push(ServerOutput::Due(link, at));
+        }
+    }
+
+    /// Ends a peer session; on a serial line the next one starts at once.
+    fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<ServerOutput>) {
+        let Some(mut peer) = self.peers.remove(&link) else { return };
+        self.inbox.push_back(peer.conversation.message(PeerEventKind::Gone(gone)));
+        if self.is_serial {
+            self.begin(now, link);
+        } else {
+            out.push(ServerOutput::Closed(link));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Round-trip time of the machine itself over loopback, measured with two threads and no server while
+//! everything else runs. What an acknowledgement takes beyond it is the server's share.
+
+use std::io::{Read, Result, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Quantiles;
+
+/// Pause between two requests.
+const PAUSE: Duration = Duration::from_millis(4);
+
+/// A running echo.
+#[derive(Debug)]
+pub struct LoopbackBaseline {
+    times: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl LoopbackBaseline {
+    /// Starts the echo; it runs until the process ends.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub fn start() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut own = TcpStream::connect(listener.local_addr()?)?;
+        let (mut other, _) = listener.accept()?;
+        own.set_nodelay(true)?;
+        other.set_nodelay(true)?;
+        std::thread::spawn(move || {
+            let mut bytes = [0; 64];
+            while other.read_exact(&mut bytes).and_then(|()| other.write_all(&bytes)).is_ok() {}
+        });
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let measured = Arc::clone(&times);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 64];
+            loop {
+                let sent = Instant::now();
+                if own.write_all(&bytes).and_then(|()| own.read_exact(&mut bytes)).is_err() {
+                    return;
+                }
+                measured.lock().unwrap_or_else(PoisonError::into_inner).push(sent.elapsed());
+                std::thread::sleep(PAUSE);
+            }
+        });
+        Ok(Self { times })
+    }
+
+    /// Round-trip times since the last call.
+    #[must_use]
+    pub fn take(&self) -> Quantiles {
+        Quantiles::new(std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}

@@ -1,0 +1,86 @@
+//! The server's end of one connection.
+
+use std::sync::Arc;
+
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
+use fedspan_aggregator::keys::ActiveKeys;
+use fedspan_engine::admission::Requirements;
+use fedspan_protocol::message::{Ack, AckOutcome, Model, ToDevice, Welcome};
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+
+use super::rounds::{D, K, opening, request};
+
+pub const WELCOME: Welcome = Welcome { campaign: 0xdead_beef, idle_milliseconds: 60_000 };
+
+pub fn requirements() -> Requirements {
+    Requirements::new(Model::linear(D, K, 1), &[request(1)], None)
+}
+
+/// Acceptor of a server with these keys; `seed` seeds its randomness.
+pub fn gate(keys: &ActiveKeys, seed: u64) -> Arc<Acceptor> {
+    let entropy = Box::new(ChaCha20Rng::seed_from_u64(seed));
+    Arc::new(Acceptor::encrypted(requirements(), WELCOME, keys.clone(), entropy))
+}
+
+/// The server's end of one connection.
+pub struct ServerEnd {
+    pub connection: Connection,
+    pub events: Vec<PeerMessage>,
+}
+
+impl ServerEnd {
+    pub fn new(gate: &Arc<Acceptor>) -> Self {
+        Self { connection: Connection::new(Arc::clone(gate)), events: Vec::new() }
+    }
+
+    pub fn persistent(gate: &Arc<Acceptor>) -> Self {
+        Self { connection: Connection::persistent(Arc::clone(gate)), events: Vec::new() }
+    }
+
+    /// Receives frames; returns the frames to send.
+    pub fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        for frame in frames {
+            self.connection.receive(frame, &mut self.events);
+        }
+        self.frames()
+    }
+
+    /// Takes the frames to send.
+    pub fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let mut frame = Vec::new();
+            if !self.connection.next_frame(&mut frame) {
+                return all;
+            }
+            if !frame.is_empty() {
+                all.push(frame);
+            }
+        }
+    }
+
+    pub fn joined(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, PeerMessage::Hello(_))).count()
+    }
+
+    pub fn updates(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, PeerMessage::Update(_))).count()
+    }
+}
+
+/// Reacts to events as the engine of a server with one device.
+pub fn react(server: &mut ServerEnd, round: u32, done: &mut u32) {
+    for event in std::mem::take(&mut server.events) {
+        match event {
+            PeerMessage::Hello(_) => server.connection.open(&opening(round)),
+            PeerMessage::Update(update) => {
+                let outcome = if *done == 0 { AckOutcome::Counted } else { AckOutcome::Duplicate };
+                *done += 1;
+                server.connection.send(ToDevice::Ack(Ack { id: update.id, outcome }));
+            }
+            PeerMessage::Alive => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Attackers on the link of a device with a key: recordings, flipped bits, plain messages, noise. They can do
+//! no more than cut the link.
+
+use std::sync::Arc;
+
+use crate::common::{
+    Board, DEVICE, OTHER, ServerEnd, WELCOME, connected, converse, gate, keys, opening, plain, plain_open,
+    protected, react, recording, requirements, round, uncobs, unopened,
+};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
+use fedspan_client::Event;
+use fedspan_client::store::NoStore;
+use fedspan_hostile::Random;
+use fedspan_protocol::limits::WIRE_VERSION;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, Hello, Missing, Model,
+    Numeric, Privacy, Refusal, RoundId, ToDevice, ToServer, Update,
+};
+
+/// A recorded hello is answered, since the server cannot tell; all other recorded frames are rejected, and no
+/// device joins.
+#[test]
+fn recording_joins_nowhere_and_changes_nothing() {
+    let gate = gate(&keys(), 1);
+    let (up, down) = recording(&gate, 5);
+    // On a new connection: in order, backwards and twice.
+    let backwards: Vec<Vec<u8>> = up.iter().rev().cloned().collect();
+    for frames in [&up, &backwards, &[up.clone(), up.clone()].concat()] {
+        for persistent in [false, true] {
+            let mut server = if persistent { ServerEnd::persistent(&gate) } else { ServerEnd::new(&gate) };
+            let answers = server.receive(frames);
+            assert!(server.events.is_empty(), "{:?}", server.events);
+            assert!(answers.iter().all(|frame| {
+                uncobs(frame)[0] == 0x12 || *frame == plain(&ToDevice::Fault(Fault::Greet))
+            }));
+            // Updates exceed the frame limit of an unauthenticated peer.
+            let traffic = server.connection.traffic();
+            assert!(traffic.noise() >= u32::try_from(up.len() - 1).unwrap() && traffic.forged > 0);
+        }
+    }
+    // Into a device's connection, before and during a round, on both ends.
+    let (mut board, mut server) = connected(&gate, NoStore, 6);
+    for number in 1..=3 {
+        let answers = server.receive(&up);
+        assert!(server.events.is_empty(), "{:?}", server.events);
+        // The recorded hello is answered; the device ignores that answer.
+        assert_eq!(answers.iter().map(|frame| uncobs(frame)[0]).collect::<Vec<_>>(), [0x12]);
+        let before = unopened(&board);
+        assert!(board.receive_all(&answers).is_empty());
+        assert!(board.receive_all(&down).is_empty());
+        assert_eq!(unopened(&board) - before, 1 + u32::try_from(down.len()).unwrap());
+        server.connection.open(&opening(number));
+        let open = server.frames();
+        let update = board.receive_all(&open);
+        assert!(board.receive_all(&down).is_empty());
+        server.receive(&up);
+        server.receive(&update);
+        let [PeerMessage::Update(update)] = &server.events[..] else { panic!("{:?}", server.events) };
+        let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
+        server.connection.send(ToDevice::Ack(ack));
+        server.events.clear();
+        let ack = server.frames();
+        assert!(board.receive_all(&ack).is_empty());
+        assert_eq!(board.session.counters().counted, number);
+    }
+    // The device's own frames are rejected as replays.
+    let (own, _) = round(&mut board, &mut server, 4);
+    let before = server.connection.traffic().replayed;
+    server.receive(&own);
+    assert!(server.events.is_empty());
+    assert_eq!(server.connection.traffic().replayed - before, u32::try_from(own.len()).unwrap());
+}
+
+/// Flips every bit of every frame of an exchange: the damaged frame is rejected and counted, and the intact
+/// frame is accepted afterwards.
+#[test]
+fn frame_with_any_flipped_bit_is_rejected() {
+    let gate = gate(&keys(), 1);
+    let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate));
+    let mut flips = 0u32;
+    let flipped = |frame: &[u8], bit: usize| {
+        let mut frame = frame.to_vec();
+        frame[bit / 8] ^= 1 << (bit % 8);
+        // The flip may have removed the delimiter.
+        frame.push(0);
+        frame
+    };
+    let mut up = board.link_up();
+    let (mut done, mut up_frames, mut down_frames) = (0, 0, 0);
+    while !up.is_empty() {
+        for frame in &up {
+            for bit in 0..8 * frame.len() {
+                flips += 1;
+                let before = server.connection.traffic().noise();
+                assert!(server.receive(&[flipped(frame, bit)]).is_empty(), "an answer to damage");
+                assert!(server.events.is_empty(), "{:?}", server.events);
+                assert!(server.connection.traffic().noise() > before, "not counted");
+            }
+            up_frames += 1;
+            server.connection.receive(frame, &mut server.events);
+        }
+        let mut down = server.frames();
+        react(&mut server, 1, &mut done);
+        down.extend(server.frames());
+        up.clear();
+        for frame in &down {
+            for bit in 0..8 * frame.len() {
+                flips += 1;
+                let before = board.rejected();
+                assert!(board.receive(&flipped(frame, bit)).is_empty(), "an answer to damage");
+                assert!(!board.last.close && board.rejected() > before);
+            }
+            down_frames += 1;
+            up.extend(board.receive(frame));
+        }
+    }
+    println!("{flips} flipped bits of {up_frames} frames up and {down_frames} down: 0 accepted");
+    assert_eq!((up_frames, down_frames, board.session.counters().counted), (3, 3, 1));
+}
+
+/// Plain messages of an attacker to a device.
+fn plain_messages() -> Vec<Vec<u8>> {
+    let id = RoundId { round: 9, stage: 0 };
+    let messages = [
+        ToDevice::Welcome(fedspan_protocol::message::Welcome { campaign: 1, idle_milliseconds: 1 }),
+        ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }),
+        ToDevice::Ack(Ack { id: RoundId { round: 1, stage: 0 }, outcome: AckOutcome::Late }),
+        ToDevice::RoundClosed(id),
+        ToDevice::RoundClosed(RoundId { round: 1, stage: 0 }),
+        ToDevice::Missing(Missing { id, tensor: 0, chunks: [0].into_iter().collect() }),
+        ToDevice::Chunk(Chunk { id, tensor: 0, offset: 0 }),
+        ToDevice::Fault(Fault::Malformed),
+        ToDevice::Fault(Fault::Unexpected),
+        ToDevice::Fault(Fault::Tensors),
+    ];
+    let mut all: Vec<_> = messages.iter().map(plain).collect();
+    all.push(plain_open(&opening(1)));
+    all.push(plain_open(&opening(9)));
+    all
+}
+
+#[test]
+fn plain_messages_are_ignored() {
+    let gate = gate(&keys(), 1);
+    // While the device waits for the answer to its hello.
+    let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate));
+    let hello = board.link_up();
+    for frame in plain_messages() {
+        let before = board.session.counters().unsealed;
+        assert!(board.receive(&frame).is_empty());
+        assert!(!board.last.close);
+        assert_eq!(board.session.counters().unsealed, before + 1);
+    }
+    assert!(
+        board.receive(&plain(&ToDevice::Fault(Fault::Greet))).is_empty(),
+        "the device has just said hello"
+    );
+    converse(&mut board, &mut server, hello);
+    assert_eq!(server.joined(), 1);
+    server.events.clear();
+    // While it is welcome, before and during a round.
+    let more = [
+        ToDevice::RetryAfter { milliseconds: u32::MAX },
+        ToDevice::RetryAfter { milliseconds: 0 },
+        ToDevice::Refused(Refusal::UnknownDevice),
+        ToDevice::Refused(Refusal::KeyNeeded),
+    ];
+    let all: Vec<_> = plain_messages().into_iter().chain(more.iter().map(plain)).collect();
+    for frame in &all {
+        assert!(board.receive(frame).is_empty());
+        assert!(!board.last.close);
+    }
+    server.connection.open(&opening(1));
+    let open = server.frames();
+    let update = board.receive_all(&open);
+    assert_eq!(update.len(), 1);
+    for frame in &all {
+        assert!(board.receive(frame).is_empty());
+        assert!(!board.last.close);
+    }
+    let own = board.session.counters();
+    assert_eq!(
+        (own.counted, own.late, own.closed, own.declined, own.malformed, own.unexpected),
+        (0, 0, 0, 0, 0, 0)
+    );
+    assert_eq!((board.session.refusal(), board.session.last_round()), (None, 0));
+    // The server ignores plain messages, too.
+    let id = RoundId { round: 1, stage: 0 };
+    let capabilities = Capabilities {
+        frame_limit: 256,
+        model: Model::linear(20, 2, 1),
+        tasks: 3,
+        roles: 2,
+        encodings: 7,
+        numeric: Numeric::F32,
+        tensors: 2,
+        tensor_elements: 40,
+        total_elements: 42,
+        privacy: Privacy::None,
+    };
+    let foreign = Hello { wire_version: WIRE_VERSION + 1, ..Hello::new(DEVICE, capabilities) };
+    for frame in [
+        ToServer::Update(Update { id, samples: 1, skipped: 0, tensors: Descriptors::new() }),
+        ToServer::Decline(Decline { id, reason: DeclineReason::Device }),
+        ToServer::Missing(Missing { id, tensor: 0, chunks: [0].into_iter().collect() }),
+        ToServer::Alive,
+        ToServer::Hello(Hello::new(DEVICE, capabilities)),
+        ToServer::Hello(Hello::new(OTHER, capabilities)),
+        ToServer::Hello(foreign),
+    ] {
+        let before = server.connection.traffic().unsealed;
+        assert!(server.receive(&[plain(&frame)]).is_empty(), "{frame:?}");
+        assert!(server.events.is_empty(), "{:?}", server.events);
+        assert_eq!(server.connection.traffic().unsealed, before + 1, "{frame:?}");
+    }
+    server.receive(&update);
+    assert_eq!(server.updates(), 1);
+}
+
+/// The three plain messages that a device accepts have only the effects of SPEC.md.
+#[test]
+fn accepted_plain_messages_have_bounded_effects() {
+    let gate = gate(&keys(), 1);
+    // RetryAfter before the answer: a pause of at most a minute.
+    for milliseconds in [0, 1, 59_999, 60_000, 60_001, u32::MAX] {
+        let mut board = Board::new(DEVICE, protected(), NoStore, 1);
+        board.link_up();
+        board.receive(&plain(&ToDevice::RetryAfter { milliseconds }));
+        assert!(board.last.close);
+        board.event(Event::LinkDown);
+        assert!(board.last.wake.as_u64() <= board.now + 60_000, "{milliseconds}");
+    }
+    // Refused before the answer: like a lost link, any number of times.
+    let mut board = Board::new(DEVICE, protected(), NoStore, 1);
+    let mut hellos = Vec::new();
+    for _ in 0..20 {
+        let hello = board.link_up();
+        assert!(!hellos.contains(&hello), "a handshake for each attempt");
+        hellos.push(hello);
+        board.receive(&plain(&ToDevice::Refused(Refusal::UnknownDevice)));
+        assert!(board.last.close && board.session.refusal().is_none());
+        board.event(Event::LinkDown);
+        assert!(board.last.wake.as_u64() > board.now && board.last.wake.as_u64() <= board.now + 60_000);
+        board.now = board.last.wake.as_u64();
+    }
+    // Greet during a welcome: one new handshake for any number of messages, and the round continues.
+    let (mut board, mut server) = connected(&gate, NoStore, 1);
+    board.now += 10_000;
+    server.connection.open(&opening(1));
+    let open = server.frames();
+    let update = board.receive_all(&open);
+    assert_eq!(update.len(), 1, "the update, which is lost");
+    let greet = plain(&ToDevice::Fault(Fault::Greet));
+    let sent: Vec<_> = (0..1_000).flat_map(|_| board.receive(&greet)).collect();
+    assert_eq!(sent.len(), 1, "one hello");
+    let (mut done, mut up) = (0, sent);
+    loop {
+        let mut down = server.receive(&up);
+        react(&mut server, 1, &mut done);
+        down.extend(server.frames());
+        if down.is_empty() {
+            break;
+        }
+        up = board.receive_all(&down);
+    }
+    assert_eq!((done, board.session.counters().counted, board.session.counters().declined), (1, 1, 0));
+    // No further handshake shortly afterwards, as each costs a write to flash.
+    let sent: Vec<_> = (0..1_000).flat_map(|_| board.receive(&greet)).collect();
+    assert!(sent.is_empty(), "no handshake shortly after the last one");
+    board.now += 2_000;
+    assert_eq!((0..1_000).flat_map(|_| board.receive(&greet)).count(), 1);
+}
+
+/// An attacker removes the greeting from a hello.
+#[test]
+fn hello_without_greeting_is_refused() {
+    let (mut board, mut server) =
+        (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate(&keys(), 1)));
+    let hello = uncobs(&board.link_up()[0]);
+    let (message, _) = fedspan_protocol::message::decode::<ToServer>(&hello[1..hello.len() - 4]).unwrap();
+    let down = server.receive(&[plain(&message)]);
+    assert_eq!(down, [plain(&ToDevice::Refused(Refusal::KeyNeeded))]);
+    assert!(board.receive_all(&down).is_empty() && board.last.close && board.session.refusal().is_none());
+    // A device with a key does not talk to a server without keys, real or pretended.
+    let mut board = Board::new(DEVICE, protected(), NoStore, 1);
+    let mut server = ServerEnd::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME)));
+    board.link_up();
+    let down = server.receive(&[plain(&message)]);
+    assert_eq!((server.joined(), down.len()), (1, 1));
+    assert!(board.receive_all(&down).is_empty(), "a plain welcome is ignored");
+    server.connection.open(&opening(1));
+    let open = server.frames();
+    assert!(board.receive_all(&open).is_empty());
+    assert_eq!(board.session.counters().unsealed, 2);
+}
+
+/// Random frames with sealed headers, and invented answers, are counted and have no other effect.
+#[test]
+fn noise_with_sealed_headers_is_only_counted() {
+    let (mut board, mut server) = connected(&gate(&keys(), 1), NoStore, 1);
+    let mut waiting = Board::new(DEVICE, protected(), NoStore, 2);
+    waiting.link_up();
+    let mut random = Random(9);
+    for _ in 0..3_000 {
+        let length = random.below(60);
+        let mut frame = vec![0x11 + random.below(2) as u8];
+        frame.extend((0..length).map(|_| 1 + random.below(255) as u8));
+        if random.once_in(2) && length >= 8 {
+            // A counter that has not been used.
+            frame[1..9].copy_from_slice(&[2, 1, 1, 1, 1, 1, 1, 1]);
+        }
+        let code = u8::try_from(frame.len() + 1).unwrap();
+        let wire = [&[code][..], &frame, &[0]].concat();
+        assert!(board.receive(&wire).is_empty() && waiting.receive(&wire).is_empty());
+        assert!(server.receive(&[wire]).is_empty() && server.events.is_empty());
+    }
+    assert!(board.rejected() >= 3_000 && waiting.rejected() >= 3_000);
+    assert!(server.connection.traffic().noise() >= 3_000);
+    round(&mut board, &mut server, 1);
+    assert_eq!(board.session.counters().counted, 1);
+}

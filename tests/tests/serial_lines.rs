@@ -1,0 +1,363 @@
+//! Serial lines, which outlive sessions: noise, restarts of boards and servers, unplugged cables. The fleet
+//! always learns the same bits as the simulator.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fedspan_aggregator::store;
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, Stream, stream};
+use fedspan_protocol::secure::Key;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::device::{Identity, client_session, converse_over};
+use fedspan_sim_core::fleet::SimSession;
+use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::scenario::Scenario;
+use fedspan_tests::keys::{identity, keys};
+use fedspan_tests::{Running, device, fleet_of, start_with};
+use serial2_tokio::SerialPort;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+const SCENARIO: &str = r#"
+seed = 3
+[data]
+kind = "linear-regression"
+clients = 5
+d = 20
+k = 2
+samples = 20
+noise_std = 0.1
+[model]
+k = 2
+[algorithm]
+name = "fedrep"
+rounds = 6
+step_size = 0.25
+"#;
+
+const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.25\n\
+    [rounds]\ndeadline = 0\n[limits]\nidle = 60\n";
+
+struct World {
+    scenario: Scenario,
+    dataset: Arc<Dataset>,
+    state: tempfile::TempDir,
+    keys: BTreeMap<u64, Key>,
+    /// Number of sessions made; each has other random numbers.
+    lives: AtomicU64,
+}
+
+impl World {
+    fn new() -> Self {
+        let scenario = Scenario::parse("test", SCENARIO, &[]).expect("scenario");
+        let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
+        let state = tempfile::tempdir().expect("a directory");
+        let (_, keys) = keys(state.path(), 5).expect("keys");
+        Self { scenario, dataset, state, keys, lives: AtomicU64::new(0) }
+    }
+
+    fn fleet(&self) -> String {
+        fleet_of(&self.scenario, &self.dataset, self.state.path(), CAMPAIGN)
+    }
+
+    fn identity(&self, index: usize) -> Identity {
+        identity(index as u64, &self.keys[&(index as u64)], self.lives.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Session of a device with its key.
+    fn session(&self, index: usize) -> SimSession {
+        client_session(&self.scenario, &self.dataset, index, self.identity(index), true).expect("client")
+    }
+
+    /// Starts a server with the devices' keys.
+    async fn serve(&self, fleet: &str, lines: Vec<DuplexStream>) -> Running {
+        self.serve_until(fleet, lines, true).await
+    }
+
+    async fn serve_until(&self, fleet: &str, lines: Vec<DuplexStream>, finished: bool) -> Running {
+        let (protection, _) = keys(self.state.path(), 5).expect("keys");
+        start_with(fleet, protection, lines, finished).await.expect("server")
+    }
+
+    /// Checks that the served representation has the same bits as the simulator's.
+    fn check_against_simulation(&self) {
+        let simulated = run(&self.scenario, self.scenario.seed, &mut Unwatched).expect("simulation");
+        let committed = store::read(self.state.path()).expect("readable").expect("committed");
+        let served =
+            Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
+        let bits = |matrix: &Matrix| matrix.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        let served = orthonormal(&served).expect("full rank");
+        assert_eq!(
+            bits(&served),
+            bits(simulated.representation.as_ref().expect("the simulation has a representation"))
+        );
+    }
+}
+
+/// Copies bytes; one in `one_in` is lost, doubled or changed.
+async fn noise(
+    mut from: ReadHalf<DuplexStream>,
+    mut to: WriteHalf<DuplexStream>,
+    one_in: u64,
+    mut random: Stream,
+) {
+    let mut buffer = [0; 64];
+    while let Ok(n @ 1..) = from.read(&mut buffer).await {
+        let mut bytes = Vec::new();
+        for byte in &buffer[..n] {
+            match random.bits() % one_in {
+                0 => match random.bits() % 3 {
+                    0 => {}
+                    1 => bytes.extend([*byte, *byte]),
+                    _ => bytes.push(byte ^ 1 << (random.bits() % 8)),
+                },
+                _ => bytes.push(*byte),
+            }
+        }
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Both ends of a noisy line.
+fn noisy(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
+    let ((near, a), (b, far)) = (duplex(4096), duplex(4096));
+    let ((a_in, a_out), (b_in, b_out)) = (split(a), split(b));
+    tokio::spawn(noise(a_in, b_out, one_in, stream(seed, Purpose::Device, 0)));
+    tokio::spawn(noise(b_in, a_out, one_in, stream(seed, Purpose::Device, 1)));
+    (near, far)
+}
+
+/// Runs in virtual time.
+#[tokio::test(start_paused = true)]
+async fn noisy_line_only_slows_a_campaign_down() {
+    for one_in in [1000, 100] {
+        let world = World::new();
+        let mut devices = JoinSet::new();
+        let mut lines = Vec::new();
+        for index in 0..5 {
+            let (near, far) = noisy(one_in, index as u64);
+            lines.push(near);
+            let mut session = world.session(index);
+            devices.spawn(async move {
+                let mut dropped = 0;
+                let (began, mut far) = (Instant::now(), far);
+                while !session.is_fitted() {
+                    let closed = converse_over(&mut session, &mut far, began).await;
+                    assert!(session.refusal().is_none());
+                    let frames = closed.frames;
+                    dropped += frames.oversize + frames.framing + frames.check + frames.header;
+                    tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
+                }
+                // Keep the line open: the server may still ask for a hello.
+                (session.counters(), dropped, far)
+            });
+        }
+        let fleet = world.fleet().replace("[devices]", "[devices]\nabsence = 1e6");
+        // The server waits for every update, however long noise delays it, and keeps running so that the last
+        // acknowledgements arrive.
+        let server = world.serve_until(&fleet, lines, false).await;
+        let mut ended = Vec::new();
+        while let Some(device) = devices.join_next().await {
+            ended.push(device.expect("no panic"));
+        }
+        server.stop.send(()).expect("the server runs");
+        let status = server.end.await.expect("no panic").expect("served");
+        assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
+        assert_eq!(status.updates.rejected(), 0, "{status:?}");
+        assert_eq!(status.updates.counted, 5 * 7, "each once: {status:?}");
+        let dropped: u32 = ended.iter().map(|(_, dropped, _)| dropped).sum();
+        assert!(dropped > 0 && ended.iter().all(|(counters, _, _)| counters.malformed == 0));
+        world.check_against_simulation();
+    }
+}
+
+/// Runs a session until the line ends or its head is fitted; `began` is time 0 of the session.
+async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
+    while !session.is_fitted() {
+        let closed = converse_over(session, &mut *line, began).await;
+        assert!(session.refusal().is_none() && closed.error.is_none());
+        tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
+    }
+}
+
+/// Runs a session until the device has received `bytes` bytes, then cuts it off.
+async fn until_received(bytes: usize, session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
+    let (near, mut far) = duplex(4096);
+    let mut received = 0;
+    let device = converse_over(session, near, began);
+    let wire = async {
+        let (mut up, mut down) = ([0; 256], [0; 1]);
+        while received < bytes {
+            tokio::select! {
+                n = far.read(&mut up) => line.write_all(&up[..n.expect("the device")]).await.expect("the line"),
+                n = line.read(&mut down) => {
+                    received += n.expect("the line");
+                    far.write_all(&down).await.expect("the device");
+                }
+            }
+        }
+    };
+    tokio::select! {
+        _ = device => panic!("the device ended the session"),
+        () = wire => {}
+    }
+}
+
+/// A board restarts without memory at any point: within each message it receives, and between them.
+#[tokio::test(start_paused = true)]
+async fn restarted_board_rejoins() {
+    for received in (0..520).step_by(37) {
+        let world = World::new();
+        let mut devices = JoinSet::new();
+        let mut lines = Vec::new();
+        for index in 0..5 {
+            let (near, mut far) = duplex(4096);
+            lines.push(near);
+            let (mut session, again) = (world.session(index), world.session(index));
+            devices.spawn(async move {
+                let began = Instant::now();
+                if index == 0 {
+                    until_received(received, &mut session, &mut far, began).await;
+                    session = again;
+                }
+                take_part(&mut session, &mut far, began).await;
+                far
+            });
+        }
+        let server = world.serve(&world.fleet(), lines).await;
+        while let Some(device) = devices.join_next().await {
+            device.expect("no panic");
+        }
+        let status = server.end.await.expect("no panic").expect("served");
+        assert_eq!((status.phase.as_str(), status.round), ("finished", 6), "after {received} bytes");
+        assert_eq!(status.updates.rejected(), 0, "{status:?}");
+        world.check_against_simulation();
+    }
+}
+
+/// The server restarts while the lines stay open; the boards do not notice.
+#[tokio::test(start_paused = true)]
+async fn restarted_server_reconnects_its_boards() {
+    let world = World::new();
+    let mut devices = JoinSet::new();
+    let mut bridges: Vec<(DuplexStream, DuplexStream)> = Vec::new();
+    let mut lines = Vec::new();
+    for index in 0..5 {
+        let ((near, wire), (other, mut far)) = (duplex(4096), duplex(4096));
+        lines.push(near);
+        bridges.push((wire, other));
+        let mut session = world.session(index);
+        devices.spawn(async move {
+            take_part(&mut session, &mut far, Instant::now()).await;
+            (session.counters(), far)
+        });
+    }
+    let first = world.serve(&world.fleet(), lines).await;
+    // Let the first server get part of the way.
+    let mut passed = 0;
+    while passed < 5 * 900 {
+        for (wire, other) in &mut bridges {
+            let (mut up, mut down) = ([0; 64], [0; 64]);
+            tokio::select! {
+                biased;
+                n = wire.read(&mut down) => {
+                    let n = n.expect("the server");
+                    passed += n;
+                    other.write_all(&down[..n]).await.expect("the board");
+                }
+                n = other.read(&mut up) => wire.write_all(&up[..n.expect("the board")]).await.expect("the server"),
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+            }
+        }
+    }
+    first.stop.send(()).expect("the server runs");
+    let status = first.end.await.expect("no panic").expect("served");
+    assert!(status.round > 0 && status.round < 6, "{status:?}");
+    // Connect the next server to the same lines.
+    let mut lines = Vec::new();
+    for (_, mut other) in bridges {
+        let (near, mut wire) = duplex(4096);
+        lines.push(near);
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut wire, &mut other).await });
+    }
+    let second = world.serve(&world.fleet(), lines).await;
+    while let Some(device) = devices.join_next().await {
+        let (counters, _line) = device.expect("no panic");
+        assert!(counters.rehandshakes >= 1, "{counters:?}");
+    }
+    let status = second.end.await.expect("no panic").expect("served");
+    assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
+    world.check_against_simulation();
+}
+
+/// Names of the terminals that this process has open.
+fn terminals() -> BTreeSet<PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").expect("a list");
+    open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|path| path.starts_with("/dev/pts"))
+        .collect()
+}
+
+/// Opens a pseudo-terminal and links the server's end under `name`, which stays when another cable is plugged
+/// in.
+fn plug(name: &Path) -> (SerialPort, SerialPort) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().expect("no test panics while plugging");
+    let before = terminals();
+    let (board, port) = SerialPort::pair().expect("a pseudo-terminal");
+    let path = terminals().difference(&before).next().cloned().expect("its name");
+    let _ = std::fs::remove_file(name);
+    std::os::unix::fs::symlink(path, name).expect("a link");
+    (board, port)
+}
+
+/// Pseudo-terminals as serial ports. One is unplugged and plugged in again; one device uses TCP.
+#[tokio::test(flavor = "multi_thread")]
+async fn serial_port_may_be_unplugged_and_plugged_in_again() {
+    let world = World::new();
+    let names: Vec<PathBuf> = (0..4).map(|index| world.state.path().join(format!("port{index}"))).collect();
+    let ports: Vec<String> = names.iter().map(|name| format!("{:?}", name.display().to_string())).collect();
+    let fleet = world.fleet().replace("[devices]", &format!("serial = [{}]\n[devices]", ports.join(", ")));
+    let server = world.serve(&fleet, Vec::new()).await;
+    let mut devices = JoinSet::new();
+    for (index, name) in names.iter().enumerate() {
+        let (mut session, name) = (world.session(index), name.clone());
+        devices.spawn(async move {
+            let (mut board, mut port) = plug(&name);
+            let began = Instant::now();
+            if index == 0 {
+                // Unplugged after a while, whatever happens; then plugged in under another terminal.
+                let pulled = tokio::time::sleep(Duration::from_millis(1500));
+                tokio::select! {
+                    closed = converse_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
+                    () = pulled => {}
+                }
+                drop((board, port));
+                (board, port) = plug(&name);
+            }
+            while !session.is_fitted() {
+                let closed = converse_over(&mut session, &mut board, began).await;
+                tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
+            }
+            (board, port)
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(2000)).await;
+    let session =
+        device(world.scenario.clone(), Arc::clone(&world.dataset), 4, world.identity(4), server.address);
+    session.await.expect("the device on TCP");
+    let mut boards = Vec::new();
+    while let Some(board) = devices.join_next().await {
+        boards.push(board.expect("no panic"));
+    }
+    let status = server.end.await.expect("no panic").expect("served");
+    assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
+    world.check_against_simulation();
+}

@@ -1,0 +1,151 @@
+//! Key store: a request of the operator during the end of a round, or during another request. Files are on a
+//! real disk.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use loom::sync::atomic::AtomicUsize;
+use loom::thread::{Builder, JoinHandle};
+use tempfile::TempDir;
+use zeroize::Zeroizing;
+
+use super::checks::{Zeros, accepted_key};
+use super::{Argon2Cost, Entropy, SharedKeyStore, KeyError, KeyStore, KeyTable, ActiveKeys, KeyState, Unlock};
+use crate::Check;
+
+pub(crate) const ALL: &[Check] = &[
+    Check {
+        name: "key store: two requests are both kept and written",
+        program: || with_large_stack(both_requests),
+    },
+    Check {
+        name: "key store: a round's end and a request are both written",
+        program: || with_large_stack(round_closed_beside_request),
+    },
+    Check {
+        name: "key store: a key is written before a lookup can find it",
+        program: || with_large_stack(written_first),
+    },
+];
+
+/// Stack size in bytes: files and encryption need more than loom's default.
+const STACK: usize = 1 << 18;
+
+fn spawn(act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    Builder::new().stack_size(STACK).spawn(act).expect("loom allows another thread")
+}
+
+/// Runs a program in a thread with a large stack, as loom's first thread has a small one.
+fn with_large_stack(program: fn()) {
+    spawn(program).join().expect("the program ends");
+}
+
+/// Counts nonces. The store draws one before it writes a file, so loom sees an operation where it cannot see
+/// the file.
+#[derive(Clone)]
+struct Nonces(Arc<AtomicUsize>);
+
+impl Nonces {
+    fn new() -> Self {
+        Self(Arc::new(AtomicUsize::new(0)))
+    }
+}
+
+impl Entropy for Nonces {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
+        self.0.fetch_add(1, Release);
+        bytes.fill(0);
+        Ok(())
+    }
+}
+
+fn unlock() -> Unlock {
+    Unlock::KeyFile(Zeroizing::new([7; 32]))
+}
+
+/// A store of devices 7 and 8; if `rotating`, both have a second key and the grace period of the first one
+/// lasts.
+fn desk(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("keys");
+    let mut store =
+        KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, nonces).expect("the store is created");
+    store.add(&[7, 8], false, 1).expect("the devices have no keys yet");
+    if rotating {
+        store.rotate(&[7, 8], 1).expect("both devices have one key");
+    }
+    (directory, SharedKeyStore::new(store))
+}
+
+fn ask(desk: &SharedKeyStore, request: &str) {
+    let answer = desk.answer(request, 2);
+    assert!(answer.contains("changed"), "{request}: {}", *answer);
+}
+
+/// Accepted epochs and state of the devices 7 and 8.
+fn states(keys: &ActiveKeys) -> [([bool; 2], Option<KeyState>); 2] {
+    let of = |table: &KeyTable, device| {
+        let accepted = |epoch| table.lookup(device, epoch).is_ok_and(|key| key.is_accepted());
+        ([0, 1].map(accepted), table.get(device).map(|listed| listed.state))
+    };
+    keys.read(|table| [7, 8].map(|device| of(table, device)))
+}
+
+/// The same, as a server would read it from the file.
+fn states_in_file(path: &Path) -> [([bool; 2], Option<KeyState>); 2] {
+    states(&KeyStore::open(path, &unlock(), Zeros).expect("the file is valid").keys())
+}
+
+fn both_requests() {
+    let (directory, desk) = desk(false, Nonces::new());
+    let keys = desk.keys();
+    let key = accepted_key(&keys, 7);
+    let operator = spawn({
+        let desk = desk.clone();
+        move || ask(&desk, "{\"revoke\":[[7,7]]}")
+    });
+    ask(&desk, "{\"rotate\":{\"these\":[[8,8]]}}");
+    operator.join().expect("the operator ends");
+    let expected = [([false; 2], Some(KeyState::Revoked)), ([true; 2], Some(KeyState::Rotating))];
+    assert!(!key.is_accepted());
+    assert_eq!(states(&keys), expected, "in memory");
+    drop(desk);
+    assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");
+}
+
+fn round_closed_beside_request() {
+    let (directory, desk) = desk(true, Nonces::new());
+    let keys = desk.keys();
+    let operator = spawn({
+        let desk = desk.clone();
+        move || ask(&desk, "{\"add\":{\"devices\":[[9,9]],\"again\":false}}")
+    });
+    let withdrawn = desk.round_closed().expect("the file is written");
+    operator.join().expect("the operator ends");
+    assert_eq!(withdrawn, 2);
+    let expected = [([false, true], Some(KeyState::Active)); 2];
+    assert_eq!(states(&keys), expected, "in memory");
+    drop(desk);
+    assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");
+}
+
+/// A device that has received its new key can use it even if the server crashes.
+fn written_first() {
+    let nonces = Nonces::new();
+    let (directory, desk) = desk(false, nonces.clone());
+    let path = directory.path().join("keys");
+    let before = std::fs::read(&path).expect("the file exists");
+    let keys = desk.keys();
+    let operator = spawn(move || ask(&desk, "{\"rotate\":{\"these\":[[8,8]]}}"));
+    if keys.lookup(8, 1).is_some() {
+        nonces.0.load(Acquire);
+        assert_ne!(
+            std::fs::read(&path).expect("the file exists"),
+            before,
+            "the new key can be found but is not in the file"
+        );
+    }
+    assert!(keys.lookup(8, 0).is_some(), "the grace period of the old key lasts");
+    operator.join().expect("the operator ends");
+}
