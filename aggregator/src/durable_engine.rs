@@ -103,7 +103,7 @@ pub(crate) fn restore(
     if checkpoint.open.is_some() && engine.open_round().is_none() {
         // The engine has dropped the open round, so its updates no longer count.
         return match stored.last_round() {
-            Some(last) if !engine.drop_as(last) => {
+            Some(last) if !engine.restore_dropped_id(last) => {
                 contradiction(format!("round {round} cannot continue as round {}", last.round))
             }
             _ => Ok(()),
@@ -111,24 +111,23 @@ pub(crate) fn restore(
     }
     let mut names = stored.round_aliases.iter().copied();
     for (device, counted) in &stored.updates {
-        let is_called =
-            |engine: &Engine| engine.open_round().is_some_and(|open| open.is_called(counted.update.id));
+        let has_id = |engine: &Engine| engine.open_round().is_some_and(|open| open.has_id(counted.update.id));
         // The update was counted under the round id of that time: renumber the round until it has that id.
-        while !is_called(engine) && names.next().is_some_and(|name| engine.go_on_as(name)) {}
-        if !engine.recount(counted.at, *device, &counted.update) {
+        while !has_id(engine) && names.next().is_some_and(|name| engine.restore_id(name)) {}
+        if !engine.replay_update(counted.at, *device, &counted.update) {
             return contradiction(format!("the update of device {device} does not count in round {round}"));
         }
     }
     for name in names {
-        if !engine.go_on_as(name) {
+        if !engine.restore_id(name) {
             return contradiction(format!("round {round} cannot continue as round {}", name.round));
         }
     }
     for device in &stored.excluded {
-        engine.leave_out(*device);
+        engine.mark_excluded(*device);
     }
     if let Some(deadline) = stored.deadline
-        && !engine.wait_as(deadline)
+        && !engine.restore_deadline(deadline)
     {
         return contradiction(format!("round {round} has no device to wait for"));
     }
@@ -137,7 +136,7 @@ pub(crate) fn restore(
 
 /// Returns the first and the current id of the open round.
 fn open_round_ids(engine: &Engine) -> Option<(RoundId, RoundId)> {
-    engine.open_round().map(|round| (round.first(), round.opening.id))
+    engine.open_round().map(|round| (round.first_id(), round.broadcast.id))
 }
 
 /// Actions and journal entries that are durable and may be released.
@@ -248,7 +247,7 @@ impl DurableEngine {
     /// Records the privacy state that a device reports in its hello, before it joins.
     pub fn record_privacy(&mut self, device: DeviceId, said: Privacy) {
         let before = self.account(device);
-        self.engine.heard_privacy(device, said);
+        self.engine.record_privacy(device, said);
         self.record_account_change(device, before);
     }
 
@@ -256,7 +255,7 @@ impl DurableEngine {
     pub fn handle(&mut self, now: Millis, event: Event) {
         self.now = now;
         let is_out = |engine: &Engine, device: DeviceId| {
-            engine.open_round().is_some_and(|round| round.out.contains(&device))
+            engine.open_round().is_some_and(|round| round.excluded.contains(&device))
         };
         let device = match event {
             Event::Update(device, _) | Event::Unread(device, _) | Event::Declined(device, _) => Some(device),
@@ -270,7 +269,7 @@ impl DurableEngine {
             }
             _ => None,
         };
-        let waited = self.engine.waits();
+        let waited = self.engine.deadline_state();
         let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
         let first = self.pending.actions.len();
         let mut lines = Vec::new();
@@ -298,7 +297,7 @@ impl DurableEngine {
             {
                 let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
                 self.records.push(Record::Counted(
-                    round.first(),
+                    round.first_id(),
                     device,
                     CountedUpdate { order, at: now, update },
                 ));
@@ -311,7 +310,8 @@ impl DurableEngine {
             if let Some((_, now)) = recorded_ids.filter(|_| recorded_ids != self.recorded_ids) {
                 self.records.push(Record::Renumbered(now));
             }
-            if let Some(deadline) = self.engine.waits().filter(|deadline| waited != Some(*deadline)) {
+            if let Some(deadline) = self.engine.deadline_state().filter(|deadline| waited != Some(*deadline))
+            {
                 self.records.push(Record::Deadline(deadline));
             }
             self.recorded_ids = recorded_ids;

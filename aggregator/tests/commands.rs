@@ -99,7 +99,7 @@ fn invalid_configuration_is_refused_in_one_line() {
         ("/dev/zero", "/dev/zero: found a device, allowed: a file of at most 2097152 bytes"),
         ("/dev/null", "/dev/null: found a device, allowed: a file of at most 2097152 bytes"),
         ("long", "long: found 1099511627776 bytes, allowed: at most 2097152"),
-        ("binary", "binary: found a byte 8 that is no UTF-8, allowed: text in UTF-8"),
+        ("binary", "binary: found invalid UTF-8 at byte 8, allowed: text in UTF-8"),
         ("deep", "deep:1: found keys, tables or lists more than 32 deep, allowed: at most 32"),
         ("none", "none: No such file or directory (os error 2)"),
     ];

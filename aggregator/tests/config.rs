@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_engine::aggregate::Rule;
-use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_engine::config::{AlgorithmName, Init, NetworkSection, ParticipationSection, Source, nearest};
 use proptest::prelude::*;
 
@@ -98,7 +98,7 @@ fn rules_must_fit_uploads() {
     let rule = |word: &str| message("", &format!("[aggregation]\nrule = {word:?}"));
     assert_eq!(
         rule("projector-mean"),
-        "fleet.toml:14: aggregation.rule: found \"projector-mean\", which is for subspaces; \"fedrep\" with send = \
+        "fleet.toml:14: aggregation.rule: found \"projector-mean\", a rule for subspaces, but \"fedrep\" with send = \
          \"gradient\" uploads gradients; allowed: \"mean\", \"geometric-median\", \"trimmed-mean\" (or send = \
          \"representation\")"
     );
@@ -139,7 +139,7 @@ fn rules_must_fit_uploads() {
     assert!(said.contains("model.base: which simulated devices read"), "{said}");
     let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
     assert!(
-        said.contains("found \"trimmed-mean\", \"flexlora\" is a mean of products; allowed: \"mean\""),
+        said.contains("found \"trimmed-mean\", but \"flexlora\" is a mean of products; allowed: \"mean\""),
         "{said}"
     );
 }
@@ -458,13 +458,13 @@ fn fingerprint_covers_campaign_not_server() {
     // SCAFFOLD divides by the number of devices; elsewhere it may grow.
     let network = BASE.replacen("k = 3", "kind = \"mlp\"\nhidden = [4]", 1);
     let network = Fleet::parse("f", &network).unwrap();
-    let among = |method: Method, expected| {
+    let among = |method: NetworkMethod, expected| {
         let mut fleet = Fleet { expected, ..network.clone() };
         fleet.algorithm.network = fleet.algorithm.network.map(|section| NetworkSection { method, ..section });
         fleet.fingerprint()
     };
-    assert_ne!(among(Method::Scaffold, 2), among(Method::Scaffold, 3));
-    assert_eq!(among(Method::FedAvg, 2), among(Method::FedAvg, 3));
+    assert_ne!(among(NetworkMethod::Scaffold, 2), among(NetworkMethod::Scaffold, 3));
+    assert_eq!(among(NetworkMethod::FedAvg, 2), among(NetworkMethod::FedAvg, 3));
     // Campaigns begun before the key existed can be resumed.
     assert_eq!(of(&BASE.replacen("step_size = 0.5", "step_size = 0.5\nnumeric = \"f32\"", 1)), base);
     let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::common::{encoded, frame, messages, random, tensors};
 use fedspan_aggregator::connection::{Acceptor, Connection, OUTBOX_MAX, PeerMessage, Traffic};
 use fedspan_engine::admission::Requirements;
-use fedspan_engine::{Opening, Update};
 use fedspan_engine::{Request, Tensor};
+use fedspan_engine::{RoundBroadcast, Update};
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::limits::{PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
@@ -42,7 +42,7 @@ fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
 }
 
 /// Makes a round that sends and expects one d x k tensor (with `two`, also a 2 x 3 head each way).
-fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Opening> {
+fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<RoundBroadcast> {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let (down, up) = (Role::Representation, if two { Role::Representation } else { Role::Gradient });
     let shape = |role| TensorDescriptor::inline(role, encoding, d, k);
@@ -59,7 +59,7 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Op
         encoding,
         expects,
     };
-    Arc::new(Opening::new(RoundId { round: number, stage: 1 }, request).unwrap())
+    Arc::new(RoundBroadcast::new(RoundId { round: number, stage: 1 }, request).unwrap())
 }
 
 /// Makes a connection that has exchanged hello and welcome.
@@ -89,7 +89,7 @@ fn sent(connection: &mut Connection) -> Vec<(ToDevice, Vec<u8>)> {
 }
 
 /// Returns the frames of an update, head first, and the update as it should arrive.
-fn update_frames(opening: &Opening, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
+fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
     let mut descriptors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut descriptors, limit).unwrap();
     let mut values = tensors(&descriptors, &mut random(seed), 2.0);
@@ -153,7 +153,7 @@ fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> 
 }
 
 /// Returns the values of an opening after decoding.
-fn decoded(opening: &Opening) -> Vec<Vec<f32>> {
+fn decoded(opening: &RoundBroadcast) -> Vec<Vec<f32>> {
     let decode = |(tensor, bytes): (&Tensor, &Vec<u8>)| {
         let mut values = vec![0.0; tensor.values.len()];
         opening.request.encoding.decode(bytes, &mut values).unwrap();
@@ -694,7 +694,7 @@ fn devices_without_ridge_choice_get_fixed_ridge() {
     let plain = Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.25 } };
     let opening = |number, task| {
         let request = Request { task, tensors: Vec::new(), encoding: Encoding::F32, expects: Vec::new() };
-        Arc::new(Opening::new(RoundId { round: number, stage: 0 }, request).unwrap())
+        Arc::new(RoundBroadcast::new(RoundId { round: number, stage: 0 }, request).unwrap())
     };
     for chooses in [false, true] {
         let mut connection = Connection::new(gate());

@@ -1,14 +1,14 @@
 //! Defaults shown or described in `examples/fleet.toml` are those of the program.
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_engine::config::Said;
+use fedspan_engine::config::GivenKeys;
 
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 
 /// Parses a file and marks all its keys as set.
 fn meant(text: &str) -> Result<Fleet, String> {
     let fleet = Fleet::parse("fleet.toml", text).map_err(|problem| problem.to_string())?;
-    Ok(Fleet { said: Said::EVERYTHING, ..fleet })
+    Ok(Fleet { given: GivenKeys::ALL, ..fleet })
 }
 
 /// Returns the example with one line replaced.

@@ -84,7 +84,7 @@ const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
 
 /// Returns a configuration whose file sets no key.
 fn silent(fleet: &Fleet) -> Fleet {
-    Fleet { said: Source::parse("nothing", "", &[]).unwrap().said(), ..fleet.clone() }
+    Fleet { given: Source::parse("nothing", "", &[]).unwrap().given_keys(), ..fleet.clone() }
 }
 
 /// Returns the lines of a fingerprint: keys and values.
@@ -147,7 +147,7 @@ fn fingerprint_is_toml_with_known_keys() {
         let source = Source::parse("fingerprint", &own, &[]).unwrap();
         for (key, _) in lines(&own) {
             assert!(KEYS.contains(&key) || LAST.contains(&key), "{key} of {}", path.display());
-            assert!(source.said().says(key), "{key}");
+            assert!(source.given_keys().contains(key), "{key}");
         }
         for word in ["{", "Some", "None", "("] {
             assert!(!own.contains(word), "{word} of the program in {own}");
@@ -171,7 +171,7 @@ fn fingerprint_restores_configuration() {
         let Resumed { fleet: again, kept } = base.resumed(&own).unwrap();
         assert!(kept.iter().any(|line| line.starts_with("data.d = ")), "{kept:?}");
         assert_eq!(again.fingerprint(), own, "{}", path.display());
-        let mut expected = Fleet { said: again.said.clone(), ..given };
+        let mut expected = Fleet { given: again.given.clone(), ..given };
         // Only for shared heads and gradient steps on heads.
         expected.algorithm.head_step_size = again.algorithm.head_step_size;
         expected.algorithm.local_steps = again.algorithm.local_steps;
@@ -206,7 +206,7 @@ fn changed_setting_is_named_refused_or_kept() {
                         *seen.entry(key.to_owned()).or_insert(0) += 1;
                         taken += 1;
                         let own_table = key.replace("algorithm.", "algorithm.lg-fedavg.");
-                        if given.said.says(key) || given.said.says(&own_table) {
+                        if given.given.contains(key) || given.given.contains(&own_table) {
                             assert_eq!(said, Err(Mismatch::Differs(named)));
                         } else {
                             assert_eq!(said.unwrap().kept, kept);
@@ -233,10 +233,10 @@ fn dependent_settings_are_kept_together() {
                 trim = 0.3\n[limits]\nnorm = 7\n";
     let (plain, rich) = (fleet(base), fleet(&format!("{base}{more}")));
     let Resumed { fleet: again, kept } = plain.resumed(&rich.fingerprint()).unwrap();
-    assert_eq!(again, Fleet { said: plain.said.clone(), ..rich.clone() });
+    assert_eq!(again, Fleet { given: plain.given.clone(), ..rich.clone() });
     assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
     // A default that was added later is not stored.
-    let unsaid = Fleet { said: plain.said.clone(), ..rich.clone() };
+    let unsaid = Fleet { given: plain.given.clone(), ..rich.clone() };
     let Resumed { fleet: again, kept } = unsaid.resumed(&plain.fingerprint()).unwrap();
     assert_eq!(again, plain);
     let changed = ["participation.policy = \"full\"", "aggregation.rule = \"mean\"", "limits.norm = 10000.0"];

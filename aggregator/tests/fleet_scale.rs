@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::Tensor;
-use fedspan_engine::algorithm::scale::{FeatureSums, Moments, Scale};
-use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Phase, Update};
+use fedspan_engine::algorithm::scale::{FeatureMoments, FeatureSums, Scale};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast, Update};
 use fedspan_protocol::message::{AckOutcome, Rejection, Task};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 use proptest::prelude::*;
@@ -45,11 +45,11 @@ fn limbs(e: i32, sum: i128, squares: i128) -> [f32; COLUMNS] {
 }
 
 /// Mean and deviation in f64, two passes over all samples.
-fn oracle(all: &[f32]) -> Moments {
+fn oracle(all: &[f32]) -> FeatureMoments {
     let m = all.len() as f64;
     let mean = all.iter().map(|v| f64::from(*v)).sum::<f64>() / m;
     let square = all.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / m;
-    Moments { mean, deviation: square.sqrt() }
+    FeatureMoments { mean, deviation: square.sqrt() }
 }
 
 fn samples() -> impl Strategy<Value = Vec<f32>> {
@@ -137,7 +137,7 @@ fn what_is_constant_stays_as_it_is() {
     assert_eq!(moments[2].mean as f32, 0.1);
     assert_eq!(Scale::standard(&moments), Scale::identity(3));
     // A factor that f32 does not hold is none; one that it holds is.
-    let of = |deviation| Scale::standard(&[Moments { mean: 3.0, deviation }]);
+    let of = |deviation| Scale::standard(&[FeatureMoments { mean: 3.0, deviation }]);
     assert_eq!(of(1e-39), Scale::identity(1));
     assert_eq!(of(1e39).factor(), [1e-39]);
     assert_eq!(of(0.5), Scale::new(vec![3.0], vec![2.0]).unwrap());
@@ -170,7 +170,7 @@ fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
     (0..FEATURES).map(|j| (0..4 + device as usize).map(|i| sample(j, i)).collect()).collect()
 }
 
-fn answer(device: DeviceId, opening: &Opening) -> Update {
+fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let columns = device_samples(device);
     let samples = columns[0].len() as u32;
     let (descriptors, tensors) = match opening.request.task {
@@ -193,7 +193,7 @@ fn answer(device: DeviceId, opening: &Opening) -> Update {
 /// An engine and what its devices have been asked.
 struct World {
     engine: Engine,
-    asked: BTreeMap<DeviceId, Arc<Opening>>,
+    asked: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
     outcomes: Vec<AckOutcome>,
 }
 
@@ -378,7 +378,7 @@ fn a_restart_anywhere_leads_to_the_same_scale_and_model() {
         let mut again = World::new(fleet.engine());
         assert!(again.engine.resume(1, &round), "{moment}");
         for (device, update) in counted {
-            assert!(again.engine.recount(1, device, &update));
+            assert!(again.engine.replay_update(1, device, &update));
         }
         again.say(Event::Resumed);
         (0..3).for_each(|device| again.say(Event::Joined(device)));

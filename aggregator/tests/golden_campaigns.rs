@@ -2,7 +2,7 @@
 //! them and makes the same decisions, bit for bit.
 
 use crate::common::Scratch;
-use crate::common::golden::{RESUMED, Underway, configuration, copy, directory, make};
+use crate::common::golden::{GoldenCampaign, RESUMED, configuration, copy, directory, make};
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::Phase;
@@ -40,12 +40,12 @@ fn stored_settings_override_defaults_not_the_file() {
 
     let found = check(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
-    let kept = "settings that the campaign began with and the file does not say: seed = 8, data.outputs = 2, model.init = \"power\", \
+    let kept = "settings of the campaign that the file does not set: seed = 8, data.outputs = 2, model.init = \"power\", \
                 model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
                 \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
     assert!(found.facts.iter().any(|line| line.starts_with(kept)), "{found:?}");
     let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
-    assert_eq!(Underway::new(&required).joined().finished(), expected);
+    assert_eq!(GoldenCampaign::new(&required).joined().finished(), expected);
 }
 
 /// FEDSPAN_REGENERATE_VECTORS=1 writes anew the directories that this version can write; only before the first
@@ -64,7 +64,7 @@ fn golden_campaigns_resume_with_same_decisions() {
         assert!(found.faults.is_empty(), "{name}: {found:?}");
         let counted = format!("with {} updates", middle.1);
         assert!(found.facts.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
-        let campaign = Underway::new(&text);
+        let campaign = GoldenCampaign::new(&text);
         let engine = campaign.coordinator.engine();
         assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, middle.0), "{name}");
         assert_eq!(engine.open_round().unwrap().participants.len(), middle.1, "{name}");

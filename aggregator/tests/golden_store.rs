@@ -53,8 +53,8 @@ fn current_format_is_resumed() {
     assert_eq!((durable_engine.campaign(), phase), (7, Phase::Train(3)));
     assert_eq!(digest(representation), DIGESTS[0]);
     let round = durable_engine.engine().open_round().unwrap();
-    assert_eq!((round.opening.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
-    let opening = Arc::clone(&round.opening);
+    assert_eq!((round.broadcast.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
+    let opening = Arc::clone(&round.broadcast);
     // The other devices answer as they would have.
     for device in 2..5 {
         durable_engine.handle(5, Event::Joined(device));

@@ -5,9 +5,9 @@ use crate::common::hello;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::config::Init;
-use fedspan_engine::privacy::ledger_units::{epsilon_of, most_units, provisioned};
+use fedspan_engine::privacy::ledger_units::{epsilon_of, max_units, provisioned};
 use fedspan_engine::privacy::{
-    Composition, Delta, Epsilon, Ledger, Minimum, NoiseMultiplier, Releases, releases,
+    Composition, Delta, Epsilon, Ledger, NoiseMultiplier, PrivacyRequirement, Releases, releases,
 };
 use fedspan_engine::{Action, Engine, Event};
 use fedspan_protocol::message::{
@@ -48,7 +48,7 @@ proptest! {
         let (epsilon, delta) = (Epsilon::new(epsilon).unwrap(), Delta::new(10f64.powi(-exponent)).unwrap());
         let Ok((square, budget)) = provisioned(epsilon, delta, Releases::new(releases).unwrap()) else {
             // The largest multiplier has a square of 2^24.
-            prop_assert!(most_units(epsilon, delta) / u64::from(releases) < 64);
+            prop_assert!(max_units(epsilon, delta) / u64::from(releases) < 64);
             return Ok(());
         };
         prop_assert!(square > 1 << 14 && square <= 1 << 40);
@@ -61,7 +61,7 @@ proptest! {
     #[test]
     fn the_most_units_are_the_most(epsilon in 0.01f64..50.0, exponent in 1i32..12) {
         let delta = delta(10f64.powi(-exponent));
-        let most = most_units(Epsilon::new(epsilon).unwrap(), delta);
+        let most = max_units(Epsilon::new(epsilon).unwrap(), delta);
         prop_assert!(epsilon_of(most, delta) <= epsilon);
         prop_assert!(epsilon_of(most + 1, delta) > epsilon);
     }
@@ -69,15 +69,15 @@ proptest! {
 
 #[test]
 fn nothing_costs_nothing_and_too_much_is_infinite_or_large() {
-    assert_eq!(epsilon_of(0, Delta::USUAL), 0.0);
-    assert!(epsilon_of(u64::MAX, Delta::USUAL) > 1e6);
+    assert_eq!(epsilon_of(0, Delta::DEFAULT), 0.0);
+    assert!(epsilon_of(u64::MAX, Delta::DEFAULT) > 1e6);
 }
 
 const PRIVATE: Privacy = Privacy::Gaussian { release: 100, budget: 1_000, spent: 300 };
 
 #[test]
 fn less_noise_than_the_minimum_is_refused() {
-    let minimum = Minimum { epsilon: Epsilon::new(0.5).unwrap(), delta: delta(1e-4) };
+    let minimum = PrivacyRequirement { epsilon: Epsilon::new(0.5).unwrap(), delta: delta(1e-4) };
     let most = minimum.budget();
     let model = Model::linear(6, 2, 1);
     let needs = Requirements::new(model, &[], None).with_privacy(Some(most));
@@ -166,28 +166,28 @@ fn what_a_server_asks_of_devices_that_hide() {
 #[test]
 fn an_account_is_what_a_device_says_and_what_comes_after_that() {
     let mut ledger = Ledger::default();
-    ledger.heard(1, Privacy::None);
+    ledger.record_hello(1, Privacy::None);
     assert!(ledger.accounts().is_empty());
-    ledger.received(1, 1, 5);
+    ledger.charge_update(1, 1, 5);
     assert!(ledger.accounts().is_empty(), "who adds no noise has no account");
-    ledger.heard(7, PRIVATE);
+    ledger.record_hello(7, PRIVATE);
     assert_eq!(ledger.accounts()[&7].spent, 300);
     for _ in 0..3 {
-        ledger.received(7, 4, 2);
+        ledger.charge_update(7, 4, 2);
         assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (500, 0), "once a round");
     }
     // It charged itself for something that never came.
-    ledger.heard(7, Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
+    ledger.record_hello(7, Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
     assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 0));
     // Its storage was replaced, or it lies.
-    ledger.heard(7, PRIVATE);
+    ledger.record_hello(7, PRIVATE);
     assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 1));
-    ledger.heard(3, Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
-    ledger.received(3, 1, u32::MAX);
-    let (each, largest) = ledger.epsilons(Delta::USUAL);
+    ledger.record_hello(3, Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
+    ledger.charge_update(3, 1, u32::MAX);
+    let (each, largest) = ledger.epsilons(Delta::DEFAULT);
     assert_eq!(each.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [3, 7]);
     assert_eq!(largest, each[0].1);
-    assert_eq!(each[1].1, epsilon_of(700, Delta::USUAL));
+    assert_eq!(each[1].1, epsilon_of(700, Delta::DEFAULT));
 }
 
 /// A device that has computed an update and lost its link says so in its next hello, and sends the update after that: it has paid
@@ -196,22 +196,22 @@ fn an_account_is_what_a_device_says_and_what_comes_after_that() {
 fn what_was_paid_before_a_hello_is_not_paid_again_after_it() {
     let said = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
     let mut ledger = Ledger::default();
-    ledger.heard(7, said(0));
+    ledger.record_hello(7, said(0));
     // Round 1 was paid for, its link is lost, and it comes after the hello.
-    ledger.heard(7, said(100));
-    ledger.received(7, 1, 1);
+    ledger.record_hello(7, said(100));
+    ledger.charge_update(7, 1, 1);
     assert_eq!(ledger.accounts()[&7].spent, 200, "as if it had not been paid for");
-    ledger.received(7, 2, 1);
+    ledger.charge_update(7, 2, 1);
     assert_eq!(ledger.accounts()[&7].spent, 300);
     // The truth, both times.
     for _ in 0..2 {
-        ledger.heard(7, said(200));
+        ledger.record_hello(7, said(200));
         assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (200, 0));
     }
     // Less than what has certainly been paid.
-    ledger.received(7, 3, 1);
-    ledger.received(7, 4, 1);
-    ledger.heard(7, said(299));
+    ledger.charge_update(7, 3, 1);
+    ledger.charge_update(7, 4, 1);
+    ledger.record_hello(7, said(299));
     assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (400, 1));
 }
 
@@ -222,11 +222,11 @@ proptest! {
         let mut ledger = Ledger::default();
         // What it has paid, and the update that waits: its round and releases.
         let (mut paid, mut ready, mut round) = (0u64, None, 0u32);
-        ledger.heard(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
+        ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
         for (step, releases) in steps {
             match step {
                 0 => {
-                    ledger.heard(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
+                    ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
                     prop_assert_eq!(ledger.accounts()[&7].spent, paid);
                 }
                 // A round is opened; what waited is not sent any more.
@@ -238,13 +238,13 @@ proptest! {
                 // It comes, or comes again.
                 _ => {
                     if let Some((round, releases)) = ready {
-                        ledger.received(7, round, releases);
+                        ledger.charge_update(7, round, releases);
                     }
                 }
             }
             prop_assert_eq!(ledger.fell_back(), 0);
         }
-        ledger.heard(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
+        ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
         prop_assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (paid, 0));
     }
 }
@@ -266,7 +266,7 @@ fn the_engine_charges_what_it_receives() {
     let mut engine = Setup { fleet_size: 3, min_count: 2, ..plain() }.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
-        engine.heard_privacy(device, Privacy::Gaussian { release: 10, budget: 100, spent: 0 });
+        engine.record_privacy(device, Privacy::Gaussian { release: 10, budget: 100, spent: 0 });
         engine.handle(0, Event::Joined(device), &mut actions);
     }
     let open = |actions: &mut Vec<Action>| {
@@ -304,7 +304,11 @@ fn the_engine_charges_what_it_receives() {
         engine.handle(4, Event::Update(device, honest(device, &second)), &mut actions);
     }
     engine.handle(200, Event::Tick, &mut actions);
-    assert_ne!(engine.open_round().map(|round| round.opening.id), Some(second.id), "the deadline has passed");
+    assert_ne!(
+        engine.open_round().map(|round| round.broadcast.id),
+        Some(second.id),
+        "the deadline has passed"
+    );
     engine.handle(201, Event::Unread(2, second.id), &mut actions);
     assert_eq!(spent(&engine), [20, 20, 20]);
     engine.handle(202, Event::Update(2, honest(2, &second)), &mut actions);

@@ -9,7 +9,7 @@ use crate::common::campaign::{Setup, honest, live, plain, result, setup};
 use crate::common::storage::Disk;
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::journal::{CommittedRound, JournalEntry, Outcome};
-use fedspan_engine::{Action, Event, Opening, Phase, Update};
+use fedspan_engine::{Action, Event, Phase, RoundBroadcast, Update};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, RoundId};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
@@ -68,7 +68,7 @@ impl World {
         self.later.clear();
     }
 
-    fn opened(&mut self, id: u64, opening: &Arc<Opening>) {
+    fn opened(&mut self, id: u64, opening: &Arc<RoundBroadcast>) {
         let device = &mut self.devices[usize::try_from(id).unwrap()];
         let uploads = !opening.request.expects.is_empty();
         if let Some(pending) = device.pending.as_ref().filter(|pending| pending.id == opening.id) {
@@ -241,16 +241,16 @@ fn renumbered_round_survives_restart() {
     for _ in 0..1_000 {
         world.step();
         let open = world.coordinator.engine().open_round();
-        if open.is_some_and(|round| round.former.len() > 1 && !round.participants.is_empty()) {
+        if open.is_some_and(|round| round.previous_ids.len() > 1 && !round.participants.is_empty()) {
             break;
         }
     }
     let round = world.coordinator.engine().open_round().unwrap();
-    let (id, first, counted) = (round.opening.id, round.first(), round.participants.clone());
+    let (id, first, counted) = (round.broadcast.id, round.first_id(), round.participants.clone());
     assert!(id > first && !counted.is_empty(), "{id:?} {first:?} {counted:?}");
     world.cut();
     let round = world.coordinator.engine().open_round().unwrap();
-    assert_eq!((round.opening.id, round.first(), &round.participants), (id, first, &counted));
+    assert_eq!((round.broadcast.id, round.first_id(), &round.participants), (id, first, &counted));
     world.finish();
     assert!(world.rounds().iter().any(|(_, counted)| counted.values().collect::<BTreeSet<_>>().len() > 1));
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::common::{random, tensors};
 use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
 use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyError, KeyTable};
-use fedspan_engine::Opening;
 use fedspan_engine::Request;
+use fedspan_engine::RoundBroadcast;
 use fedspan_engine::admission::Requirements;
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
@@ -122,7 +122,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct World {
     connection: Connection,
-    opening: Arc<Opening>,
+    opening: Arc<RoundBroadcast>,
     /// Device's channel, once its hello is answered.
     channel: Option<Channel>,
     greeted: Option<(u64, [u8; 32])>,
@@ -131,7 +131,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let opening = Arc::new(Opening::new(ROUND, request()).unwrap());
+        let opening = Arc::new(RoundBroadcast::new(ROUND, request()).unwrap());
         Self { connection: Connection::new(gate()), opening, channel: None, greeted: None, updates: 0 }
     }
 

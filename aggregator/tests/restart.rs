@@ -8,7 +8,7 @@ use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::RoundKeyStorage;
 use fedspan_engine::aggregate::Rule;
-use fedspan_engine::{Action, Checkpoint, Event, Opening, Phase, RoundRecord};
+use fedspan_engine::{Action, Checkpoint, Event, Phase, RoundBroadcast, RoundRecord};
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
@@ -125,13 +125,13 @@ fn extended_deadline_survives_restart() {
         world.coordinator.handle(now, event);
         world.coordinator.flush().unwrap().actions
     };
-    let opening = world.coordinator.engine().open_round().unwrap().opening.clone();
+    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     assert_eq!(world.coordinator.engine().wake(), Some(60));
     handle(&mut world, 60, Event::Tick);
     handle(&mut world, 70, Event::Update(0, honest(0, &opening)));
     let waits = |world: &World| {
         let round = world.coordinator.engine().open_round().unwrap();
-        (round.deadline, round.wanting, round.participants.len())
+        (round.deadline, round.asking_everyone, round.participants.len())
     };
     assert_eq!(waits(&world), (Some(120), true, 1));
     world.cut();
@@ -157,7 +157,7 @@ fn failing_campaign_acknowledges_nothing() {
     let mut world = World::new(setup, 2, 1);
     world.step(2);
     // The step cancels the representation, and no retry is allowed.
-    let opposite = |device, opening: &Opening| {
+    let opposite = |device, opening: &RoundBroadcast| {
         let mut update = honest(device, opening);
         let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
         for (answer, values) in update.tensors.iter_mut().zip(sent) {
@@ -165,7 +165,7 @@ fn failing_campaign_acknowledges_nothing() {
         }
         update
     };
-    let opening = world.coordinator.engine().open_round().unwrap().opening.clone();
+    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     let mut told = Vec::new();
     for device in 0..2 {
         world.coordinator.handle(0, Event::Update(device, opposite(device, &opening)));

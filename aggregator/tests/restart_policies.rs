@@ -45,7 +45,7 @@ fn engine(policy: &str, rule: &str) -> Engine {
 enum Falls {
     Never,
     /// Whenever a round has been opened.
-    Opening,
+    RoundBroadcast,
     /// Whenever a round has counted so many.
     After(usize),
 }
@@ -62,7 +62,7 @@ fn again(
 ) -> Engine {
     assert!(fresh.resume(now, checkpoint), "round {:?} cannot be taken up", checkpoint.id);
     for (at, device, update) in counted {
-        assert!(fresh.recount(*at, *device, update), "device {device} in {:?}", checkpoint.id);
+        assert!(fresh.replay_update(*at, *device, update), "device {device} in {:?}", checkpoint.id);
     }
     let mut actions = Vec::new();
     fresh.handle(now, Event::Resumed, &mut actions);
@@ -76,11 +76,11 @@ fn campaign(policy: &str, rule: &str, pace: fn(DeviceId) -> u64, falls: Falls) -
     (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(device), &mut actions));
     while engine.phase() != Phase::FitHead {
         let checkpoint = engine.checkpoint();
-        if falls == Falls::Opening {
+        if falls == Falls::RoundBroadcast {
             engine = again(self::engine(policy, rule), now, &checkpoint, &[]);
         }
         let open = engine.open_round().expect("a round is open");
-        let (opening, target) = (open.opening.clone(), open.target);
+        let (opening, target) = (open.broadcast.clone(), open.target);
         let mut answers: Vec<(u64, DeviceId)> =
             open.cohort.iter().map(|device| (open.opened_at + pace(*device), *device)).collect();
         answers.sort_unstable();
@@ -111,7 +111,7 @@ fn every_policy_goes_on() {
             let (calm, last) = campaign(policy, "mean", pace, Falls::Never);
             assert_eq!(calm.len(), 14, "{policy}");
             stages = stages.max(calm.last().unwrap().0.stage);
-            for falls in [Falls::Opening, Falls::After(1), Falls::After(3), Falls::After(9)] {
+            for falls in [Falls::RoundBroadcast, Falls::After(1), Falls::After(3), Falls::After(9)] {
                 let (rounds, engine) = campaign(policy, "mean", pace, falls);
                 assert_eq!(rounds, calm, "{policy}, {falls:?}");
                 assert_eq!(result(&engine), result(&last), "{policy}, {falls:?}");
@@ -125,7 +125,7 @@ fn every_policy_goes_on() {
 fn so_it_does_under_another_rule() {
     for policy in ["policy = \"doubling\"", "policy = \"with-replacement\"\ndraws = 20"] {
         let (calm, last) = campaign(policy, "geometric-median", PACES[0], Falls::Never);
-        for falls in [Falls::Opening, Falls::After(3)] {
+        for falls in [Falls::RoundBroadcast, Falls::After(3)] {
             let (rounds, engine) = campaign(policy, "geometric-median", PACES[0], falls);
             assert_eq!(rounds, calm, "{policy}, {falls:?}");
             assert_eq!(result(&engine), result(&last), "{policy}, {falls:?}");

@@ -9,7 +9,7 @@ use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::keys::{Entropy, KeyError};
 use fedspan_aggregator::store::{CountedUpdate, FILE, KEY_FILE, Record, Store, StoreError, read};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Checkpoint, DeviceId, Phase, Underway, Update};
+use fedspan_engine::{Checkpoint, DeviceId, OpenRoundCheckpoint, Phase, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const MARK: f32 = 1.234_567_9;
 
 fn opened(round: u32) -> Record {
-    let open = Some(Underway { at: 17, fleet: vec![1, 5, 9] });
+    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![1, 5, 9] });
     let id = RoundId { round, stage: 3 };
     Record::Checkpoint(Checkpoint { id, done: Phase::Train(round - 1), rounds: 50, state: vec![1.0], open })
 }

@@ -7,14 +7,14 @@ use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::store::{CampaignState, CountedUpdate, FILE, Record, Store, StoreError, read};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Checkpoint, DeviceId, Phase, Underway, Update, Waits};
+use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, OpenRoundCheckpoint, Phase, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
 use proptest::prelude::*;
 
 fn checkpoint(round: u32, state: Vec<f64>) -> Record {
-    let open = Some(Underway { at: 17, fleet: vec![1, 5, 9] });
+    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![1, 5, 9] });
     Record::Checkpoint(Checkpoint {
         id: RoundId { round, stage: 3 },
         done: Phase::Train(round - 1),
@@ -46,7 +46,7 @@ fn filled(directory: &Path) -> CampaignState {
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::JournalEntry(0, "{}".to_owned())]).unwrap();
     store.apply(&[counted(7, 0, 9), Record::Excluded(5)]).unwrap();
-    let waits = Record::Deadline(Waits { deadline: Some(90), wanting: true });
+    let waits = Record::Deadline(DeadlineState { deadline: Some(90), asking_everyone: true });
     store
         .apply(&[counted(7, 1, 1), waits, Record::JournalEntry(1, "[]".to_owned()), Record::Clock(33)])
         .unwrap();
@@ -66,7 +66,7 @@ fn records_are_read_back() {
     };
     assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
     assert_eq!((stored.excluded.as_slice(), stored.next_journal_line, stored.clock), (&[5][..], 2, 33));
-    assert_eq!(stored.deadline, Some(Waits { deadline: Some(90), wanting: true }));
+    assert_eq!(stored.deadline, Some(DeadlineState { deadline: Some(90), asking_everyone: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was excluded and counts after all; a new checkpoint, which ends the round.
     let mut store = Store::open(directory.path(), SysRng).unwrap();

@@ -234,20 +234,20 @@ fn rounds_train_as_defined() {
     let steps = descent(0.2, 0.5, 3);
     let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Shared, 0..2)];
     for (shape, layer) in SHAPES.into_iter().flat_map(|shape| Layer::all().map(|layer| (shape, layer))) {
-        let (own, came) = (drawn(shape, 1), drawn(shape, 2));
+        let (own, received) = (drawn(shape, 1), drawn(shape, 2));
         for (what, layers) in trained.clone() {
             for head_epochs in [0, 2] {
                 let task = sgd(steps, head_epochs, 3, what);
                 let mut network = device(shape, layer.clone(), &own);
                 let open = open_of(3, task, &BOTH);
-                let tensors = BOTH.map(|role| values(shape, role, &came));
+                let tensors = BOTH.map(|role| values(shape, role, &received));
                 receive(&mut network, &open, &tensors).unwrap();
                 let mut source = Asked::new(labelled(shape, SAMPLES, 3));
                 let usage = network.run(open.id, &mut source).unwrap();
                 assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 });
 
                 let mut start = own.clone();
-                start[shape.range(0..2)].copy_from_slice(&came[shape.range(0..2)]);
+                start[shape.range(0..2)].copy_from_slice(&received[shape.range(0..2)]);
                 let values = start.iter().map(|v| f64::from(*v)).collect();
                 let mut exact = Exact { shape, layer: &layer, values };
                 let batches: Vec<Vec<Vec<usize>>> = source
@@ -284,7 +284,7 @@ fn rounds_train_as_defined() {
 #[test]
 fn round_may_omit_a_factor_the_device_has() {
     let shape = SHAPES[0];
-    let (own, came) = (drawn(shape, 1), drawn(shape, 2));
+    let (own, received) = (drawn(shape, 1), drawn(shape, 2));
     let steps = descent(0.1, 0.0, 5);
     let mut source = labelled(shape, SAMPLES, 3);
     let up = |round| open_of(round, sgd(steps, 0, 1, Trained::Up), &[Role::AdapterDown]);
@@ -295,14 +295,14 @@ fn round_may_omit_a_factor_the_device_has() {
 
     let mut network = device(shape, Layer::Nothing, &own);
     let whole = open_of(1, sgd(steps, 0, 1, Trained::Down), &BOTH);
-    receive(&mut network, &whole, &BOTH.map(|role| values(shape, role, &came))).unwrap();
+    receive(&mut network, &whole, &BOTH.map(|role| values(shape, role, &received))).unwrap();
     network.run(whole.id, &mut source).unwrap();
     let down = drawn(shape, 4);
     receive(&mut network, &up(2), &[values(shape, Role::AdapterDown, &down)]).unwrap();
     network.run(up(2).id, &mut source).unwrap();
     let mut other = device(shape, Layer::Nothing, &own);
     let both = open_of(2, sgd(steps, 0, 1, Trained::Up), &BOTH);
-    let tensors = [values(shape, Role::AdapterDown, &down), values(shape, Role::AdapterUp, &came)];
+    let tensors = [values(shape, Role::AdapterDown, &down), values(shape, Role::AdapterUp, &received)];
     receive(&mut other, &both, &tensors).unwrap();
     other.run(both.id, &mut source).unwrap();
     assert_eq!(bits(&emitted(&network, 3)), bits(&emitted(&other, 3)));
@@ -397,12 +397,12 @@ fn personal_head_is_fitted_on_the_received_adapter() {
     let shape = SHAPES[1];
     let mut network = device(shape, Layer::Nothing, &drawn(shape, 1));
     let open = open_of(9, fit(descent(0.1, 0.0, 5), 2), &BOTH);
-    let came = drawn(shape, 2);
-    receive(&mut network, &open, &BOTH.map(|role| values(shape, role, &came))).unwrap();
+    let received = drawn(shape, 2);
+    receive(&mut network, &open, &BOTH.map(|role| values(shape, role, &received))).unwrap();
     network.run(open.id, &mut labelled(shape, SAMPLES, 3)).unwrap();
     assert!(network.upload().is_empty());
     let before = shape.range(0..2);
-    assert_eq!(bits(&network.parameters()[before.clone()]), bits(&came[before]));
+    assert_eq!(bits(&network.parameters()[before.clone()]), bits(&received[before]));
     let mut out = [0.0; 3];
     assert_eq!(network.predict(&[0.5; D], &mut out), Ok(()));
 }

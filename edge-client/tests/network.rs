@@ -36,14 +36,14 @@ const ERROR: f64 = if cfg!(feature = "micromath") { 3e-2 } else { 1e-4 };
 /// Method with the task of its rounds, and the layers and epochs of its phases.
 struct Method {
     name: &'static str,
-    travelling: Range<usize>,
+    shared: Range<usize>,
     task: Wire,
     phases: Vec<(Range<usize>, usize)>,
 }
 
 fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     let (all, head) = (shape.layers(), shape.layers() - 1);
-    let method = |name, travelling, task, phases| Method { name, travelling, task, phases };
+    let method = |name, shared, task, phases| Method { name, shared, task, phases };
     let of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
     let mut methods = vec![
         method("FedPer", 0..head, of(0, 3, Trained::All), vec![(0..all, 3)]),
@@ -69,10 +69,10 @@ fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
 }
 
 /// Returns the device's layers, with the shared ones replaced by the received ones.
-fn mixed(shape: NetworkShape, own: &[f32], came: &[f32], travelling: Range<usize>) -> Vec<f32> {
+fn mixed(shape: NetworkShape, own: &[f32], received: &[f32], shared: Range<usize>) -> Vec<f32> {
     let mut all = own.to_vec();
-    let range = shape.range(travelling);
-    all[range.clone()].copy_from_slice(&came[range]);
+    let range = shape.range(shared);
+    all[range.clone()].copy_from_slice(&received[range]);
     all
 }
 
@@ -86,16 +86,16 @@ fn assert_close(got: &[f32], expected: &[f64], what: &str) {
 #[test]
 fn methods_train_as_defined() {
     for shape in shapes() {
-        let (own, came) = (drawn(shape, 1), drawn(shape, 2));
+        let (own, received) = (drawn(shape, 1), drawn(shape, 2));
         let samples = labelled(shape, SAMPLES, 3);
         for (step, momentum, batch) in [(0.1, 0.5, 3), (0.2, 0.0, 1), (0.1, 0.9, 16), (0.1, 0.5, 10)] {
             let descent = descent(step, momentum, batch);
-            for Method { name, travelling, task, phases } in methods(shape, descent) {
+            for Method { name, shared, task, phases } in methods(shape, descent) {
                 let what = format!("{name}, {} layers, {descent:?}", shape.layers());
                 let mut network = network(NetworkHeap::new(shape), &own);
                 let mut source = Asked::new(samples.clone());
                 let (usage, sent) =
-                    round(&mut network, task, travelling.clone(), &came, &mut source).expect(&what);
+                    round(&mut network, task, shared.clone(), &received, &mut source).expect(&what);
                 assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 }, "{what}");
                 let mut orders = source.epochs().into_iter();
                 let batches =
@@ -108,7 +108,7 @@ fn methods_train_as_defined() {
                     })
                     .collect();
                 assert_eq!(orders.next(), None, "{what}");
-                let start = mixed(shape, &own, &came, travelling.clone());
+                let start = mixed(shape, &own, &received, shared.clone());
                 assert_close(
                     network.parameters(),
                     &trained(shape, &start, &samples, &phases, descent),
@@ -121,7 +121,7 @@ fn methods_train_as_defined() {
                 }
                 // The uploaded layers are the received ones, in the same roles.
                 let uploads = matches!(task, Wire::Sgd { .. });
-                let left = if uploads { travelling.clone() } else { 0..0 };
+                let left = if uploads { shared.clone() } else { 0..0 };
                 assert_eq!(
                     network.upload(),
                     opening(shape, task, left.clone(), Encoding::F32).tensors,
@@ -315,12 +315,12 @@ fn source_that_fails_during_training_is_reported() {
                 let mut source = Asked { until, ..Asked::new(labelled(shape, SAMPLES, 3)) };
                 let mut network = network(NetworkHeap::keeping(shape, kept), &drawn(shape, 1));
                 let task = sgd(descent(0.1, 0.5, 3), 0, 3, Trained::All);
-                let (head, came) = (shape.layers() - 1, drawn(shape, 2));
-                let result = round(&mut network, task, 0..head, &came, &mut source);
+                let (head, received) = (shape.layers() - 1, drawn(shape, 2));
+                let result = round(&mut network, task, 0..head, &received, &mut source);
                 assert_eq!(result.unwrap_err(), DeclineReason::Device, "{until}");
                 // The partly trained network is valid, and the device continues from it.
                 assert!(state(&mut network).0.is_ok());
-                round(&mut network, task, 0..head, &came, &mut labelled(shape, SAMPLES, 3)).unwrap();
+                round(&mut network, task, 0..head, &received, &mut labelled(shape, SAMPLES, 3)).unwrap();
             }
         }
     }

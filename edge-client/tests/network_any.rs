@@ -105,8 +105,8 @@ proptest! {
         let shapes = |tensors: &[TensorDescriptor]| -> Vec<(Role, u16, u16)> {
             tensors.iter().map(|tensor| (tensor.role, tensor.rows, tensor.cols)).collect()
         };
-        let came = if matches!(task, Wire::Sgd { .. }) { shapes(&tensors) } else { Vec::new() };
-        prop_assert_eq!(shapes(&up), came);
+        let expected = if matches!(task, Wire::Sgd { .. }) { shapes(&tensors) } else { Vec::new() };
+        prop_assert_eq!(shapes(&up), expected);
         let shared = up.iter().filter(|tensor| tensor.role == Role::SharedHead).count();
         prop_assert!(SHARED || shared == 0);
         if shared == 0 {

@@ -254,14 +254,14 @@ fn head_predicts_only_with_its_body() {
 fn session_rounds_equal_the_task_alone() {
     let shape = NetworkShape::new(20, &[8], 4, 10);
     let (samples, own) = (labelled(shape, 25, 3), drawn(shape, 1));
-    let travelling = if SHARED { vec![0..1, 0..2, 1..2, 0..0] } else { vec![0..1, 0..0] };
+    let shared = if SHARED { vec![0..1, 0..2, 1..2, 0..0] } else { vec![0..1, 0..0] };
     for limit in [128, 256, 4096] {
         let device = network(NetworkHeap::new(shape), &own);
         let mut bench = Bench::of(config(limit), device, samples.clone(), Flash::default());
         let mut twin = network(NetworkHeap::new(shape), &own);
         let mut number = 0;
         for (down, up) in ALL.into_iter().flat_map(|down| ALL.map(|up| (down, up))) {
-            for layers in travelling.clone() {
+            for layers in shared.clone() {
                 number += 1;
                 let task = Wire::Sgd {
                     descent: CALM,

@@ -41,10 +41,10 @@ fn kernels_reproduce_the_worked_examples() {
     let filters = ("An image of 3 rows of 4 pixels", Layer::Filters { convolution, pooling });
     let cells = ("A sequence of 2 steps", Layer::Lstm(Lstm { steps: 2, channels: 2, cells: 1 }));
     for (title, layer) in [filters, cells] {
-        let (made, said) = (output_of(&text, title, layer), line(&text, title, "y "));
-        assert_eq!(made.len(), said.len(), "{title}");
+        let (computed, expected) = (output_of(&text, title, layer), line(&text, title, "y "));
+        assert_eq!(computed.len(), expected.len(), "{title}");
         // Sums of the image are exact; the document gives seven digits of a hidden state.
-        let near = |(made, said): (&f32, &f32)| (made - said).abs() < 2e-7;
-        assert!(made.iter().zip(&said).all(near), "{title}: {made:?} {said:?}");
+        let near = |(computed, expected): (&f32, &f32)| (computed - expected).abs() < 2e-7;
+        assert!(computed.iter().zip(&expected).all(near), "{title}: {computed:?} {expected:?}");
     }
 }

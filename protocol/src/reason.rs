@@ -79,7 +79,7 @@ impl core::error::Error for DeclineReason {}
 impl core::error::Error for Rejection {}
 
 /// Converts a privacy cost to squared sensitivity over variance.
-#[allow(clippy::cast_precision_loss, reason = "for people")]
+#[allow(clippy::cast_precision_loss, reason = "for a message")]
 fn units(count: u64) -> f64 {
     count as f64 / f64::from(1 << 30)
 }

@@ -22,8 +22,12 @@ fn compile_and_run(source: &Path) {
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 
     let run = Command::new(&program).output().unwrap();
-    let said = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success() && said.trim_end().ends_with("OK"), "{} printed: {said}", source.display());
+    let printed = String::from_utf8_lossy(&run.stdout);
+    assert!(
+        run.status.success() && printed.trim_end().ends_with("OK"),
+        "{} printed: {printed}",
+        source.display()
+    );
 }
 
 fn vectors() -> PathBuf {

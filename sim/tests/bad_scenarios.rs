@@ -397,7 +397,7 @@ fn a_scenario_that_is_no_scenario_is_refused_in_a_line() {
         (".", format!(".: found a directory, {a_file}")),
         ("/dev/zero", format!("/dev/zero: found a device, {a_file}")),
         ("long", "long: found 1099511627776 bytes, allowed: at most 2097152".to_owned()),
-        ("binary", "binary: found a byte 8 that is no UTF-8, allowed: text in UTF-8".to_owned()),
+        ("binary", "binary: found invalid UTF-8 at byte 8, allowed: text in UTF-8".to_owned()),
         ("deep", "deep:1: found keys, tables or lists more than 32 deep, allowed: at most 32".to_owned()),
         ("none.toml", "none.toml: No such file or directory".to_owned()),
     ];

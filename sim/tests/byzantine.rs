@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use fedspan_experiments::byzantine::{Choice, GRIDS, Grid, Row, Settings, markdown, measure};
 use fedspan_sim_core::progress::Progress;
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -39,7 +39,7 @@ fn measured(settings: &Settings) -> Vec<Row> {
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("byzantine").unwrap();
-    run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut Unwatched).unwrap()
+    run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut NoProgress).unwrap()
 }
 
 /// The recommended rule, every attack of the grid, every seed.
@@ -135,7 +135,7 @@ fn attacks_that_cannot_be_are_refused() {
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
     let nothing = said(&["attack={}", "algorithm.name=pooled"]);
     assert!(
-        nothing.contains("aggregation.rule: found \"geometric-median\", \"pooled\" uploads nothing"),
+        nothing.contains("aggregation.rule: found \"geometric-median\", but \"pooled\" uploads nothing"),
         "{nothing}"
     );
     let alone = said(&["aggregation={}", "algorithm.name=local-only"]);

@@ -8,9 +8,9 @@ use fedspan_engine::admission::Requirements;
 use fedspan_engine::config::AlgorithmName;
 use fedspan_protocol::message::{Capabilities, Descriptors, Hello, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::TensorDescriptor;
-use fedspan_sim_core::fleet::{Build, foreseeable};
-use fedspan_sim_core::network::Joins;
-use fedspan_sim_core::noise::Seeds;
+use fedspan_sim_core::fleet::{DeviceFactory, deterministic_rng};
+use fedspan_sim_core::network::JoinTime;
+use fedspan_sim_core::noise::SeedSource;
 use fedspan_sim_core::run::engine;
 use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
@@ -69,11 +69,12 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
         (dataset.features, dataset.outputs) = (d, c);
     }
     let engine = engine(scenario, &dataset, 1, None);
-    let build = Build::of(scenario, &dataset, 1, Seeds::Foreseeable(1)).unwrap();
+    let build = DeviceFactory::new(scenario, &dataset, 1, SeedSource::Deterministic(1)).unwrap();
     let client = &dataset.clients[0];
     let config = Config { frame_limit: build.frame_limit(), ..Config::new(0) };
-    let random = foreseeable(1, 0);
-    let mut session = build.session(config, Protection::Plaintext, client, Joins::First, random).unwrap();
+    let random = deterministic_rng(1, 0);
+    let mut session =
+        build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random).unwrap();
     let capabilities = session.task().capabilities();
     let mut asked = 0;
     for request in engine.requests() {
@@ -183,7 +184,7 @@ fn network(Sizes { d, k, c }: Sizes) {
         };
         let any = if model.contains("lora") { "lora" } else { "fedrep" };
         let section = parse(&text(any)).model;
-        for (name, _) in AlgorithmName::of_model(&section) {
+        for (name, _) in AlgorithmName::for_model(&section) {
             check(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
         }
     }

@@ -1,7 +1,7 @@
 //! What `compare` shows of networks: times to accuracies, spread over folds, clients that come after training.
 
 use crate::common::{self, code, directory, errors, has, numbers, program, text};
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ fn outcome(changes: &[&str]) -> Outcome {
     let small = ["model.hidden=[16]", "algorithm.rounds=6", "evaluate_every=1"];
     let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("digits-network").unwrap();
-    run(&Scenario::parse("digits-network", text, &changes).unwrap(), 1, &mut Unwatched).unwrap()
+    run(&Scenario::parse("digits-network", text, &changes).unwrap(), 1, &mut NoProgress).unwrap()
 }
 
 fn accuracies(outcome: &Outcome) -> Vec<f64> {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::common::{REST, damage, damaged, directory, has, idx_files, message, numbers, write_npz};
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set, cifar, leaf};
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
@@ -153,11 +153,11 @@ fn leaf_users_are_clients() {
     let sizes = |set: &Dataset| set.clients.iter().map(|c| c.train.len()).collect::<Vec<_>>();
     assert_eq!((set.features, set.outputs, sizes(&set)), (5, 3, vec![3, 2]));
     assert_eq!(set.clients[1].train.x.iter().sum::<f32>(), 3.5 + 14.3 + 2.0);
-    assert_eq!(set.left_out, 1, "who has no sample");
+    assert_eq!(set.dropped_users, 1, "who has no sample");
     let large = read("[data.partition]\nmin_samples = 3\n[split]\ntest = 0\n").unwrap();
-    assert_eq!((sizes(&large), large.left_out), (vec![3], 2));
+    assert_eq!((sizes(&large), large.dropped_users), (vec![3], 2));
     let drawn = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
-    assert_eq!((drawn.clients.len(), drawn.left_out), (1, 1), "who is not drawn is not left out");
+    assert_eq!((drawn.clients.len(), drawn.dropped_users), (1, 1), "who is not drawn is not left out");
     // In the files' own split one has nothing to train on, and one nothing at all.
     let only_test = r#"{"user_data": {"c": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#;
     std::fs::write(here.join("other.json"), only_test).unwrap();
@@ -239,7 +239,7 @@ fn leaf_tweets_become_means_of_word_vectors() {
     let cells =
         ["data.words=3", "model={ kind = \"lstm\", cells = 4 }", "algorithm.rounds=2"].map(str::to_owned);
     let scenario = Scenario::parse(name.to_str().unwrap(), &whole, &cells).unwrap();
-    assert!(run(&scenario, 1, &mut Unwatched).unwrap().diverged.is_none());
+    assert!(run(&scenario, 1, &mut NoProgress).unwrap().diverged.is_none());
     let wide = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=1000".to_owned()]).unwrap();
     assert_eq!(wide.dataset(1).unwrap().features, 2001);
     std::fs::remove_file(here.join("train/one.json")).unwrap();

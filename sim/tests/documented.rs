@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedspan_engine::config::Said;
+use fedspan_engine::config::GivenKeys;
 use fedspan_sim_core::scenario::Scenario;
 
 const PAGE: &str = include_str!("../SCENARIOS.md");
@@ -173,7 +173,7 @@ fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> 
 fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
     let scenario = Scenario::parse("my.toml", file, changes).map_err(|problem| problem.to_string())?;
     // The text and the keys say what was written, the rest what it means.
-    Ok(Scenario { text: String::new(), said: Said::EVERYTHING, ..scenario })
+    Ok(Scenario { text: String::new(), given: GivenKeys::ALL, ..scenario })
 }
 
 fn dotted(section: &str, key: &str) -> String {

@@ -8,7 +8,7 @@ use crate::common::{code, directory, errors, has, program, text};
 use fedspan_experiments::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};
 use fedspan_protocol::message::Task;
 use fedspan_sim_core::progress::Progress;
-use fedspan_sim_core::run::{Job, Outcome, RoundRow, Times, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome, RoundRow, Times};
 use fedspan_sim_core::scenario::Scenario;
 
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
@@ -26,11 +26,11 @@ fn scenario(changes: &[&str]) -> Scenario {
 }
 
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
-    Job::prepare(&scenario(changes), seed).unwrap().run(&mut Unwatched).unwrap()
+    Job::prepare(&scenario(changes), seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
 fn times(scenario: &Scenario, seed: u64) -> Times {
-    Times::of(scenario, &scenario.dataset(seed).unwrap(), seed).unwrap()
+    Times::new(scenario, &scenario.dataset(seed).unwrap(), seed).unwrap()
 }
 
 /// Without the initial model.
@@ -79,8 +79,8 @@ fn a_straggler_past_the_deadline_never_counts() {
         let counters = outcome.counters;
         assert!(late > 50 && counters.short > 20, "{late} {}", counters.short);
         assert_eq!((counters.extended, counters.repeated, counters.late, counters.rejected()), (0, 0, 0, 0));
-        let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::recorded(in_time));
-        let without = without.run(&mut Unwatched).unwrap();
+        let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
+        let without = without.run(&mut NoProgress).unwrap();
         assert!(without.representation == outcome.representation, "the same bits");
         assert_eq!(without.updates, outcome.updates);
     }

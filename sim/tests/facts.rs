@@ -1,7 +1,7 @@
 //! What a simulation must show: FedRep's laws on small cases, and how runs end.
 
 use fedspan_sim_core::evaluate::Scores;
-use fedspan_sim_core::run::{Job, Outcome, Unwatched, Watcher, run};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome, Watcher, run};
 use fedspan_sim_core::scenario::Scenario;
 
 fn scenario(changes: &[&str]) -> Scenario {
@@ -10,7 +10,7 @@ fn scenario(changes: &[&str]) -> Scenario {
 }
 
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
-    run(&scenario(changes), seed, &mut Unwatched).unwrap()
+    run(&scenario(changes), seed, &mut NoProgress).unwrap()
 }
 
 /// Median distance over nine seeds.
@@ -64,7 +64,7 @@ fn an_interrupted_run_keeps_what_was_finished_whenever_it_comes() {
         let init = format!("model.init={start}");
         let scenario = scenario(&[&init, "algorithm.rounds=6", "evaluate_every=4"]);
         let job = Job::prepare(&scenario, 1).unwrap();
-        let whole = job.run(&mut Unwatched).unwrap();
+        let whole = job.run(&mut NoProgress).unwrap();
         for stop in 0..=6 {
             let ended = job.run(&mut Until(stop)).unwrap();
             assert_eq!(ended.rounds.len(), stop as usize + 1, "{start}, stopped after {stop}");

@@ -1,7 +1,7 @@
 //! FedPower as devices and server do it, against the same on Gram matrices in f64.
 
 use fedspan_experiments::power::{Case, Grams, Promise};
-use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::Scenario;
 
 fn scenario(name: &str, changes: &[&str]) -> Scenario {
@@ -10,7 +10,7 @@ fn scenario(name: &str, changes: &[&str]) -> Scenario {
 }
 
 fn run(scenario: &Scenario) -> Outcome {
-    Job::prepare(scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap()
+    Job::prepare(scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
 fn distances(outcome: &Outcome) -> Vec<f64> {

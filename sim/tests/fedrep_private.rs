@@ -1,7 +1,7 @@
 //! FedRep with noise: what is refused, what is charged, and what is learnt in spite of it.
 
 use fedspan_engine::config::Init;
-use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::Scenario;
 
 fn parse(changes: &[&str]) -> Result<Scenario, String> {
@@ -12,7 +12,7 @@ fn parse(changes: &[&str]) -> Result<Scenario, String> {
 
 fn run(changes: &[&str]) -> Outcome {
     let scenario = parse(&[changes, &["evaluate_every=1000"]].concat()).unwrap();
-    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap()
+    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
 fn distance(changes: &[&str]) -> f64 {
@@ -54,7 +54,10 @@ fn what_cannot_be_hidden_is_refused() {
         (&["model.init=\"moments\""][..], "model.init: found \"moments\", which shows records; allowed with"),
         (&["algorithm.name=\"fedavg\""], "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]"),
         (&["algorithm.name=\"pooled\""], "algorithm.name: \"pooled\" adds no noise; allowed with [privacy]"),
-        (&["algorithm.numeric=\"i16\""], "algorithm.numeric: found \"i16\", in which no gradient is hidden"),
+        (
+            &["algorithm.numeric=\"i16\""],
+            "algorithm.numeric: found \"i16\", in which devices add no noise to gradients",
+        ),
         (&["privacy.calibration=\"paper\""], "privacy.calibration: found \"paper\", which is FedPower's"),
         (&["privacy.clip=0"], "privacy.clip: found 0, allowed: a number from"),
         (&["privacy.clip=nan"], "privacy.clip: found nan, allowed: a number from"),

@@ -16,10 +16,10 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use fedspan_sim_core::device::{Identity, client_session};
 use fedspan_sim_core::evaluate::shape_of;
-use fedspan_sim_core::fleet::{Build, HeapWorkspace, foreseeable};
-use fedspan_sim_core::network::Joins;
-use fedspan_sim_core::noise::Seeds;
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::fleet::{DeviceFactory, HeapWorkspace, deterministic_rng};
+use fedspan_sim_core::network::JoinTime;
+use fedspan_sim_core::noise::SeedSource;
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
 fn scenario(name: &str, changes: &[&str]) -> Scenario {
@@ -29,7 +29,7 @@ fn scenario(name: &str, changes: &[&str]) -> Scenario {
 
 fn outcome(name: &str, numeric: &str, changes: &[&str]) -> Outcome {
     let changes = [changes, &[numeric, "evaluate_every=1000000"]].concat();
-    run(&scenario(name, &changes), 7, &mut Unwatched).unwrap()
+    run(&scenario(name, &changes), 7, &mut NoProgress).unwrap()
 }
 
 const F32: &str = "algorithm.numeric=\"f32\"";
@@ -118,17 +118,23 @@ fn a_device_says_which_arithmetic_it_has() {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let client = &dataset.clients[0];
-        let build = Build {
+        let build = DeviceFactory {
             shape,
             numeric: own,
             extra_matrix: false,
             privacy: None,
-            seeds: Seeds::System,
+            seeds: SeedSource::System,
             network: None,
             scale: false,
         };
         let session = build
-            .session(Config::new(1), Protection::Plaintext, client, Joins::First, foreseeable(1, 1))
+            .session(
+                Config::new(1),
+                Protection::Plaintext,
+                client,
+                JoinTime::BeforeTraining,
+                deterministic_rng(1, 1),
+            )
             .unwrap();
         let capabilities = session.task().capabilities();
         assert_eq!(capabilities.numeric, own);

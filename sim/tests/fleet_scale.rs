@@ -5,13 +5,13 @@
 
 use std::path::Path;
 
-use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::Scenario;
 
 fn outcome(text: &str, changes: &[&str]) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
     let scenario = Scenario::parse("test", text, &changes).unwrap_or_else(|problem| panic!("{problem}"));
-    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap()
+    Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
 /// A table of 12 clients, 40 samples each, 6 features, a target of two of their directions; feature j is

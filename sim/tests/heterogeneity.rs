@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::common::{code, directory, errors, program};
 use fedspan_protocol::message::Task;
 use fedspan_sim_core::data::{Dataset, Labels};
-use fedspan_sim_core::run::{Job, Outcome, RoundRow, RunError, Times, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome, RoundRow, RunError, Times};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn scenario(text: &str, changes: &[&str]) -> Scenario {
 }
 
 fn try_run(scenario: &Scenario, seed: u64) -> Result<Outcome, RunError> {
-    Job::prepare(scenario, seed)?.run(&mut Unwatched)
+    Job::prepare(scenario, seed)?.run(&mut NoProgress)
 }
 
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
@@ -32,7 +32,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
 fn times(text: &str, changes: &[&str], seed: u64) -> (Times, Dataset) {
     let scenario = scenario(text, changes);
     let dataset = scenario.dataset(seed).unwrap();
-    (Times::of(&scenario, &dataset, seed).unwrap(), dataset)
+    (Times::new(&scenario, &dataset, seed).unwrap(), dataset)
 }
 
 /// Simulated time of each round, without the start.
@@ -135,7 +135,7 @@ proptest! {
 
 #[test]
 fn recorded_times_are_given_back() {
-    let times = Times::recorded(BTreeMap::from([((0, 1), 1.5), ((1, 2), 3.0)]));
+    let times = Times::from_table(BTreeMap::from([((0, 1), 1.5), ((1, 2), 3.0)]));
     assert_eq!(
         (times.time(0, 1, &ONE), times.time(1, 2, &ONE), times.time(1, 1, &ONE)),
         (1.5, 3.0, f64::INFINITY)
@@ -149,7 +149,7 @@ fn times_that_were_seen_are_those_of_the_rounds() {
         let policy = format!("participation={{ policy = \"doubling\", n0 = {first}, schedule = \"fixed\" }}");
         let scenario = scenario(LINEAR, &[&policy]);
         let seen = (1..=6).flat_map(|round| (0..3).map(move |client| ((client, round), f64::from(round))));
-        Job::prepare(&scenario, 1).unwrap().with_times(Times::recorded(seen.collect())).run(&mut Unwatched)
+        Job::prepare(&scenario, 1).unwrap().with_times(Times::from_table(seen.collect())).run(&mut NoProgress)
     };
     let outcome = run("3").unwrap();
     assert!(durations(&outcome).iter().zip(1..).all(|(time, round)| close(*time, f64::from(round))));

@@ -2,7 +2,7 @@
 
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
-use fedspan_sim_core::least_squares::{EXACT, Fit, Problem, ROUNDED, predict, solve};
+use fedspan_sim_core::least_squares::{F32_ROUNDOFF, F64_ROUNDOFF, Fit, Problem, predict, solve};
 
 /// A number as the sum of two f64 (Dekker 1971): 106 bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -260,7 +260,7 @@ fn units_and_offsets_change_nothing() {
         let (constant, narrow) = (number % 5 > 0, number % 3 == 0);
         let alike = [0.0, 1.0, 2.0, 5.0, 9.0][number % 7 % 5];
         let case = case(&mut random, constant, narrow, alike);
-        let fit = case.fit(if narrow { ROUNDED } else { EXACT });
+        let fit = case.fit(if narrow { F32_ROUNDOFF } else { F64_ROUNDOFF });
         let (condition, right) = (case.condition(constant), case.oracle(constant));
         let off = error(&case.answers(&fit.weights), &right, case.c, constant);
         let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.cut);
@@ -286,7 +286,7 @@ fn a_ridge_is_that_of_the_features_as_they_are() {
         let constant = number % 4 > 0;
         let mut case = case(&mut random, constant, false, 1.0);
         case.ridge = 10f64.powf(between(&mut random, -8.0, 3.0));
-        let fit = case.fit(EXACT);
+        let fit = case.fit(F64_ROUNDOFF);
         let right = case.oracle(constant);
         // Of what a large ridge makes of all answers nothing is left to vary.
         let off = error(&case.answers(&fit.weights), &right, case.c, false);
@@ -327,7 +327,7 @@ fn a_ridge_is_shared_by_constants_and_by_copies() {
             &[&|_| first, &|row| -row[0], &|_| 0.0],
         ] {
             let case = widened(&plain, extra);
-            let (fit, right) = (case.fit(EXACT), case.oracle(false));
+            let (fit, right) = (case.fit(F64_ROUNDOFF), case.oracle(false));
             let off = error(&case.answers(&fit.weights), &right, case.c, false);
             let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.cut);
             assert!(off <= 1e-6, "{numbers}");
@@ -350,7 +350,7 @@ fn copies_and_further_constants_change_no_answer() {
             true => &[&|row| factor * row[0], &|_| own, &|row| -row[0]],
             false => &[&|row| factor * row[0], &|_| 0.0, &|row| -row[0]],
         };
-        let fit = widened(&plain, copies).fit(EXACT);
+        let fit = widened(&plain, copies).fit(F64_ROUNDOFF);
         let off = error(&widened(&plain, copies).answers(&fit.weights), &right, plain.c, constant);
         let condition = plain.condition(constant);
         let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.cut);
@@ -365,7 +365,7 @@ fn other_units_and_other_origins_have_the_same_answers() {
     for _ in 0..500 {
         let case = case(&mut random, true, false, 0.5);
         let factors: Vec<f64> = (0..case.d).map(|_| 10f64.powf(between(&mut random, -6.0, 6.0))).collect();
-        let before = case.answers(&case.fit(EXACT).weights);
+        let before = case.answers(&case.fit(F64_ROUNDOFF).weights);
         let m = case.x.len() / case.d;
         let deviation = |j: usize| {
             let own: Vec<f64> = case.x.iter().skip(j).step_by(case.d).copied().collect();
@@ -382,7 +382,7 @@ fn other_units_and_other_origins_have_the_same_answers() {
             values.iter().enumerate().map(change).collect()
         };
         let other = Case { x: changed(&case.x), new: changed(&case.new), y: case.y.clone(), ..case };
-        let fit = other.fit(EXACT);
+        let fit = other.fit(F64_ROUNDOFF);
         let off = error(&other.answers(&fit.weights), &before, case.c, true);
         // Sums of numbers that are 1e5 deviations away have lost five digits of sixteen, and the condition loses more.
         let condition = other.condition(true);
@@ -403,7 +403,7 @@ fn few_samples_have_the_solution_of_least_norm() {
             .collect();
         let y: Vec<f64> = (0..m).map(|_| random.normal()).collect();
         let case = Case { d, c: 1, x, y, new: Vec::new(), ridge: 0.0 };
-        let fit = case.fit(EXACT);
+        let fit = case.fit(F64_ROUNDOFF);
         assert!(fit.cut.few_samples && !fit.cut.is_loss(), "{:?}", fit.cut);
         assert_eq!(fit.cut.directions, d - m);
         let off: f64 = case.answers(&fit.weights).iter().zip(&case.y).map(|(a, b)| (a - b).powi(2)).sum();
@@ -443,15 +443,15 @@ fn columns_that_lose_something_are_named() {
         let case = Case { d: 4, c: 1, x, y: y.clone(), new: Vec::new(), ridge: 0.0 };
         case.fit(roundoff)
     };
-    let twice = with(&|v| 2.0 * v, EXACT);
+    let twice = with(&|v| 2.0 * v, F64_ROUNDOFF);
     assert_eq!((twice.cut.directions, twice.cut.is_loss()), (1, false));
     // The shorter weights of two columns of which one is twice the other.
     assert!((twice.weights[2] - 2.0 * twice.weights[0]).abs() < 1e-9, "{:?}", twice.weights);
-    let fahrenheit = with(&|v| f64::from((32.0 + 1.8 * v) as f32), ROUNDED);
+    let fahrenheit = with(&|v| f64::from((32.0 + 1.8 * v) as f32), F32_ROUNDOFF);
     assert_eq!((fahrenheit.cut.directions, fahrenheit.cut.columns.as_slice()), (1, &[0, 2][..]));
     assert!(fahrenheit.cut.is_loss());
-    let clock = with(&|v| 1e12 + v, EXACT);
+    let clock = with(&|v| 1e12 + v, F64_ROUNDOFF);
     assert_eq!((clock.cut.is_loss(), clock.cut.columns.as_slice()), (true, &[2][..]), "{:?}", clock.cut);
-    let nothing = with(&|_| 5.0, EXACT);
+    let nothing = with(&|_| 5.0, F64_ROUNDOFF);
     assert_eq!((nothing.cut.directions, nothing.cut.is_loss()), (0, false), "a second constant");
 }

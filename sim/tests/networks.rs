@@ -4,7 +4,7 @@ use crate::common::{code, directory, errors, program, text};
 use fedspan_engine::config::AlgorithmName;
 use fedspan_protocol::tensor::Role;
 use fedspan_sim_core::data::Labels;
-use fedspan_sim_core::run::{Outcome, RunError, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
 /// Digits of two classes a client, a few rounds.
@@ -23,11 +23,11 @@ fn scenario_with(changes: &[&str]) -> Result<Scenario, String> {
 }
 
 fn outcome_of(changes: &[&str]) -> Result<Outcome, String> {
-    run(&scenario_with(changes)?, 1, &mut Unwatched).map_err(|error| error.to_string())
+    run(&scenario_with(changes)?, 1, &mut NoProgress).map_err(|error| error.to_string())
 }
 
 fn outcome(changes: &[&str]) -> Outcome {
-    run(&scenario(changes).unwrap(), 1, &mut Unwatched).unwrap()
+    run(&scenario(changes).unwrap(), 1, &mut NoProgress).unwrap()
 }
 
 fn named(name: &str) -> String {
@@ -112,7 +112,7 @@ fn heads_of_ones_own_pay_where_clients_differ() {
     for seed in 1..=3 {
         let right = |name: &str| {
             let scenario = scenario(&[&named(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
-            run(&scenario, seed, &mut Unwatched).unwrap().scores.accuracy.unwrap()
+            run(&scenario, seed, &mut NoProgress).unwrap().scores.accuracy.unwrap()
         };
         let (personal, shared) = (right("fedrep"), right("fedavg"));
         assert!(personal > 0.9 && personal > shared + 0.05, "seed {seed}: {personal} {shared}");
@@ -140,9 +140,9 @@ fn every_method_trains_filters_and_cells() {
     let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
     let model = scenario_with(&[filters]).unwrap().model;
     for (model, (name, _)) in
-        AlgorithmName::of_model(&model).flat_map(|name| [(filters, name), (cells, name)])
+        AlgorithmName::for_model(&model).flat_map(|name| [(filters, name), (cells, name)])
     {
-        let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut Unwatched).unwrap();
+        let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut NoProgress).unwrap();
         assert!(
             ran.diverged.is_none() && ran.scores.accuracy.unwrap() > 0.1,
             "{model}, {name}: {:?}",
@@ -152,7 +152,7 @@ fn every_method_trains_filters_and_cells() {
     let text = Scenario::built_in("watch-signal").unwrap();
     for change in ["model.side=3", "model={ kind = \"lstm\", cells = 8 }"] {
         let changes = ["algorithm.rounds=2".to_owned(), change.to_owned()];
-        let ran = run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut Unwatched).unwrap();
+        let ran = run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut NoProgress).unwrap();
         assert!(ran.scores.accuracy.unwrap() > 1.0 / 7.0, "{change}");
     }
 }
@@ -337,7 +337,7 @@ fn a_file_asks_for_what_there_is() {
         (&["algorithm.name=\"gd-gd\""], "\"gd-gd\" needs a linear model"),
         (&["algorithm.batch=0"], "65535"),
         (&["stop.distance=0.1"], "no distance"),
-        (&["aggregation.rule=\"projector-mean\""], "networks have layers"),
+        (&["aggregation.rule=\"projector-mean\""], "networks upload layers"),
         (&["privacy.epsilon=1.0", "privacy.delta=1e-5"], "adds no noise"),
         (&["attack.kind=\"scale\""], "linear models"),
         (&["participation={ policy = \"doubling\", n0 = 4 }"], "for linear models; allowed for networks"),
@@ -361,7 +361,7 @@ fn a_file_asks_for_what_there_is() {
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
     // A network that no frames can carry.
     let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
-    let refused = run(&wide, 1, &mut Unwatched).unwrap_err();
+    let refused = run(&wide, 1, &mut NoProgress).unwrap_err();
     assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
 }
 

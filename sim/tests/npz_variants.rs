@@ -65,7 +65,7 @@ fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
     let of = |client: &Client| {
         [&client.train, &client.test].map(|set| {
             let narrow = set.x.iter().map(|value| value.to_bits()).collect();
-            let wide = set.wide.iter().chain(&set.wide_y).flatten().map(|value| value.to_bits()).collect();
+            let wide = set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
             (narrow, wide, set.y.clone())
         })
     };
@@ -74,7 +74,8 @@ fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
 
 fn same(ours: &Dataset, theirs: &Dataset, what: &str) {
     assert_eq!(bits(ours), bits(theirs), "{what}");
-    let about = |set: &Dataset| (set.features, set.outputs, set.left_out, set.layout, set.classification);
+    let about =
+        |set: &Dataset| (set.features, set.outputs, set.dropped_users, set.layout, set.classification);
     assert_eq!(about(ours), about(theirs), "{what}");
     assert_eq!(
         (&ours.client_names, &ours.newcomer_names),

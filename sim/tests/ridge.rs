@@ -10,7 +10,7 @@ use fedspan_protocol::message::{Descriptors, HeadSolve, Numeric, RoundId, RoundO
 use fedspan_protocol::tensor::{Encoding, Role};
 use fedspan_sim_core::evaluate::{self, ridge};
 use fedspan_sim_core::fleet::HeapWorkspace;
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
 const DIGITS: &str = "seed = 5\nevaluate_every = 100\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 3\n\
@@ -23,7 +23,7 @@ fn scenario(text: &str, changes: &[&str]) -> Scenario {
 }
 
 fn outcome(changes: &[&str]) -> Outcome {
-    run(&scenario(DIGITS, changes), 5, &mut Unwatched).unwrap()
+    run(&scenario(DIGITS, changes), 5, &mut NoProgress).unwrap()
 }
 
 fn heads(outcome: &Outcome) -> Vec<Vec<u64>> {
@@ -69,7 +69,7 @@ fn no_ridges_are_scored_without_classes_or_with_noise() {
     let regression = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\noutputs = 2\n[model]\nk = 2\n\
                       [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.2\n";
     let regression = regression.replace("outputs = 2\n", "");
-    let outcome = run(&scenario(&regression, &[]), 1, &mut Unwatched).unwrap();
+    let outcome = run(&scenario(&regression, &[]), 1, &mut NoProgress).unwrap();
     assert_eq!((outcome.ridge, outcome.rounds.len()), (None, 4));
     let built_in = Scenario::built_in("fedrep-private").unwrap();
     assert_eq!(scenario(built_in, &["algorithm.final_ridge=\"auto\""]).algorithm.ridge_labels, None);

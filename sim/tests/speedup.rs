@@ -140,7 +140,7 @@ fn communication_only_adds_to_the_times_of_what_does_not_adapt() {
 fn distances_are_those_of_a_whole_run() {
     let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
     let run = Trajectory::run(&scenario, 1, &GO_ON).unwrap().unwrap();
-    let whole = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::Unwatched).unwrap();
+    let whole = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
     let distances: Vec<f64> = whole.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect();
     assert_eq!(run.points(0.0).map(|point| point.1).collect::<Vec<_>>(), distances);
     assert!(whole.scores.loss.is_some());

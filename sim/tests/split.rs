@@ -209,7 +209,8 @@ fn a_wider_gap_is_a_wider_gap() {
 #[test]
 fn raw_windows_are_cut_as_their_features_are() {
     let settings = settings("demo", &[]);
-    let (features, raw) = (watch::dataset(&settings, 3).unwrap(), watch::series(&settings, 2, 3).unwrap());
+    let (features, raw) =
+        (watch::dataset(&settings, 3).unwrap(), watch::raw_dataset(&settings, 2, 3).unwrap());
     assert_eq!((raw.features, raw.outputs), (50 * 6 + 1, features.outputs));
     let counts = |clients: &[Client]| {
         clients.iter().map(|c| (c.train.y.clone(), c.test.y.clone())).collect::<Vec<_>>()
@@ -232,7 +233,7 @@ fn raw_windows_are_cut_as_their_features_are() {
         assert!(mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4, "{channel}: tests have a say");
     }
     // Standardised by an affine map: what the averages of two steps are is not changed by it.
-    let fine = watch::series(&settings, 1, 3).unwrap();
+    let fine = watch::raw_dataset(&settings, 1, 3).unwrap();
     let (a, b) = (&fine.clients[0].train.x, &raw.clients[0].train.x);
     let slope = |i: usize, j: usize| f64::from((a[i] + a[i + 6]) - (a[j] + a[j + 6])) / 2.0;
     let ratio = slope(0, 240) / f64::from(b[0] - b[120]);

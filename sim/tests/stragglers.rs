@@ -1,14 +1,14 @@
 //! Doubling participation in simulated time: rounds take as long as the last answer they wait for, and the adaptive
 //! schedule is never much slower than waiting for all.
 
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("stragglers").unwrap();
     let scenario = Scenario::parse("stragglers", text, &changes).unwrap();
-    run(&scenario, seed, &mut Unwatched).unwrap()
+    run(&scenario, seed, &mut NoProgress).unwrap()
 }
 
 const FULL: &str = "participation={ policy = \"full\" }";
@@ -113,7 +113,7 @@ fn more_devices_than_there_are_cannot_be_asked_for() {
     let text = Scenario::built_in("stragglers").unwrap();
     for (change, key) in [("participation.n0=65", "n0"), ("participation.cohort=65", "cohort")] {
         let scenario = Scenario::parse("stragglers", text, &[change.to_owned()]).unwrap();
-        let said = run(&scenario, 1, &mut Unwatched).unwrap_err().to_string();
+        let said = run(&scenario, 1, &mut NoProgress).unwrap_err().to_string();
         assert_eq!(said, format!("participation.{key}: found 65, allowed: at most the fleet's 64 clients"));
     }
     let change = ["participation.n0=9".to_owned(), "participation.cohort=8".to_owned()];

@@ -1,7 +1,7 @@
 //! What is said of data and fits: where something was lost, with the names of columns; nothing where nothing is wrong.
 
 use crate::common::{code, directory, errors, has, numbers, program, text};
-use fedspan_sim_core::run::{Job, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ fn nothing_is_said_of_built_in_scenarios() {
             ];
             let scenario =
                 Scenario::parse(name, file, &changes).unwrap_or_else(|problem| panic!("{name}: {problem}"));
-            let outcome = Job::prepare(&scenario, scenario.seed).unwrap().run(&mut Unwatched).unwrap();
+            let outcome = Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap();
             assert_eq!(outcome.warnings, Vec::<String>::new(), "{name}, {baseline}: {:?}", outcome.fits);
         }
     }

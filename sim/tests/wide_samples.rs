@@ -1,7 +1,7 @@
 //! Samples wider than a network's first layer can be are refused before a round, whatever the network begins with.
 
 use crate::common::{directory, numbers, write_npz};
-use fedspan_sim_core::run::{Outcome, RunError, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
 const MODELS: [&str; 4] = [
@@ -24,7 +24,7 @@ fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
          [algorithm]\nname = \"{algorithm}\"\nrounds = 1\nstep_size = 0.01\n"
     );
     let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]).unwrap();
-    run(&scenario, 1, &mut Unwatched)
+    run(&scenario, 1, &mut NoProgress)
 }
 
 #[test]

@@ -7,14 +7,14 @@ use divan::{Bencher, black_box};
 use fedspan_client::Millis;
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
-use fedspan_engine::aggregate::{RoundAggregate, Rule, Share, TRIM};
+use fedspan_engine::aggregate::{RoundAggregate, Rule, TRIM, UpdateWeight};
 use fedspan_engine::{Tensor as Update, Weighting};
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
     Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use nalgebra::{DMatrix, DVector};
 
@@ -224,7 +224,7 @@ mod simulation {
         let scenario = Scenario::parse("bench", &text, &[]).expect("scenario");
         bencher
             .counter(ItemsCount::new(ROUNDS * CLIENTS))
-            .bench_local(|| run(&scenario, 1, &mut Unwatched).expect("runs").counters.counted);
+            .bench_local(|| run(&scenario, 1, &mut NoProgress).expect("runs").counters.counted);
     }
 }
 
@@ -259,11 +259,11 @@ fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
     bencher.bench_local(|| {
         let mut round = RoundAggregate::new(rule, Weighting::Samples, d * k);
         for (device, update) in (0..).zip(&updates) {
-            round.absorb(device, Share::of(40), black_box(update));
+            round.absorb(device, UpdateWeight::from_samples(40), black_box(update));
         }
         match rule.is_for_subspaces() {
-            true => round.subspace(&reference).expect("full rank").map(|b| b.iter().copied().collect()),
-            false => round.numbers(&[]),
+            true => round.take_subspace(&reference).expect("full rank").map(|b| b.iter().copied().collect()),
+            false => round.take_vector(&[]),
         }
     });
 }

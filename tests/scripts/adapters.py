@@ -1,9 +1,9 @@
-"""Checks that other libraries read what `adapter average` writes: python3 tests/scripts/adapters.py target/release/fedspan-aggregator
+"""Checks that numpy and PEFT read what `adapter average` writes: python3 tests/scripts/adapters.py target/release/fedspan-aggregator
 
-Needs numpy and safetensors: writes clients' adapters, averages them and compares with numpy's mean. With torch and peft
-installed, PEFT makes the clients' adapters and must load the mean; and the interference that `adapter check` reports must
-equal that of PEFT's own updates, with per-module ranks and alphas, stacks of experts and counters. Prints which of these
-could not be checked. Exit: 0 all agree, 1 a difference.
+Needs numpy and safetensors: writes clients' adapters, averages them and compares the result with numpy's mean. If torch and peft are
+installed, PEFT makes the clients and must load the mean, and the interference that `adapter check` prints must match PEFT's own updates,
+with ranks and alphas of modules, stacks of experts and counters. Prints a line if they are not installed.
+Exit: 0 all agree, 1 something differs.
 """
 
 import json
@@ -30,7 +30,7 @@ def expected(values):
     return mean.astype(values[0].dtype)
 
 
-def with_numpy(program, folder, dtype):
+def compare_with_numpy(program, folder, dtype):
     random = np.random.default_rng(7)
     config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "target_modules": ["q_proj"]}
     adapters = []
@@ -53,13 +53,13 @@ def with_numpy(program, folder, dtype):
         frozen = "lora_A" in name
         clients = [client[name] for client in adapters[1:]]
         wanted = adapters[0][name] if frozen else max(clients) if "batches" in name else expected(clients)
-        # numpy rounds its f64 sums, which occasionally changes the last bit.
+        # numpy rounds its sums in f64, which changes the last bit now and then.
         assert value.dtype == wanted.dtype and value.shape == wanted.shape
         assert np.abs(value - wanted).max() <= (0 if frozen or "batches" in name else np.spacing(np.abs(wanted).max()))
     assert json.loads((folder / "next" / "adapter_config.json").read_text()) == config
 
 
-def with_peft(program, folder):
+def compare_with_peft(program, folder):
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -92,7 +92,7 @@ def with_peft(program, folder):
 
 
 def peft_models():
-    """Networks whose updates depend on more than r and alpha: name, network, LoRA settings."""
+    """Networks whose updates depend on more than r and alpha: name, class, settings of LoRA."""
     import torch
     from torch import nn
 
@@ -128,8 +128,8 @@ def peft_models():
         yield name, Network, settings
 
 
-def deltas(model):
-    """Updates of all modules as PEFT computes them, concatenated."""
+def peft_updates(model):
+    """PEFT's updates of all modules, concatenated."""
     import torch
     from peft.tuners.lora import LoraLayer
 
@@ -138,7 +138,7 @@ def deltas(model):
         return np.concatenate([layer.get_delta_weight("default").double().numpy().ravel() for layer in layers])
 
 
-def interference_of_peft(program, folder, network, settings):
+def compare_interference(program, folder, network, settings):
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -151,9 +151,9 @@ def interference_of_peft(program, folder, network, settings):
             if "lora_" in name:
                 parameter.data.normal_()
         for _ in range(2 * client + 1):
-            model(torch.randn(5, 10))  # counts batches in saved modules
+            model(torch.randn(5, 10))  # advances the batch counters of saved modules
         model.save_pretrained(folder / str(client))
-        own.append(deltas(model))
+        own.append(peft_updates(model))
     names = [str(folder / name) for name in ["base", "0", "1", "2"]]
     weights = ["--samples", ",".join(map(str, SAMPLES))]
     output = ["-o", str(folder / "next")]
@@ -162,7 +162,7 @@ def interference_of_peft(program, folder, network, settings):
     found = json.loads(subprocess.run(check, check=True, stdout=subprocess.PIPE).stdout)
     model = PeftModel.from_pretrained(network(), folder / "next")
     mean = sum(w * own for w, own in zip(SAMPLES, own)) / sum(SAMPLES)
-    wanted = np.linalg.norm(mean - deltas(model)) / np.linalg.norm(mean)
+    wanted = np.linalg.norm(mean - peft_updates(model)) / np.linalg.norm(mean)
     assert wanted > 0.1 and abs(found["interference"] - wanted) < 1e-5, (found["interference"], wanted)
     counters = [value for name, value in model.state_dict().items() if "modules_to_save" in name and "batches" in name]
     assert all(value.dtype == torch.int64 and value.shape == () and value == 5 for value in counters), counters
@@ -173,8 +173,8 @@ def main():
     program = str(Path(sys.argv[1]).resolve())
     for dtype in [np.float32, np.float16]:
         with tempfile.TemporaryDirectory() as folder:
-            with_numpy(program, Path(folder), dtype)
-    print("numpy and safetensors: the same mean")
+            compare_with_numpy(program, Path(folder), dtype)
+    print("numpy and safetensors: the mean agrees")
     try:
         import peft  # noqa: F401
         import torch  # noqa: F401
@@ -182,12 +182,12 @@ def main():
         print(f"not checked with PEFT: {error}")
         return
     with tempfile.TemporaryDirectory() as folder:
-        with_peft(program, Path(folder))
+        compare_with_peft(program, Path(folder))
     print("PEFT: loads the mean and computes with it")
     for name, network, settings in peft_models():
         with tempfile.TemporaryDirectory() as folder:
-            interference_of_peft(program, Path(folder), network, settings)
-        print(f"PEFT: the same interference with {name}")
+            compare_interference(program, Path(folder), network, settings)
+        print(f"PEFT: the interference agrees with {name}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 //! the feature `micromath`, an approximation.
 
 use fedspan_client::kernel::dense::{cross_entropy, softmax_errors};
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -75,7 +75,7 @@ pub fn accuracy(scenario: &str, algorithm: &str, seed: u64) -> Result<f64, Strin
     let text = Scenario::built_in(scenario).ok_or_else(|| format!("no scenario {scenario}"))?;
     let changes = [format!("algorithm.name={algorithm}")];
     let scenario = Scenario::parse(scenario, text, &changes).map_err(|error| error.to_string())?;
-    let outcome = run(&scenario, seed, &mut Unwatched).map_err(|error| error.to_string())?;
+    let outcome = run(&scenario, seed, &mut NoProgress).map_err(|error| error.to_string())?;
     outcome.scores.accuracy.ok_or_else(|| "the scenario's scores have no accuracy".to_owned())
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fedspan_sim_core::device::{Identity, client_session, converse_over};
+use fedspan_sim_core::device::{Identity, client_session, run_session_over};
 use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -110,7 +110,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
                         {
                             let _ = stream.set_nodelay(true);
                             let recorder = AckRecorder::new(stream, index as u64, acks.clone());
-                            let _ = converse_over(&mut session, recorder, began).await;
+                            let _ = run_session_over(&mut session, recorder, began).await;
                         }
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }

@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod cycles;
 pub mod disasters;
 pub mod epochs;
 pub mod exponential;
@@ -11,7 +10,6 @@ pub mod keys;
 pub mod kills;
 pub mod lists;
 pub mod load;
-pub mod mutants;
 pub mod observed_acks;
 pub mod recovery;
 pub mod replay;
@@ -24,7 +22,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
 use fedspan_protocol::message::Image;
 use fedspan_sim_core::data::Dataset;
-use fedspan_sim_core::device::{Identity, client_session, converse};
+use fedspan_sim_core::device::{Identity, client_session, run_session};
 use fedspan_sim_core::fleet::SimSession;
 use fedspan_sim_core::scenario::Scenario;
 use getrandom::SysRng;
@@ -112,7 +110,7 @@ pub async fn device(
         .ok_or("the scenario has no client of this index")?;
     let began = Instant::now();
     for _ in 0..200 {
-        let ended = converse(&mut session, &address.to_string(), began).await;
+        let ended = run_session(&mut session, &address.to_string(), began).await;
         if session.is_fitted() {
             return Ok(session);
         }

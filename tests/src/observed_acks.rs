@@ -11,7 +11,7 @@ use fedspan_aggregator::store;
 use fedspan_protocol::frame::{Decoder, FeedResult, crc32c};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{AckOutcome, ToDevice, decode};
-use fedspan_sim_core::live::again;
+use fedspan_sim_core::live::check_replay;
 use fedspan_sim_core::scenario::Scenario;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -92,7 +92,7 @@ pub fn audit(
             return Err(format!("device {device} received Counted twice for round {round}"));
         }
     }
-    let replayed = again(scenario, &lines).map_err(|error| error.to_string())?.replay;
+    let replayed = check_replay(scenario, &lines).map_err(|error| error.to_string())?.replay;
     if let Some(difference) = replayed.difference() {
         return Err(format!(
             "the replay of the journal differs after {} rounds:\n{difference}",

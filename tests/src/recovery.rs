@@ -11,7 +11,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::{FILE, Store};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Action, DeviceId, Event, Opening, Update};
+use fedspan_engine::{Action, DeviceId, Event, RoundBroadcast, Update};
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
@@ -191,7 +191,7 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     Ok(coordinator.lines())
 }
 
-fn answer(device: DeviceId, opening: &Opening) -> Update {
+fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let expects = &opening.request.expects;
     let tensor = |(place, tensor): (usize, &fedspan_protocol::tensor::TensorDescriptor)| {
         #[allow(clippy::cast_precision_loss, reason = "any number will do")]

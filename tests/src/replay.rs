@@ -10,8 +10,8 @@ use fedspan_engine::{Action, Event};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::{Identity, client_session};
-use fedspan_sim_core::fleet::{Build, SimDevice};
-use fedspan_sim_core::noise::Seeds;
+use fedspan_sim_core::fleet::{DeviceFactory, SimDevice};
+use fedspan_sim_core::noise::SeedSource;
 use fedspan_sim_core::run::{engine, gate};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -22,8 +22,8 @@ use fedspan_sim_core::scenario::Scenario;
 /// If a client that should count does not exist or sends no update, or the engine fails.
 pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
-    let build =
-        Build::of(scenario, dataset, scenario.seed, Seeds::System).map_err(|error| error.to_string())?;
+    let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System)
+        .map_err(|error| error.to_string())?;
     let gate = gate(scenario, &build, &engine);
     let mut devices = Vec::new();
     let mut actions = Vec::new();
@@ -31,7 +31,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
         let session = client_session(scenario, dataset, index, Identity::plaintext(index as u64), false)
             .ok_or("no such client")?;
         let mut device = SimDevice::connect(session, Arc::clone(&gate));
-        device.said.clear();
+        device.inbox.clear();
         device.pump();
         devices.push(device);
         engine.handle(0, Event::Joined(index as u64), &mut actions);
@@ -52,7 +52,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
                     let device = devices.get_mut(index).ok_or("no such device")?;
                     device.connection.open(&opening);
                     device.pump();
-                    for inbound in device.said.drain(..) {
+                    for inbound in device.inbox.drain(..) {
                         if let PeerMessage::Update(update) = inbound {
                             events.push((id, Event::Update(id, update)));
                         }

@@ -12,8 +12,8 @@ use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::emulate::{
-    BoardReport, CORES, Core, EmulateError, Emulated, Fate, Firmware, Link, Plan, Watch, expected,
-    run as emulate,
+    BoardFaults, BoardReport, CORES, Core, EmulateError, EmulationResult, EmulationWatcher, Firmware, Link,
+    Plan, expected, run as emulate,
 };
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::replay::replay;
@@ -22,8 +22,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 struct Silent;
 
-impl Watch for Silent {
-    fn say(&mut self, _what: &str) {}
+impl EmulationWatcher for Silent {
+    fn message(&mut self, _what: &str) {}
     fn status(&mut self, _status: &serde_json::Value) {}
 }
 
@@ -33,13 +33,13 @@ static FIRMWARE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::const_new(BTreeMap::new
 
 async fn firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
     let root = root();
-    if let Some(firmware) = built.get(core.word) {
+    if let Some(firmware) = built.get(core.name) {
         return firmware.clone();
     }
     let fresh = core.build(root).await.expect("firmware");
-    let aside = root.join(format!("target/boards/client-{}", core.word));
+    let aside = root.join(format!("target/boards/client-{}", core.name));
     std::fs::copy(fresh, &aside).expect("a copy");
-    built.insert(core.word, aside.clone());
+    built.insert(core.name, aside.clone());
     aside
 }
 
@@ -54,13 +54,13 @@ struct World {
     boards: usize,
     link: Link,
     plaintext: bool,
-    fates: Vec<Fate>,
+    faults: Vec<BoardFaults>,
     scratch: TempDir,
 }
 
 impl World {
     fn new(core: &str, boards: usize, rounds: u32) -> Self {
-        let core = CORES.into_iter().find(|known| known.word == core).expect("a core");
+        let core = CORES.into_iter().find(|known| known.name == core).expect("a core");
         let name = match core.firmware {
             Firmware::Watch => "demo",
             Firmware::Table => "smallest",
@@ -69,7 +69,7 @@ impl World {
         let changes = [format!("algorithm.rounds={rounds}")];
         let scenario = Scenario::parse(name, text, &changes).expect("scenario");
         let scratch = tempfile::tempdir().expect("a directory");
-        Self { core, scenario, boards, link: Link::Pipes, plaintext: false, fates: Vec::new(), scratch }
+        Self { core, scenario, boards, link: Link::Pipes, plaintext: false, faults: Vec::new(), scratch }
     }
 
     fn over(self, link: Link) -> Self {
@@ -80,13 +80,13 @@ impl World {
         Self { plaintext: true, ..self }
     }
 
-    async fn try_run(&self) -> Result<Emulated, EmulateError> {
+    async fn try_run(&self) -> Result<EmulationResult, EmulateError> {
         let mut built = FIRMWARE.lock().await;
         let firmware = firmware(&self.core, &mut built).await;
         let plan = Plan {
             scenario: &self.scenario,
             boards: self.boards,
-            fates: &self.fates,
+            faults: &self.faults,
             core: self.core,
             link: self.link,
             plaintext: self.plaintext,
@@ -99,8 +99,8 @@ impl World {
 
     /// Runs the fleet and checks it: the campaign is finished, no update was rejected, and the representation
     /// has the same bits as a replay with the devices that counted.
-    async fn run(&self) -> Emulated {
-        let word = self.core.word;
+    async fn run(&self) -> EmulationResult {
+        let word = self.core.name;
         let emulated = self.try_run().await.expect("a fleet");
         let rounds = self.scenario.algorithm.rounds;
         assert_eq!((emulated.status.phase.as_str(), emulated.status.round), ("finished", rounds), "{word}");
@@ -114,7 +114,7 @@ impl World {
             assert_eq!(board.number("lost"), 0, "{}", board.line);
             assert_eq!(board.number("storage"), 0, "{}", board.line);
             assert_eq!(board.line["sealed"], !self.plaintext, "{}", board.line);
-            assert_eq!(board.said.contains("PLAINTEXT"), self.plaintext, "{}", board.said);
+            assert_eq!(board.stderr.contains("PLAINTEXT"), self.plaintext, "{}", board.stderr);
             assert_eq!(board.line["representation"], format!("{:08x}", crc32c_f32(&b)), "{}", board.line);
         }
         emulated
@@ -145,12 +145,12 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Rounds that change the representation: start and training.
-fn learnt(emulated: &Emulated) -> impl Iterator<Item = &serde_json::Value> {
+fn learnt(emulated: &EmulationResult) -> impl Iterator<Item = &serde_json::Value> {
     emulated.rounds.iter().filter(|round| round["phase"] != "ridge")
 }
 
 /// Clients that counted in each round, by index.
-fn counted(emulated: &Emulated) -> Vec<BTreeSet<u64>> {
+fn counted(emulated: &EmulationResult) -> Vec<BTreeSet<u64>> {
     let each = |round: &serde_json::Value| {
         let participants = round["participants"].as_array().expect("a list").iter();
         participants.map(|device| device.as_u64().expect("a number") - 1).collect()
@@ -160,7 +160,7 @@ fn counted(emulated: &Emulated) -> Vec<BTreeSet<u64>> {
 
 /// Runs a fleet without faults: each board counts in every round and, if every client has a board, learns
 /// what the simulated client learns.
-async fn run_without_faults(world: World) -> Emulated {
+async fn run_without_faults(world: World) -> EmulationResult {
     let emulated = world.run().await;
     // Start, training and ridge rounds, and the final head.
     let exchanges = emulated.rounds.len() as u64 + 1;
@@ -223,7 +223,7 @@ async fn smallest_board_trains_in_16_kib() {
 fn check_restored_records(board: &BoardReport) {
     let mut last: Option<&serde_json::Value> = None;
     let mut saved = Vec::new();
-    for line in &board.told {
+    for line in &board.record_lines {
         if let Some(start) = line.get("start") {
             assert_eq!(start.get("restored"), last, "{line}");
             saved.push(0);
@@ -240,11 +240,11 @@ fn check_restored_records(board: &BoardReport) {
 /// Interrupts boards `1..=n` after the first message of a life, then after two, and so on. Each interruption
 /// costs at most a round, so the campaign has more rounds than the boards have lives.
 async fn run_with_interruptions(mut world: World, n: usize, power_cuts: u32, resets: u32) {
-    world.fates = (1..=n).map(|board| Fate { board, power_cuts, resets, flash: None }).collect();
+    world.faults = (1..=n).map(|board| BoardFaults { board, power_cuts, resets, flash: None }).collect();
     let emulated = world.run().await;
     let counted = counted(&emulated);
     for board in &emulated.boards[..n] {
-        let starts = board.told.iter().filter(|line| line.get("start").is_some()).count();
+        let starts = board.record_lines.iter().filter(|line| line.get("start").is_some()).count();
         assert_eq!(starts, 1 + (power_cuts + resets) as usize, "all interruptions happened before the end");
         assert_eq!(board.number("resets"), u64::from(resets), "{}", board.line);
         check_restored_records(board);
@@ -287,15 +287,20 @@ fn contents(seed: u64) -> Vec<Vec<u8>> {
 async fn run_with_noise_in_flash(core: &str, rounds: u32, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut world = World::new(core, 4, rounds);
-        let fate = |(index, flash)| Fate { board: index + 1, flash: Some(flash), ..Fate::default() };
-        world.fates = contents(seed).into_iter().enumerate().map(fate).collect();
+        let faults =
+            |(index, flash)| BoardFaults { board: index + 1, flash: Some(flash), ..BoardFaults::default() };
+        world.faults = contents(seed).into_iter().enumerate().map(faults).collect();
         let emulated = world.run().await;
         let exchanges = emulated.rounds.len() as u64 + 1;
         for board in &emulated.boards {
             let line = &board.line;
             assert_eq!((board.number("restored"), board.number("unusable")), (0, 1), "{line}");
             assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
-            assert!(board.said.contains("the flash holds no record; starting without one"), "{}", board.said);
+            assert!(
+                board.stderr.contains("the flash holds no record; starting without one"),
+                "{}",
+                board.stderr
+            );
         }
         assert!(counted(&emulated).iter().all(|round| round.len() == 4));
     }
@@ -311,12 +316,13 @@ async fn board_with_noise_in_flash_starts_clean_and_reports_it() {
 async fn flash_image_of_wrong_size_is_refused_with_its_size() {
     for length in [0, 8191, 8193] {
         let mut world = World::new("m0", 1, 1);
-        world.fates = vec![Fate { board: 1, flash: Some(vec![0xff; length]), ..Fate::default() }];
+        world.faults =
+            vec![BoardFaults { board: 1, flash: Some(vec![0xff; length]), ..BoardFaults::default() }];
         match world.try_run().await {
-            Err(EmulateError::Board { device: 1, said, .. }) => {
+            Err(EmulateError::Board { device: 1, last_line, .. }) => {
                 assert!(
-                    said.ends_with(&format!("the file has {length} bytes, the flash has 8192")),
-                    "{said}"
+                    last_line.ends_with(&format!("the file has {length} bytes, the flash has 8192")),
+                    "{last_line}"
                 );
             }
             other => panic!("{other:?}"),
@@ -327,7 +333,7 @@ async fn flash_image_of_wrong_size_is_refused_with_its_size() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_of_another_shape_is_refused_before_anything_runs() {
     let mut world = World::new("m0", 2, 3);
-    world.core = CORES.into_iter().find(|core| core.word == "m4").expect("a core");
+    world.core = CORES.into_iter().find(|core| core.name == "m4").expect("a core");
     let text = Scenario::built_in("smallest").expect("a scenario");
     for (core, changes) in [
         ("m4", vec![]),
@@ -335,12 +341,12 @@ async fn scenario_of_another_shape_is_refused_before_anything_runs() {
         ("m0", vec!["model.k=3".to_owned()]),
         ("m0", vec!["data.fresh=true".to_owned()]),
     ] {
-        world.core = CORES.into_iter().find(|known| known.word == core).expect("a core");
+        world.core = CORES.into_iter().find(|known| known.name == core).expect("a core");
         world.scenario = Scenario::parse("smallest", text, &changes).expect("scenario");
         let refused = world.try_run().await;
         assert!(matches!(refused, Err(EmulateError::Scenario { .. })), "{core} {changes:?}: {refused:?}");
     }
-    world.core = CORES.into_iter().find(|core| core.word == "m0").expect("a core");
+    world.core = CORES.into_iter().find(|core| core.name == "m0").expect("a core");
     world.scenario = Scenario::parse("smallest", text, &["data.samples=800".to_owned()]).expect("scenario");
     match world.try_run().await {
         Err(EmulateError::Room { client: 1, needed, room: 65536 }) => assert_eq!(needed, 20 + 84 * 820 + 4),

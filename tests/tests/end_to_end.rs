@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_aggregator::server::Status;
 use fedspan_aggregator::store;
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::keys::{identity, keys};
 use fedspan_tests::{device, fleet_of, start_with};
@@ -73,7 +73,7 @@ async fn agree_on_layers(sections: &str) {
 /// Runs a real campaign and its simulation: status, final state and outcome.
 async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Scenario) {
     let scenario = Scenario::parse("test", &format!("{data}{sections}"), &[]).expect("scenario");
-    let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
+    let simulated = run(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
     let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
     let state = tempfile::tempdir().expect("a directory");
     let fleet = fleet_of(&scenario, &dataset, state.path(), &format!("{sections}[rounds]\ndeadline = 0\n"));

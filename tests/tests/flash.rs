@@ -5,7 +5,9 @@
 
 use std::fmt::Write;
 
-use crate::budget::{GeneratedTable, List, Rows, lines, regenerating};
+use fedspan_xtask::boards::Linked;
+
+use crate::budget::{BOARDS, GeneratedTable, List, Rows, lines, regenerating};
 
 const LIST: List = List {
     name: "flash",
@@ -15,33 +17,10 @@ const LIST: List = List {
     numbers: &[],
 };
 
-/// Real boards; `null` and `client` are built for them.
-const BOARDS: [&str; 4] = ["esp32c3", "nrf52840-dk", "rp2040-pico", "stm32f411-nucleo"];
-/// Cores for which the client is linked without a board.
-const CORES: [(&str, &str); 4] = [
-    ("Cortex-M4F", "thumbv7em-none-eabihf"),
-    ("Cortex-M3", "thumbv7m-none-eabi"),
-    ("Cortex-M0", "thumbv6m-none-eabi"),
-    ("RV32IMC", "riscv32imc-unknown-none-elf"),
-];
-/// Levels and shapes.
-const VARIANTS: [(&str, &str); 7] = [
-    ("s", "20-2"),
-    ("s", "64-4"),
-    ("s", "128-8"),
-    ("3", "20-2"),
-    ("3", "64-4"),
-    ("3", "128-8"),
-    ("3+s", "64-4"),
-];
-
-/// Optional features of the client, measured on [`FEATURED`] cores.
-const FEATURES: [(&str, &str); 2] = [
-    ("ridge-choice", "the ridge of final heads: leave-one-out, and scores for the fleet"),
-    ("scale", "samples scaled as they are read, and sums for the fleet's scale"),
-];
-/// Indices in [`CORES`].
-const FEATURED: [usize; 2] = [0, 2];
+/// Programs built for each board of real hardware.
+const PROGRAMS: usize = 2;
+/// Shape of the variant to which features of the client are added.
+const LEAST: &str = "64-4";
 
 /// Table of the README.
 fn table(sizes: &Rows) -> String {
@@ -51,10 +30,11 @@ fn table(sizes: &Rows) -> String {
     );
     let of = |words: [&str; 4]| sizes.get(&words.map(str::to_owned)[..]);
     let bytes = |words, figure: &str| of(words).expect("measured")[figure];
-    for (name, target) in CORES {
+    for (index, core) in BOARDS.cores.iter().enumerate() {
+        let (name, target) = (&core.name, core.target.as_str());
         let board = bytes(["least/null", target, "s", ""], "flash");
         for level in ["s", "3+s", "3"] {
-            if level != "s" && target != CORES[0].1 {
+            if level != "s" && index > 0 {
                 continue;
             }
             let _ = write!(text, "| {name}, {level} |");
@@ -72,8 +52,9 @@ fn table(sizes: &Rows) -> String {
 /// Flash and RAM of a network, for the README of the boards.
 fn networks(sizes: &Rows) -> String {
     let mut text = String::from("| core | flash | static RAM |\n| --- | --- | --- |\n");
-    for (name, target) in CORES {
-        let own = &sizes[&["least/network", target, "s", "64-32-7"].map(str::to_owned)[..]];
+    for core in &BOARDS.cores {
+        let name = &core.name;
+        let own = &sizes[&["least/network", core.target.as_str(), "s", "64-32-7"].map(str::to_owned)[..]];
         let _ = writeln!(text, "| {name} | {} | {} |", own["flash"], own["ram"]);
     }
     text
@@ -85,11 +66,17 @@ fn features(sizes: &Rows) -> String {
         "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
     );
     let of = |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
-    for (feature, purpose) in [("none of them", "")].iter().chain(&FEATURES) {
-        for (name, target) in FEATURED.map(|core| CORES[core]) {
-            let least = of(target, "64-4");
-            let own = if purpose.is_empty() { least } else { of(target, &format!("64-4-{feature}")) };
-            let label = if purpose.is_empty() { (*feature).to_owned() } else { format!("`{feature}`") };
+    let added: Vec<_> = BOARDS.linked.iter().filter(|linked| linked.purpose.is_some()).collect();
+    // The cores are those of the features, also in the rows without any.
+    let none = Linked { label: LEAST.to_owned(), purpose: None, ..added[0].clone() };
+    for linked in [&none].into_iter().chain(added) {
+        let feature = linked.label.strip_prefix(LEAST).expect("the shape").trim_start_matches('-');
+        let label = if feature.is_empty() { "none of them".to_owned() } else { format!("`{feature}`") };
+        let purpose = linked.purpose.as_deref().unwrap_or_default();
+        let is_linked = |name: &String| linked.cores.as_ref().is_none_or(|cores| cores.contains(name));
+        for core in BOARDS.cores.iter().filter(|core| is_linked(&core.name)) {
+            let name = &core.name;
+            let (least, own) = (of(&core.target, LEAST), of(&core.target, &linked.label));
             let more = own["flash"] as i64 - least["flash"] as i64;
             let _ = writeln!(
                 text,
@@ -122,14 +109,8 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 #[test]
 fn firmware_keeps_its_budget() {
     let sizes = LIST.measured(&lines("target/boards/sizes.jsonl"));
-    let boards = BOARDS.len() * 2;
-    // Programs of each core: nothing, noise alone, client with noise, client with a network, the client's
-    // variants and features; and the smallest core's client in 16-bit fixed point.
-    assert_eq!(
-        sizes.len(),
-        boards + CORES.len() * (4 + VARIANTS.len()) + FEATURED.len() * FEATURES.len() + 1,
-        "every board, core, level and shape"
-    );
+    let expected = BOARDS.hardware.len() * PROGRAMS + BOARDS.links().count();
+    assert_eq!(sizes.len(), expected, "every board, core, level and shape");
     for (key, figures) in &sizes {
         assert_eq!(figures.len(), LIST.figures.len(), "{key:?} lacks a figure");
     }

@@ -1,14 +1,14 @@
 //! Claims of the FedRep paper about linear regression, checked with the whole simulator: the client's
 //! session, the encoded protocol, the engine. Medians over seeds.
 
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
 fn simulate(changes: &[&str], seed: u64) -> Outcome {
     let text = Scenario::built_in("linear").expect("built in");
     let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
     let scenario = Scenario::parse("linear", text, &changes).expect("scenario");
-    run(&scenario, seed, &mut Unwatched).expect("runs")
+    run(&scenario, seed, &mut NoProgress).expect("runs")
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -105,7 +105,7 @@ fn new_clients_need_k_samples_not_d() {
         changes.extend(more.iter().map(|&change| change.to_owned()));
         let scenario = Scenario::parse("new-clients", text, &changes).expect("scenario");
         let each = |seed| {
-            let outcome = run(&scenario, seed, &mut Unwatched).expect("runs");
+            let outcome = run(&scenario, seed, &mut NoProgress).expect("runs");
             fedspan_sim_core::evaluate::average(&outcome.newcomers).test_mse.expect("tested")
         };
         median((1..6).map(each).collect())

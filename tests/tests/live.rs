@@ -10,8 +10,8 @@ use fedspan_aggregator::journal::{self, JournalEntry, JournalError, JournalPhase
 use fedspan_aggregator::server::{Protection, Server, Status, query};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::Identity;
-use fedspan_sim_core::live::{self, Again, AgainError, Plan, again, campaign};
-use fedspan_sim_core::run::recorded::ReplayError;
+use fedspan_sim_core::live::{self, Plan, ReplayCheck, ReplayCheckError, campaign, check_replay};
+use fedspan_sim_core::run::replay::ReplayError;
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::device;
 use getrandom::SysRng;
@@ -66,11 +66,11 @@ fn commits(lines: &[JournalEntry]) -> usize {
     lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count()
 }
 
-fn assert_no_difference(again: &Again, rounds: usize) {
-    if let Some(difference) = again.replay.difference() {
+fn assert_no_difference(check: &ReplayCheck, rounds: usize) {
+    if let Some(difference) = check.replay.difference() {
         panic!("{difference}");
     }
-    assert_eq!(again.replay.rounds(), rounds);
+    assert_eq!(check.replay.rounds(), rounds);
 }
 
 async fn check_replay(participation: &str) -> Vec<JournalEntry> {
@@ -80,9 +80,9 @@ async fn check_replay(participation: &str) -> Vec<JournalEntry> {
     assert_eq!(status.phase, "finished");
     assert_eq!(status.journal_lost, 0);
     assert_eq!(commits(&lines), 12);
-    let again = again(&scenario, &lines).expect("the same campaign");
-    assert_no_difference(&again, 12);
-    let timed = again.timed();
+    let check = check_replay(&scenario, &lines).expect("the same campaign");
+    assert_no_difference(&check, 12);
+    let timed = check.timed_rounds();
     assert_eq!(timed.len(), 13);
     assert!(timed.iter().all(|at| at.distance.is_some()));
     // The journal has every answer of the server, counted like its status.
@@ -142,7 +142,7 @@ async fn fleet_scale_has_the_same_bits() {
     // Two exchanges of sums, the start, and the training rounds.
     assert!(commits(&lines) > 12 + 2);
     // Every device counts in every round, so the model is a function of the data.
-    let same = again(&scenario, &lines).expect("the same campaign");
+    let same = check_replay(&scenario, &lines).expect("the same campaign");
     assert_no_difference(&same, commits(&lines));
 
     let dataset = data(&scenario);
@@ -152,7 +152,7 @@ async fn fleet_scale_has_the_same_bits() {
     let to = out.path().join("model");
     fedspan_aggregator::export::export(&fleet, &to).expect("exported");
     let simulated = fedspan_sim_core::run::Job::prepare(&scenario, scenario.seed).expect("a job");
-    let outcome = simulated.run(&mut fedspan_sim_core::run::Unwatched).expect("a run");
+    let outcome = simulated.run(&mut fedspan_sim_core::run::NoProgress).expect("a run");
     let scale = outcome.scale.expect("found");
     let read = |name: &str| -> Vec<f64> {
         let npy = std::fs::read(to.join(name)).expect("an array");
@@ -180,7 +180,7 @@ async fn stateful_heads_replay_identically() {
     let scenario = Scenario::parse("test", &format!("{text}{FIXED}"), &[]).expect("scenario");
     let state = tempfile::tempdir().unwrap();
     let (_, lines) = run(&scenario, state.path()).await;
-    assert_no_difference(&again(&scenario, &lines).expect("the same campaign"), commits(&lines));
+    assert_no_difference(&check_replay(&scenario, &lines).expect("the same campaign"), commits(&lines));
     assert!(commits(&lines) > 12);
 }
 
@@ -197,7 +197,7 @@ async fn replay_finds_any_changed_decision() {
             .iter_mut()
             .filter(|line| matches!(line, JournalEntry::Opened(_) | JournalEntry::Committed(_)));
         change(decisions.into_iter().nth(which).unwrap());
-        again(&scenario, &lines).expect("the same campaign")
+        check_replay(&scenario, &lines).expect("the same campaign")
     };
     // Opening and commit of the sixth round.
     let flips: [(usize, Change<'_>); 6] = [
@@ -209,9 +209,9 @@ async fn replay_finds_any_changed_decision() {
         (11, &|line| matches_committed(line, |committed| committed.representation = "0".repeat(8))),
     ];
     for (which, change) in flips {
-        let again = changed(which, change);
-        assert_eq!(again.replay.rounds(), 5);
-        let difference = again.replay.difference().expect("a difference");
+        let check = changed(which, change);
+        assert_eq!(check.replay.rounds(), 5);
+        let difference = check.replay.difference().expect("a difference");
         assert!(difference.journal.is_some() && difference.simulator.is_some());
         assert!(difference.to_string().contains("exchange 6"), "{difference}");
     }
@@ -241,8 +241,8 @@ async fn any_prefix_of_a_journal_replays_identically() {
         // Cut anywhere, mostly within a line.
         let whole = journal::parse("torn", &text[..part]).expect("whole lines");
         assert_eq!(whole[..], lines[..whole.len()]);
-        match again(&scenario, &whole) {
-            Ok(again) => assert_no_difference(&again, commits(&whole)),
+        match check_replay(&scenario, &whole) {
+            Ok(check) => assert_no_difference(&check, commits(&whole)),
             Err(error) => assert!(whole.is_empty(), "{error}"),
         }
     }
@@ -250,9 +250,9 @@ async fn any_prefix_of_a_journal_replays_identically() {
     let counted = |line: &JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
     let mut missing = lines.clone();
     missing.remove(lines.iter().position(counted).unwrap());
-    let again = again(&scenario, &missing).expect("the same campaign");
-    assert_eq!(again.replay.rounds(), 2);
-    assert!(again.replay.difference().is_some());
+    let check = check_replay(&scenario, &missing).expect("the same campaign");
+    assert_eq!(check.replay.rounds(), 2);
+    assert!(check.replay.difference().is_some());
 }
 
 #[test]
@@ -286,8 +286,8 @@ async fn journal_of_another_campaign_is_refused() {
     let message = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let other = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &changes).unwrap();
-        let error = again(&other, &lines).expect_err("another campaign");
-        assert!(matches!(error, AgainError::Other { .. }));
+        let error = check_replay(&other, &lines).expect_err("another campaign");
+        assert!(matches!(error, ReplayCheckError::Other { .. }));
         error.to_string()
     };
     assert!(message(&["seed=4"]).contains("- seed = 3\n+ seed = 4\n"));
@@ -295,12 +295,12 @@ async fn journal_of_another_campaign_is_refused() {
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
     // The server does not know the noise; it shows in the results.
     let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
-    let again_noisy = again(&noisy.unwrap(), &lines).expect("the same settings");
+    let again_noisy = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
     assert_eq!(again_noisy.replay.rounds(), 0);
     assert!(again_noisy.replay.difference().is_some());
     // Empty journals, and journals without their beginning.
-    let journal_error = |lines: &[JournalEntry]| match again(&one, lines) {
-        Err(AgainError::Journal(error)) => error,
+    let journal_error = |lines: &[JournalEntry]| match check_replay(&one, lines) {
+        Err(ReplayCheckError::Journal(error)) => error,
         other => panic!("{other:?}"),
     };
     assert!(matches!(journal_error(&[]), ReplayError::Empty));
@@ -314,7 +314,7 @@ async fn journal_of_another_campaign_is_refused() {
             answered.device = 99;
         }
     }
-    assert!(matches!(again(&one, &unknown), Err(AgainError::Device { device: 99, last: 15 })));
+    assert!(matches!(check_replay(&one, &unknown), Err(ReplayCheckError::Device { device: 99, last: 15 })));
 }
 
 /// End of a server's run.
@@ -404,7 +404,7 @@ async fn campaign_of_several_server_runs_replays_identically() {
         assert_eq!(lines.iter().filter(|line| matches!(line, JournalEntry::Resumed(_))).count(), 3);
         // No round is repeated, whatever it had counted when the server ended.
         assert_eq!(commits(&lines), 200);
-        assert_no_difference(&again(&scenario, &lines).expect("the same campaign"), 200);
+        assert_no_difference(&check_replay(&scenario, &lines).expect("the same campaign"), 200);
         // The replay reports lines that are missing before a restart.
         let second = lines
             .iter()
@@ -417,7 +417,10 @@ async fn campaign_of_several_server_runs_replays_identically() {
             lines[..second].iter().rposition(|line| matches!(line, JournalEntry::Opened(_))).unwrap();
         let mut missing = lines.clone();
         missing.drain(opened..second);
-        assert!(matches!(again(&scenario, &missing), Err(AgainError::Journal(ReplayError::Gap { .. }))));
+        assert!(matches!(
+            check_replay(&scenario, &missing),
+            Err(ReplayCheckError::Journal(ReplayError::Gap { .. }))
+        ));
     }
 }
 

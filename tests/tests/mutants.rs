@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fedspan_tests::mutants::Mutant;
+use fedspan_xtask::mutants::Mutant;
 
 /// Number of mutants in a directory, all of which can be inserted.
 fn fitting(directory: &str) -> usize {

@@ -264,7 +264,9 @@ fn mixed_fleet_gets_heads_from_all_devices() {
     let (engine, fits) = campaign(FLEET, |gate| vec![chooses(0, gate), plain(1, gate), chooses(2, gate)]);
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(chosen.devices, 2, "only devices with the feature score ridges");
-    assert!(matches!(engine.final_head(), HeadSolve::LeaveOneOut { otherwise } if otherwise == chosen.ridge));
+    assert!(
+        matches!(engine.final_head(), HeadSolve::LeaveOneOut { fallback_ridge } if fallback_ridge == chosen.ridge)
+    );
     assert_eq!([0, 1, 2].map(|id: usize| fits[id].0), [0, 1, 0]);
     // The plain device takes the published ridge; the others choose from their own grid, which has other
     // values.

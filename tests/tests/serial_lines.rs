@@ -12,9 +12,9 @@ use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::secure::Key;
 use fedspan_sim_core::data::Dataset;
-use fedspan_sim_core::device::{Identity, client_session, converse_over};
+use fedspan_sim_core::device::{Identity, client_session, run_session_over};
 use fedspan_sim_core::fleet::SimSession;
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::keys::{identity, keys};
 use fedspan_tests::{Running, device, fleet_of, start_with};
@@ -86,7 +86,7 @@ impl World {
 
     /// Checks that the served representation has the same bits as the simulator's.
     fn check_against_simulation(&self) {
-        let simulated = run(&self.scenario, self.scenario.seed, &mut Unwatched).expect("simulation");
+        let simulated = run(&self.scenario, self.scenario.seed, &mut NoProgress).expect("simulation");
         let committed = store::read(self.state.path()).expect("readable").expect("committed");
         let served =
             Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
@@ -149,7 +149,7 @@ async fn noisy_line_only_slows_a_campaign_down() {
                 let mut dropped = 0;
                 let (began, mut far) = (Instant::now(), far);
                 while !session.is_fitted() {
-                    let closed = converse_over(&mut session, &mut far, began).await;
+                    let closed = run_session_over(&mut session, &mut far, began).await;
                     assert!(session.refusal().is_none());
                     let frames = closed.frames;
                     dropped += frames.oversize + frames.framing + frames.check + frames.header;
@@ -181,7 +181,7 @@ async fn noisy_line_only_slows_a_campaign_down() {
 /// Runs a session until the line ends or its head is fitted; `began` is time 0 of the session.
 async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
     while !session.is_fitted() {
-        let closed = converse_over(session, &mut *line, began).await;
+        let closed = run_session_over(session, &mut *line, began).await;
         assert!(session.refusal().is_none() && closed.error.is_none());
         tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
     }
@@ -191,7 +191,7 @@ async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Ins
 async fn until_received(bytes: usize, session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
     let (near, mut far) = duplex(4096);
     let mut received = 0;
-    let device = converse_over(session, near, began);
+    let device = run_session_over(session, near, began);
     let wire = async {
         let (mut up, mut down) = ([0; 256], [0; 1]);
         while received < bytes {
@@ -336,14 +336,14 @@ async fn serial_port_may_be_unplugged_and_plugged_in_again() {
                 // Unplugged after a while, whatever happens; then plugged in under another terminal.
                 let pulled = tokio::time::sleep(Duration::from_millis(1500));
                 tokio::select! {
-                    closed = converse_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
+                    closed = run_session_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
                     () = pulled => {}
                 }
                 drop((board, port));
                 (board, port) = plug(&name);
             }
             while !session.is_fitted() {
-                let closed = converse_over(&mut session, &mut board, began).await;
+                let closed = run_session_over(&mut session, &mut board, began).await;
                 tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
             }
             (board, port)

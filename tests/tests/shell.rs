@@ -13,8 +13,8 @@ use fedspan_aggregator::{journal, store};
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::frame::crc32c;
-use fedspan_sim_core::device::{Identity, client_session, converse_over};
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::device::{Identity, client_session, run_session_over};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::fleet_of;
 use fedspan_tests::observed_acks::{AckRecorder, Audit, ObservedAcks, audit};
@@ -79,7 +79,7 @@ async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil
         let again = match TcpStream::connect(("server", PORT)).await {
             Ok(stream) => {
                 let recorder = AckRecorder::new(stream, index as u64, acks.clone());
-                began + Duration::from_millis(converse_over(&mut session, recorder, began).await.retry_at)
+                began + Duration::from_millis(run_session_over(&mut session, recorder, began).await.retry_at)
             }
             Err(_) => Instant::now() + Duration::from_millis(500),
         };
@@ -181,7 +181,7 @@ fn one() {
     let stored = store::read(state.path()).expect("readable").expect("a campaign");
     let served = Matrix::from_column_slice(20, 2, &stored.checkpoint.expect("a checkpoint").state[..40]);
     let served = orthonormal(&served).expect("full rank");
-    let simulated = run(&scenario, scenario.seed, &mut Unwatched).expect("simulation");
+    let simulated = run(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&served), bits(simulated.representation.as_ref().unwrap()), "seed {seed}");
     println!("\nseen {crashes} {partitions} {holds} {} {}", totals.mid_round, crc32c(journal.as_bytes()));

@@ -3,7 +3,7 @@
 
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
-use fedspan_sim_core::run::{Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 
 fn check<const D: usize, const K: usize, const C: usize>() {
@@ -39,7 +39,7 @@ fn update_at_20_2_takes_at_most_400_bytes() {
     let changes: Vec<String> = changes.map(str::to_owned).to_vec();
     let text = Scenario::built_in("linear").expect("built in").replace("\"moments\"", "\"random\"");
     let scenario = Scenario::parse("linear", &text, &changes).expect("scenario");
-    let outcome = run(&scenario, 1, &mut Unwatched).expect("runs");
+    let outcome = run(&scenario, 1, &mut NoProgress).expect("runs");
     for row in outcome.rounds.iter().skip(1) {
         let per_update = (row.bytes_up + row.bytes_down) as f64 / row.participants.len() as f64;
         assert!(per_update <= 400.0, "round {}: {per_update}", row.round);

@@ -1,4 +1,5 @@
-//! Who may take part: hello against what the campaign needs. Every refusal is typed.
+//! Admission of devices: a hello is checked against the requirements of the campaign, and every refusal is
+//! typed.
 
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{
@@ -9,31 +10,32 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 use crate::types::{DeviceId, Request};
 
-/// What a campaign asks of its devices.
+/// Capabilities that a campaign requires of its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirements {
     model: Model,
     tasks: u16,
     roles: u16,
     encodings: u8,
-    /// In one direction of a round, as the device's own limits are.
+    /// Largest number of tensors in one direction of a round, which is also how a device states its limit.
     tensors: u8,
     tensor_elements: u32,
     total_elements: u32,
-    /// Updates are computed in this arithmetic: the mean of a round is of one kind.
+    /// Arithmetic of the updates, which must be the same for all devices of a mean.
     numeric: Numeric,
-    /// Smaller frames would need more chunks than the protocol counts.
+    /// Smallest frame limit at which all tensors travel in no more chunks than the protocol counts.
     frame_limit: usize,
-    /// Bytes of the longest frame that brings an update whole.
+    /// Bytes of the longest frame that holds a whole update.
     longest_upload: usize,
-    /// Updates have noise, and no device's budget is larger; without it both are the devices' business.
+    /// Largest privacy budget of a device, if updates must carry noise; `None` leaves noise and budget to the
+    /// devices.
     privacy: Option<u64>,
-    /// The devices that may join; `None` for all.
+    /// Devices that may join; `None` for all.
     allowed: Option<Vec<DeviceId>>,
 }
 
 impl Requirements {
-    /// What `requests` (one for each kind of round) need on devices with this model.
+    /// Derives the requirements from `requests`, one for each kind of round, for devices with this model.
     #[must_use]
     pub fn new(model: Model, requests: &[Request], allowed: Option<Vec<DeviceId>>) -> Self {
         let mut needs = Self {
@@ -66,7 +68,7 @@ impl Requirements {
             needs.longest_upload = needs.longest_upload.max(whole);
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
-            // Whoever cannot scale would compute something else.
+            // A device that cannot scale its samples would compute something else.
             if request.tensors.iter().any(|tensor| tensor.role == Role::Scale) {
                 needs.roles |= Role::Scale.bit();
             }
@@ -78,29 +80,29 @@ impl Requirements {
         needs
     }
 
-    /// The same for updates in this arithmetic; without it, in f32.
+    /// Replaces the arithmetic of updates, which is f32 by default.
     #[must_use]
     pub fn with_numeric(self, numeric: Numeric) -> Self {
         Self { numeric, ..self }
     }
 
-    /// The same for devices whose updates have noise, and whose budget is no larger.
+    /// Requires noise, with a budget of at most `budget` units.
     #[must_use]
     pub fn with_privacy(self, budget: Option<u64>) -> Self {
         Self { privacy: budget, ..self }
     }
 
-    /// Bytes of the longest frame that the campaign gives a reason for, device to server: an update that is whole. Where
-    /// the frame limit is smaller, updates come in chunks under that limit.
+    /// Bytes of the longest frame that a device has a reason to send: a whole update. If the frame limit is
+    /// smaller, updates come in chunks under that limit.
     #[must_use]
     pub fn longest_upload(&self) -> usize {
         self.longest_upload
     }
 
-    /// Judges a hello of this wire version.
+    /// Checks a hello of this wire version.
     ///
     /// # Errors
-    /// The [`Refusal`] to answer with.
+    /// The [`Refusal`] to send to the device, for the first requirement that it does not meet.
     pub fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
         let device = &hello.capabilities;
         if self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(&hello.device)) {
@@ -146,7 +148,7 @@ impl Requirements {
     }
 }
 
-/// The least frame limit under which these tensors travel; above the largest if none does.
+/// Smallest frame limit at which these tensors can travel; above [`FRAME_LIMIT_MAX`] if there is none.
 #[must_use]
 pub fn least_frame_limit(tensors: &Descriptors) -> usize {
     let (mut least, mut above) = (FRAME_LIMIT_MIN, FRAME_LIMIT_MAX + 1);

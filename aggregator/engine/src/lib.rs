@@ -1,16 +1,4 @@
-//! The FedSpan round engine: algorithms, participation, aggregation rules and the privacy account; no I/O.
-//!
-//! ```text
-//!  Event -> Engine -> Action
-//!             |
-//!             +-- participation: the devices that a round invites, and the updates that end it
-//!             +-- algorithm:     the broadcast, the checks of an update, the model after the round
-//!             +-- aggregate:     order-independent sums and robust means
-//!             +-- privacy:       the account of noisy releases
-//! ```
-//!
-//! The device server, the HTTP rounds of adapters and the simulator drive the same engine.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod admission;

@@ -1,30 +1,29 @@
-//! The factorisations of the host, in f64, on nalgebra, in fixed order: none of them picks a kernel at run
+//! Matrix factorisations in f64 on nalgebra. Every operation has a fixed order and no kernel is picked at run
 //! time, so the bits are the same on every machine.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::random::Stream;
 
-/// A dense matrix on the host.
+/// Dense matrix of f64, column-major.
 pub type Matrix = DMatrix<f64>;
 
-/// The columns are dependent (or not finite): there is no orthonormal basis of as many columns.
+/// Linearly dependent (or not finite) columns, for which there is no orthonormal basis of as many columns.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("the columns are dependent: pivot {pivot:e} in column {column}")]
 pub struct RankDeficient {
-    /// The first such column.
+    /// Index of the first such column.
     pub column: usize,
-    /// Its diagonal entry of R relative to the largest.
+    /// Diagonal entry of R in that column, relative to the largest one.
     pub pivot: f64,
 }
 
-/// The orthonormal factor of the thin QR factorisation whose R has a positive diagonal: one result, not
-/// one up to signs.
+/// Orthonormal factor of the thin QR factorisation whose R has a positive diagonal, which makes it unique.
 ///
 /// # Errors
-/// [`RankDeficient`] where a diagonal entry of R is under 1e-12 of the largest.
+/// [`RankDeficient`] if a diagonal entry of R is below 1e-12 of the largest, or NaN.
 pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
-    // Without columns there is nothing to do; nalgebra would panic.
+    // nalgebra panics on an empty matrix.
     if b.is_empty() {
         return Ok(b.clone());
     }
@@ -43,13 +42,13 @@ pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
 }
 
 /// Sine of the largest principal angle between the spans of two matrices with orthonormal columns:
-/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). Accurate down to rounding, where the cosine is not. NaN
-/// if a value is not finite.
+/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). Accurate for small angles, unlike a formula by the cosine.
+/// NaN if a value is not finite.
 #[must_use]
 pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
     let rest = complement(q1, q2);
     let gram = product_transposed(&rest, &rest);
-    // `max` would lose a NaN, and call two spans the same that are none.
+    // `f64::max` ignores NaN, so that a span with NaN would have distance 0.
     if gram.iter().any(|v| !v.is_finite()) {
         return f64::NAN;
     }
@@ -57,11 +56,12 @@ pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
     largest.max(0.0).sqrt()
 }
 
-/// Sums of [`product_transposed`] that are taken at a time: each alone waits for its own last addition.
+/// Number of sums that [`product_transposed`] computes at a time: a single sum would wait for the latency of
+/// each addition.
 const SUMS: usize = 8;
 
-/// `A^T B` by plain loops (nalgebra's product chooses a kernel by processor); every element is summed in the order of
-/// the rows.
+/// `A^T B` by plain loops, since nalgebra's product picks a kernel by processor. Every element is summed in
+/// the order of the rows.
 #[must_use]
 pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
     let mut product = Matrix::zeros(a.ncols(), b.ncols());
@@ -91,7 +91,7 @@ pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
     product
 }
 
-/// As many columns as are taken at a time.
+/// The first [`SUMS`] columns; `None` if there are fewer.
 fn whole(values: &[f64], rows: usize) -> Option<[&[f64]; SUMS]> {
     let mut columns = values.chunks_exact(rows);
     let mut whole: [&[f64]; SUMS] = [&[]; SUMS];
@@ -115,13 +115,13 @@ pub fn product(a: &Matrix, b: &Matrix) -> Matrix {
     product
 }
 
-/// `(I - Q Q^T) A` for an orthonormal `Q`: what of the columns of `A` is outside the span of `Q`.
+/// `(I - Q Q^T) A` for an orthonormal `Q`: the part of `A` orthogonal to the span of `Q`.
 #[must_use]
 pub fn complement(q: &Matrix, a: &Matrix) -> Matrix {
     a - product(q, &product_transposed(q, a))
 }
 
-/// The eigenvectors of the `k` largest eigenvalues of a symmetric matrix, as columns, largest first.
+/// Eigenvectors of the `k` largest eigenvalues of a symmetric matrix, as columns, largest eigenvalue first.
 #[must_use]
 pub fn top_eigenspace(symmetric: &Matrix, k: usize) -> Matrix {
     let eigen = SymmetricEigen::new(symmetric.clone());
@@ -131,7 +131,7 @@ pub fn top_eigenspace(symmetric: &Matrix, k: usize) -> Matrix {
     Matrix::from_columns(&columns)
 }
 
-/// A uniformly random d x k basis.
+/// Uniformly random orthonormal d x k basis.
 #[must_use]
 pub fn random_basis(d: usize, k: usize, random: &mut Stream) -> Matrix {
     loop {
@@ -142,7 +142,7 @@ pub fn random_basis(d: usize, k: usize, random: &mut Stream) -> Matrix {
     }
 }
 
-/// Row-major f32 values of a matrix, as they are sent.
+/// Values of a matrix as f32, row-major, as on the wire.
 #[must_use]
 pub fn to_f32(matrix: &Matrix) -> Vec<f32> {
     let row_major = (0..matrix.nrows()).flat_map(|i| (0..matrix.ncols()).map(move |j| (i, j)));
@@ -150,7 +150,7 @@ pub fn to_f32(matrix: &Matrix) -> Vec<f32> {
     row_major.map(|at| matrix[at] as f32).collect()
 }
 
-/// A matrix from row-major f32 values.
+/// Matrix from row-major f32 values.
 #[must_use]
 pub fn from_f32(rows: usize, cols: usize, values: &[f32]) -> Matrix {
     Matrix::from_row_iterator(rows, cols, values.iter().map(|&v| f64::from(v)))

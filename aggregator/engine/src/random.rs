@@ -1,56 +1,57 @@
-//! Seeded randomness: one independent ChaCha stream per purpose and index, so that no draw depends on how
-//! many others were made. Only pinned arithmetic: the same numbers on every machine.
+//! Seeded random numbers: one independent ChaCha stream per purpose and index, so that no draw depends on how
+//! many others were made. All arithmetic is portable, so that every machine draws the same numbers.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// What a stream of random numbers is for.
+/// Purpose of a random stream. The variants' order is part of the stream's key and must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
-    /// The initial representation.
+    /// Initial representation.
     Start,
-    /// Who is asked in a round.
+    /// Cohort of a round.
     Cohort,
     /// Synthetic ground truth.
     Truth,
-    /// A client's samples.
+    /// Training samples of a client.
     Samples,
-    /// A client's test samples.
+    /// Test samples of a client.
     Test,
-    /// A client's speed.
+    /// Speed of a client.
     Speed,
-    /// Partitions of data among clients, labels that new clients give.
+    /// Partition of data among clients, and labels given by new clients.
     Partition,
-    /// A device's own randomness in a simulation.
+    /// Random source of a simulated device.
     Device,
-    /// A client's speed in a round: the upper half of the index is the round, the lower the client.
+    /// Speed of a client in a round. The upper half of the index is the round, the lower half the client.
     RoundSpeed,
-    /// Seeds that a bootstrap draws again.
+    /// Bootstrap resampling of seeds.
     Resample,
-    /// Which clients are slow.
+    /// Choice of the slow clients.
     SlowClients,
-    /// A client's bandwidth.
+    /// Bandwidth of a client.
     Bandwidth,
-    /// Frames that are lost on a client's link in a round: index as with `RoundSpeed`.
+    /// Frame loss on a client's link in a round; index as for `RoundSpeed`.
     Loss,
-    /// Whether a client loses a round: index as with `RoundSpeed`.
+    /// Dropout of a client from a round; index as for `RoundSpeed`.
     Dropout,
-    /// A client's number of samples.
+    /// Sample count of a client.
     Size,
-    /// Which clients attack (index 0), and the plane that they agree on (index 1).
+    /// Choice of the attackers (index 0), and the plane that they share (index 1).
     Attackers,
-    /// What an attacker draws in a round: index as with `RoundSpeed`.
+    /// Draws of an attacker in a round; index as for `RoundSpeed`.
     Attack,
-    /// The noise of a simulated device's release: the upper half of the index is the round, the lower the device.
+    /// Privacy noise of a simulated device. The upper half of the index is the round, the lower half the
+    /// device.
     Noise,
-    /// The network that all begin with.
+    /// Initial network.
     Network,
-    /// How many steps of which kind a round has, by the number of the round.
+    /// Coin flips of L2GD in a round; the index is the round.
     Coin,
 }
 
-/// The stream of `seed` for `purpose` and `index` (a round, a client).
+/// Random stream of `seed` for a purpose and an index, such as a round or a client.
 #[must_use]
 pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Stream {
     let mut key = [0u8; 32];
@@ -64,7 +65,7 @@ pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Stream {
     Stream { rng: ChaCha8Rng::from_seed(key), spare: None }
 }
 
-/// Random numbers of the kinds that are needed.
+/// Stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct Stream {
     rng: ChaCha8Rng,
@@ -72,19 +73,19 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// 64 random bits.
+    /// Draws 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.rng.next_u64()
     }
 
-    /// Uniform in (0, 1): never 0, never 1.
+    /// Draws uniformly from the open interval (0, 1).
     pub fn uniform(&mut self) -> f64 {
         #[allow(clippy::cast_precision_loss, reason = "53 bits are exact")]
         let steps = (self.rng.next_u64() >> 11) as f64;
         (steps + 0.5) * (1.0 / 9_007_199_254_740_992.0)
     }
 
-    /// Uniform in `0..n` (0 for n = 0), without bias: Lemire's method with rejection.
+    /// Draws uniformly from `0..n` (0 for n = 0), without bias, by Lemire's method with rejection.
     pub fn below(&mut self, n: usize) -> usize {
         let n = n as u64;
         if n == 0 {
@@ -100,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// Standard normal, by Box and Muller.
+    /// Draws from the standard normal distribution, by the Box-Muller transform.
     pub fn normal(&mut self) -> f64 {
         if let Some(value) = self.spare.take() {
             return value;
@@ -111,12 +112,12 @@ impl Stream {
         radius * libm::cos(angle)
     }
 
-    /// Exponential with mean 1.
+    /// Draws from the exponential distribution of mean 1.
     pub fn exponential(&mut self) -> f64 {
         -libm::log(self.uniform())
     }
 
-    /// The first `count` of a random permutation of `items`, in random order.
+    /// Draws `count` of `items` without replacement, in random order.
     #[must_use]
     pub fn choose<T: Clone>(&mut self, items: &[T], count: usize) -> Vec<T> {
         let mut pool = items.to_vec();

@@ -5,27 +5,28 @@ use fedspan_protocol::message::{RoundId, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use serde::{Deserialize, Serialize};
 
-/// The identity of a device on the server.
+/// Identity of a device on the server.
 pub type DeviceId = u64;
 
 /// Milliseconds on the caller's clock.
 pub type Millis = u64;
 
-/// A tensor on the host.
+/// Tensor in host memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tensor {
-    /// What it is.
+    /// Role of the tensor in the protocol.
     pub role: Role,
-    /// Rows.
+    /// Number of rows.
     pub rows: u16,
-    /// Columns.
+    /// Number of columns.
     pub cols: u16,
-    /// Row-major.
+    /// Elements, row-major.
     pub values: Vec<f32>,
 }
 
 impl Tensor {
-    /// The descriptor, without chunks, of a request in this encoding: a scale is always f32.
+    /// Wire descriptor of this tensor in a request with the given encoding, before it is cut into chunks. A
+    /// scale is always f32.
     #[must_use]
     pub fn descriptor(&self, encoding: Encoding) -> TensorDescriptor {
         let encoding = if self.role == Role::Scale { Encoding::F32 } else { encoding };
@@ -33,31 +34,31 @@ impl Tensor {
     }
 }
 
-/// What a round asks of its devices.
+/// Request of a round to its devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// What to compute.
+    /// Task to compute.
     pub task: Task,
-    /// What to compute it from.
+    /// Tensors to send to the device.
     pub tensors: Vec<Tensor>,
-    /// How these are encoded.
+    /// Encoding of these tensors.
     pub encoding: Encoding,
-    /// What is expected back.
+    /// Tensors that the device must send back.
     pub expects: Vec<TensorDescriptor>,
 }
 
-/// The weight of an update in the mean.
+/// Weighting of updates in a mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weighting {
-    /// All devices alike.
+    /// Equal weight for all devices.
     #[default]
     Uniform,
-    /// By the number of samples.
+    /// Weight proportional to the number of samples.
     Samples,
 }
 
 impl Weighting {
-    /// The weight of an update from `samples` samples.
+    /// Weight of an update computed from `samples` samples.
     #[must_use]
     pub fn weight(self, samples: u32) -> u32 {
         match self {
@@ -67,18 +68,18 @@ impl Weighting {
     }
 }
 
-/// A device's answer, reassembled and decoded.
+/// Update of a device, reassembled and decoded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Update {
-    /// Which round it answers.
+    /// Id of the round that the update answers.
     pub id: RoundId,
-    /// Samples used.
+    /// Number of samples that the device used.
     pub samples: u32,
-    /// Samples skipped.
+    /// Number of samples that the device skipped.
     pub skipped: u32,
-    /// Descriptors as they came.
+    /// Tensor descriptors as the device sent them.
     pub descriptors: Vec<TensorDescriptor>,
-    /// The tensors.
+    /// Decoded tensors.
     pub tensors: Vec<Tensor>,
 }
 

@@ -231,7 +231,7 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     });
     match fedspan_adapters::cli::files::command(command, &stop) {
         Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
-        Err(error) => fail(if error.is_wrong_input() { WRONG } else { FAILED }, &error.to_string()),
+        Err(error) => fail(if error.is_invalid_input() { WRONG } else { FAILED }, &error.to_string()),
     }
 }
 
@@ -245,8 +245,8 @@ fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
         };
         match fedspan_adapters::cli::serve::serve(options, interrupted, |line| drop(print(line))).await {
             Ok(()) => ExitCode::SUCCESS,
-            Err(fedspan_adapters::cli::serve::Stop::Failed(message)) => fail(FAILED, &message),
-            Err(fedspan_adapters::cli::serve::Stop::Wrong(message)) => fail(WRONG, &message),
+            Err(fedspan_adapters::cli::serve::ServeError::Failed(message)) => fail(FAILED, &message),
+            Err(fedspan_adapters::cli::serve::ServeError::InvalidInput(message)) => fail(WRONG, &message),
         }
     })
 }

@@ -12,20 +12,20 @@ use super::security::{self, Security};
 use fedspan_engine::admission::least_frame_limit;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::algorithm::network::{Method, Travelling};
+use fedspan_engine::algorithm::network::{NetworkMethod, SharedLayers};
 use fedspan_engine::config::AlgorithmName;
-use fedspan_engine::config::Said;
+use fedspan_engine::config::GivenKeys;
 use fedspan_engine::config::Section;
 use fedspan_engine::config::check_schedule;
 use fedspan_engine::config::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use fedspan_engine::config::{ParticipationSection, read_participation};
 use fedspan_engine::config::{Problem, Source};
 use fedspan_engine::config::{Shape, build_engine, network_shape};
-use fedspan_engine::config::{advice, check_aggregation, read_aggregation};
+use fedspan_engine::config::{check_aggregation, read_aggregation, rule_advice};
 use fedspan_engine::config::{check_change, read_server_stop};
-use fedspan_engine::config::{check_hidden, read_minimum};
+use fedspan_engine::config::{check_private_algorithm, read_privacy_requirement};
 use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
-use fedspan_engine::privacy::Minimum;
+use fedspan_engine::privacy::PrivacyRequirement;
 use fedspan_engine::{DeviceId, Engine, Settings};
 
 /// Delay in ms before a round that too few devices could answer is tried again: devices may be switched on
@@ -67,7 +67,7 @@ pub struct Fleet {
     /// Participation section.
     pub participation: ParticipationSection,
     /// Least privacy that each device must provide.
-    pub privacy: Option<Minimum>,
+    pub privacy: Option<PrivacyRequirement>,
     /// Motion of the representation below which training ends after a round.
     pub stop_change: Option<f64>,
     /// Deadlines of rounds.
@@ -75,7 +75,7 @@ pub struct Fleet {
     /// Limits on peers.
     pub limits: Limits,
     /// Keys that the file sets. Other keys keep the values of a stored campaign.
-    pub said: Said,
+    pub given: GivenKeys,
 }
 
 impl Fleet {
@@ -114,11 +114,11 @@ impl Fleet {
             algorithm,
             rule,
             participation: read_participation(&root.section("participation")?, None)?,
-            privacy: read_minimum(&root.section("privacy")?)?,
+            privacy: read_privacy_requirement(&root.section("privacy")?)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?, rule)?,
-            said: source.said(),
+            given: source.given_keys(),
         };
         root.finish()?;
         fleet.check(&root)?;
@@ -126,7 +126,7 @@ impl Fleet {
             return Ok(fleet);
         }
         // Every initial model that passes the check has a noisy variant.
-        let init = fleet.model.init.clone().hidden().unwrap_or(Init::Random);
+        let init = fleet.model.init.clone().with_noise().unwrap_or(Init::Random);
         Ok(Self { model: ModelSection { init, ..fleet.model }, ..fleet })
     }
 
@@ -148,11 +148,11 @@ impl Fleet {
             return Err(root.section("model")?.problem("init", message));
         }
         if !self.algorithm.name.is_federated() {
-            let message = format!("{:?} has no rounds to serve", self.algorithm.name.word());
+            let message = format!("{:?} has no rounds to serve", self.algorithm.name.as_str());
             return Err(root.section("algorithm")?.problem("name", message));
         }
         if self.privacy.is_some() {
-            check_hidden(&self.algorithm, &root.section("algorithm")?)?;
+            check_private_algorithm(&self.algorithm, &root.section("algorithm")?)?;
         }
         check_scale(&self.scale, self.rule, self.privacy.is_some(), &root.section("data")?)?;
         let data = root.section("data")?;
@@ -205,16 +205,16 @@ impl Fleet {
             Ok(section) => section.problem("kind", message),
             Err(problem) => problem,
         })?;
-        if !network.method.is_on_devices() || network.method == Method::LocalOnly {
+        if !network.method.is_supported_by_firmware() || network.method == NetworkMethod::LocalOnly {
             let message = format!(
                 "{:?} is for simulations; allowed for a real fleet of networks: \"fedrep\", \"fedper\", \"fedavg\", \
                  \"lg-fedavg\"",
-                self.algorithm.name.word()
+                self.algorithm.name.as_str()
             );
             return Err(root.section("algorithm")?.problem("name", message));
         }
         for encoding in [self.algorithm.upload, self.algorithm.download] {
-            let tensors = shape.descriptors(Travelling::All, 1, encoding).into_iter().collect();
+            let tensors = shape.descriptors(SharedLayers::All, 1, encoding).into_iter().collect();
             if least_frame_limit(&tensors) > FRAME_LIMIT_MAX {
                 let message =
                     format!("{} weights do not fit 256 chunks of the largest frame", shape.parameters());
@@ -250,7 +250,7 @@ impl Fleet {
     /// Returns advice to the operator about this configuration, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
-        advice(self.rule, &self.algorithm)
+        rule_advice(self.rule, &self.algorithm)
     }
 
     /// Makes the engine of this campaign.
@@ -281,7 +281,7 @@ impl Fleet {
         )
         .with_scale(&self.scale, self.shape.features);
         // Ridge scores are sent without noise.
-        if self.privacy.is_some() { engine.hiding_scores() } else { engine }
+        if self.privacy.is_some() { engine.without_ridge_scores() } else { engine }
     }
 }
 

@@ -20,7 +20,7 @@ use outgoing::{Outgoing, SentRound};
 use secure_layer::{Decrypted, SECURE_LAYER_MEMORY_MAX, SecureLayer};
 
 use crate::keys::AcceptedKey;
-use fedspan_engine::{Opening, Update};
+use fedspan_engine::{RoundBroadcast, Update};
 
 pub use acceptor::Acceptor;
 
@@ -433,7 +433,7 @@ impl Connection {
 
     /// Opens a round on the device: queues `RoundOpen`, and its tensors in chunks if they do not fit the frame.
     /// A device that cannot choose a ridge is asked for a head with the fallback ridge instead.
-    pub fn open(&mut self, opening: &Arc<Opening>) {
+    pub fn open(&mut self, opening: &Arc<RoundBroadcast>) {
         let encoding = opening.request.encoding;
         let mut tensors: Descriptors =
             opening.request.tensors.iter().map(|t| t.descriptor(encoding)).collect();

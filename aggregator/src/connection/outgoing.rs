@@ -7,12 +7,12 @@ use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, Task, To
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::secure_layer::SecureLayer;
-use fedspan_engine::Opening;
+use fedspan_engine::RoundBroadcast;
 
 /// Round that is open on a device, and the chunking of its tensors.
 #[derive(Debug)]
 pub(super) struct SentRound {
-    pub opening: Arc<Opening>,
+    pub opening: Arc<RoundBroadcast>,
     /// Task sent to this device: the opening's task, or its variant without a ridge choice that the device
     /// cannot make.
     pub task: Task,
@@ -97,7 +97,7 @@ fn encode_open(cut: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Res
 }
 
 fn encode_chunk(
-    opening: &Opening,
+    opening: &RoundBroadcast,
     tensors: &Descriptors,
     tensor: usize,
     index: usize,

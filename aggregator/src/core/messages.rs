@@ -9,7 +9,7 @@ use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
 use super::command_queue::Sender;
 use crate::connection::Traffic;
 use crate::keys::AcceptedKey;
-use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 
 /// Event of one peer session, sent to the server core.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ pub enum DisconnectReason {
 #[derive(Debug)]
 pub enum Command {
     /// Opens a round on the device.
-    Open(Arc<Opening>),
+    Open(Arc<RoundBroadcast>),
     /// Acknowledges an update.
     Acknowledge(Ack),
     /// Closes a round on the device.

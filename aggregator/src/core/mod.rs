@@ -355,7 +355,7 @@ impl ServerCore {
             tracing::warn!("some devices lost their cached update; the round continues under a new id");
         }
         // Every opened round has its own quota.
-        self.quota.reset_for_round(self.engine().open_round().map(|round| round.opening.id));
+        self.quota.reset_for_round(self.engine().open_round().map(|round| round.broadcast.id));
     }
 
     /// Writes pending records and performs the actions that depend on them. A write error that may pass starts

@@ -17,7 +17,7 @@ use crate::keys::{Entropy, SharedKeyStore};
 use crate::store::Store;
 use fedspan_engine::Phase;
 use fedspan_engine::admission::Requirements;
-use fedspan_engine::privacy::{Delta, Minimum};
+use fedspan_engine::privacy::{Delta, PrivacyRequirement};
 
 impl ServerCore {
     /// Makes a server core for the campaign in a store, or begins one with this number. `keys` holds the key
@@ -39,7 +39,7 @@ impl ServerCore {
         let engine = fleet.engine();
         let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
-            .with_privacy(fleet.privacy.map(Minimum::budget));
+            .with_privacy(fleet.privacy.map(PrivacyRequirement::budget));
         let mut journal = file.filter(|_| fleet.journal);
         let about = Campaign {
             configuration: fleet.fingerprint(),
@@ -95,7 +95,7 @@ impl ServerCore {
             cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
             log: LogRateLimiter::default(),
-            delta: fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta),
+            delta: fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta),
             privacy: None,
             clock,
             paused_for: 0,

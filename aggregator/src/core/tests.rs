@@ -23,7 +23,7 @@ use crate::journal;
 use crate::keys::{AcceptedKey, Argon2Cost, Entropy, KeyStore, KeyTable, Unlock};
 use crate::store::{RoundKeyStorage, Store};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Opening, Update};
+use fedspan_engine::{RoundBroadcast, Update};
 
 fn core(state: &std::path::Path) -> ServerCore {
     host_with(state, None)
@@ -211,7 +211,7 @@ fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> Pe
 }
 
 /// Makes an update of zeros.
-fn update(opening: &Opening) -> PeerEventKind {
+fn update(opening: &RoundBroadcast) -> PeerEventKind {
     PeerEventKind::Update(Box::new(Update {
         id: opening.id,
         samples: 1,
@@ -231,7 +231,7 @@ fn is_over(commands: &mut Receiver<Command>) -> bool {
     commands.is_closed()
 }
 
-fn opened(queues: &mut Receiver<Command>) -> Vec<Arc<Opening>> {
+fn opened(queues: &mut Receiver<Command>) -> Vec<Arc<RoundBroadcast>> {
     let mut opened = Vec::new();
     while let Some(command) = queues.try_recv() {
         if let Command::Open(opening) = command {
@@ -251,7 +251,7 @@ fn repeated_declines_are_journalled_once() {
     for (device, commands) in (0..).zip(senders) {
         take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
-    let id = core.engine().open_round().unwrap().opening.id;
+    let id = core.engine().open_round().unwrap().broadcast.id;
     for round in [id.round, 0, 77] {
         for _ in 0..50 {
             let id = RoundId { round, ..id };
@@ -379,7 +379,7 @@ fn log_limits_refusals_and_declines() {
         for (device, commands) in (0..).zip(senders) {
             take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
         }
-        let id = core.engine().open_round().unwrap().opening.id;
+        let id = core.engine().open_round().unwrap().broadcast.id;
         for peer in 10..10 + hellos {
             take(&mut core, peer, PeerEventKind::Refused(Refusal::UnknownDevice));
             take(&mut core, peer, PeerEventKind::Gone(DisconnectReason::Refused));

@@ -90,7 +90,7 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
     let fleet = with_stored_settings(fleet, &stored.configuration)?.fleet;
     let mut engine = fleet.engine();
     restore(&mut engine, stored, &fleet.fingerprint())?;
-    let delta = fleet.privacy.map_or(Delta::USUAL, |minimum| minimum.delta);
+    let delta = fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta);
     let ledger: BTreeMap<u64, serde_json::Value> = stored
         .accounts
         .iter()

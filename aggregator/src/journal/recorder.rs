@@ -73,19 +73,19 @@ impl JournalRecorder {
 
     /// Returns an entry for the open round, if its opening is not yet recorded.
     fn opening(&mut self, engine: &Engine) -> Option<JournalEntry> {
-        let round = engine.open_round().filter(|round| round.opening.id.round > self.opened)?;
-        let id = round.opening.id;
+        let round = engine.open_round().filter(|round| round.broadcast.id.round > self.opened)?;
+        let id = round.broadcast.id;
         self.opened = id.round;
         let (phase, number) = JournalPhase::of(engine.phase());
         Some(JournalEntry::Opened(Opened {
             at: round.opened_at,
             round: id.round,
-            continues: round.former.last().map(|id| id.round),
+            continues: round.previous_ids.last().map(|id| id.round),
             phase,
             number,
             stage: id.stage,
             target: round.target.min(round.cohort.len()),
-            samples: round.enough.map(|enough| enough.samples),
+            samples: round.sample_target.map(|target| target.samples),
             cohort: round.cohort.iter().copied().collect(),
         }))
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
-use fedspan_engine::{Checkpoint, DeviceId, Millis, Update, Waits};
+use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, Millis, Update};
 
 /// Unit of durable state.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub enum Record {
     /// Device that will not answer the open round.
     Excluded(DeviceId),
     /// Deadline override of the open round.
-    Deadline(Waits),
+    Deadline(DeadlineState),
     /// Privacy account of a device.
     Account(DeviceId, Account),
     /// Committed round.
@@ -60,7 +60,7 @@ pub struct CampaignState {
     /// Devices that will not answer the open round, ascending.
     pub excluded: Vec<DeviceId>,
     /// Deadline override of the open round; `None` if it was not extended.
-    pub deadline: Option<Waits>,
+    pub deadline: Option<DeadlineState>,
     /// Privacy accounts, in order of devices.
     pub accounts: Vec<(DeviceId, Account)>,
     /// Number of the next journal line.

@@ -1,10 +1,10 @@
-//! `adapter` as its users run it.
+//! Commands `adapter average` and `adapter check`.
 
 use std::process::Command;
 
-use fedspan_adapters::files::{Kind, Round};
+use fedspan_adapters::files::{Dtype, RoundKind};
 
-use super::files::{Adapter, Folder};
+use super::common::{Adapter, Folder};
 
 fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
@@ -14,15 +14,15 @@ fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-fn folder(round: Round) -> Folder {
-    let base = Adapter::drawn(Kind::F32, 1, 4, 30, 10);
+fn folder(round: RoundKind) -> Folder {
+    let base = Adapter::random(Dtype::F32, 1, 4, 30, 10);
     let clients: Vec<Adapter> = (1..4).map(|seed| base.trained(round, seed)).collect();
     Folder::new(&base, &clients)
 }
 
 #[test]
-fn a_round_from_directory_to_directory() {
-    let folder = folder(Round::Up);
+fn average_reads_and_writes_directories() {
+    let folder = folder(RoundKind::Up);
     let config = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "out"]}"#;
     for (name, file) in [("base", "base"), ("a", "0"), ("b", "1")] {
         std::fs::create_dir(folder.at(name)).unwrap();
@@ -34,33 +34,34 @@ fn a_round_from_directory_to_directory() {
     let (code, out, err) = run(&folder, line);
     let bytes = std::fs::read(folder.at("next/adapter_model.safetensors")).unwrap();
     assert_eq!((code, err.as_str()), (0, ""));
-    let said = format!(
+    let expected = format!(
         "next/adapter_model.safetensors: up round of 2 clients, 3 tensors averaged, 2 kept, {} bytes\n  \
          weight 0.750000 (3 samples) a/adapter_model.safetensors\n  \
          weight 0.250000 (1 sample) b/adapter_model.safetensors\n",
         bytes.len()
     );
-    assert_eq!(out, said);
+    assert_eq!(out, expected);
     assert_eq!(std::fs::read_to_string(folder.at("next/adapter_config.json")).unwrap(), config);
     assert_eq!(std::fs::read_dir(folder.at("next")).unwrap().count(), 2);
     let line = "adapter average --round up --base base.safetensors 1.safetensors 0.safetensors --samples 1,3 -o n.safetensors";
     assert_eq!(run(&folder, line).0, 0);
     assert_eq!(std::fs::read(folder.at("n.safetensors")).unwrap(), bytes);
-    // Once more: what is there is replaced.
+    // An existing output is replaced.
     assert_eq!(run(&folder, line).0, 0);
     let (code, _, err) = run(&folder, "adapter average --round up --base base a b -o a");
     assert_eq!(code, 2);
     assert!(
-        err.contains("a/adapter_model.safetensors: it is an input") || err.contains("adapter_config.json"),
+        err.contains("a/adapter_model.safetensors: this file is an input")
+            || err.contains("adapter_config.json"),
         "{err}"
     );
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_and_leaves_nothing() {
-    let folder = folder(Round::Up);
+fn errors_name_the_cause_and_leave_nothing() {
+    let folder = folder(RoundKind::Up);
     let before = folder.names();
-    for (line, code, says) in [
+    for (line, code, expected) in [
         (
             "adapter average --round down --base base.safetensors ?.safetensors -o next.safetensors",
             2,
@@ -98,7 +99,7 @@ fn what_is_wrong_is_said_in_one_line_and_leaves_nothing() {
     ] {
         let (found, _, err) = run(&folder, line);
         assert_eq!(found, code, "{line}: {err}");
-        assert!(err.contains(says), "{line}: {err}");
+        assert!(err.contains(expected), "{line}: {err}");
         if code == 0 {
             std::fs::remove_dir_all(folder.at("next")).unwrap();
         }
@@ -106,11 +107,11 @@ fn what_is_wrong_is_said_in_one_line_and_leaves_nothing() {
     }
 }
 
-/// With two dozen descriptors for everything: files are opened when they are read.
+/// With 24 file descriptors in all, files are opened again for every block.
 #[test]
-fn few_descriptors_are_enough() {
-    let base = Adapter::drawn(Kind::F32, 1, 2, 9, 4);
-    let clients: Vec<Adapter> = (0..40).map(|seed| base.trained(Round::Up, seed)).collect();
+fn few_descriptors_suffice() {
+    let base = Adapter::random(Dtype::F32, 1, 2, 9, 4);
+    let clients: Vec<Adapter> = (0..40).map(|seed| base.trained(RoundKind::Up, seed)).collect();
     let folder = Folder::new(&base, &clients);
     let line =
         "adapter average --round up --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors";
@@ -124,10 +125,10 @@ fn few_descriptors_are_enough() {
     assert_eq!(run(&folder, check), run(&folder, &format!("ulimit -n 24; {check}")));
 }
 
-/// Shells sort 10 before 2: only a line that names both shows that weights went to other files.
+/// Shells sort `10` before `2`, so the output must show which file got which weight.
 #[test]
-fn average_says_which_file_had_which_weight() {
-    let folder = folder(Round::Up);
+fn average_prints_weight_of_every_file() {
+    let folder = folder(RoundKind::Up);
     let line = "adapter average --round up --base base.safetensors ?.safetensors --samples 6,0,2 -o next.safetensors";
     let (code, out, err) = run(&folder, line);
     assert_eq!((code, err.as_str()), (0, ""));
@@ -151,10 +152,10 @@ fn average_says_which_file_had_which_weight() {
     assert!(out.contains("Weight 0.250000 for 2.safetensors"), "{out}");
 }
 
-/// A configuration that is no file is not waited for.
+/// A pipe as configuration must not block the command.
 #[test]
-fn configurations_are_regular_files() {
-    let folder = folder(Round::Up);
+fn serve_refuses_irregular_configurations() {
+    let folder = folder(RoundKind::Up);
     let line = "mkfifo pipe; mkdir place; truncate -s 1T long; for file in pipe place long /dev/zero none; do \
         timeout 20 adapter serve --config $file; echo $?; done";
     let (_, out, err) = run(&folder, line);
@@ -165,7 +166,7 @@ fn configurations_are_regular_files() {
 
 #[test]
 fn check_prints_a_table_and_json() {
-    let folder = folder(Round::Plain);
+    let folder = folder(RoundKind::Plain);
     let (code, out, err) = run(&folder, "adapter check --base base.safetensors ?.safetensors");
     assert_eq!((code, err.as_str()), (0, ""));
     let lines: Vec<&str> = out.lines().collect();
@@ -187,17 +188,17 @@ fn check_prints_a_table_and_json() {
     assert_eq!(json["clients"][0]["tensors"].as_array().unwrap().len(), 5);
 }
 
-/// Ctrl-C: the exit code of a failure, and nothing is left.
+/// Ctrl-C gives the exit code of a failure and leaves no files.
 #[test]
-fn an_interrupted_command_leaves_nothing() {
-    let base = Adapter::drawn(Kind::F32, 1, 16, 60_000, 20);
+fn interrupted_command_leaves_nothing() {
+    let base = Adapter::random(Dtype::F32, 1, 16, 60_000, 20);
     let clients: Vec<Adapter> = (0..30).map(|_| base.clone()).collect();
     let folder = Folder::new(&base, &clients);
     let before = folder.names();
     let line = "adapter average --plain --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors & \
         id=$!; while ! [ -e next.safetensors.partial ]; do :; done; kill -INT $id; wait $id";
     let (code, _, err) = run(&folder, line);
-    // A fast machine may have finished before.
+    // A fast machine may finish before the signal.
     if code != 0 {
         assert_eq!(code, 1, "{err}");
         assert!(err.contains("interrupted, nothing was written"), "{err}");

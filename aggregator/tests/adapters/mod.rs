@@ -1,11 +1,8 @@
-//! Files of adapters: laws of the mean, what is refused, what the command says; rounds of them over HTTP.
+//! Command `fedspan-aggregator adapter` as its users run it: averages and checks of files, and the HTTP server.
 
-mod bad;
-mod buffers;
+#[allow(dead_code, reason = "shared with the tests of fedspan-adapters, which use all of it")]
+#[path = "../../adapters/tests/common/mod.rs"]
+mod common;
+
 mod command;
-mod experts;
-mod files;
-mod headers;
-mod laws;
-mod live;
-mod meaning;
+mod serve;

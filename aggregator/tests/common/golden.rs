@@ -12,7 +12,7 @@ use fedspan_aggregator::store::Store;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{orthonormal, to_f32};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_engine::{Action, DeviceId, Event, Opening, Phase, Update};
+use fedspan_engine::{Action, DeviceId, Event, Phase, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{HeadSolve, Privacy, RoundId, Task, Upload};
 use fedspan_protocol::tensor::Role;
@@ -55,7 +55,7 @@ fn pace(device: DeviceId) -> u64 {
 
 /// Returns the update of a device: for FedRep a step that makes progress, for others random numbers per round,
 /// or a basis if one is asked for.
-fn answer(device: DeviceId, opening: &Opening) -> Update {
+fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     if let Task::FedRep { upload: Upload::Gradient, .. } = opening.request.task {
         return honest(device, opening);
     }
@@ -73,18 +73,18 @@ fn answer(device: DeviceId, opening: &Opening) -> Update {
 }
 
 /// Campaign with all its devices.
-pub struct Underway {
+pub struct GoldenCampaign {
     pub coordinator: DurableEngine,
     fleet: Fleet,
     now: u64,
-    asked: BTreeMap<DeviceId, (u64, Arc<Opening>)>,
+    asked: BTreeMap<DeviceId, (u64, Arc<RoundBroadcast>)>,
     /// Lines of the journal.
     pub lines: Vec<String>,
     /// One line per committed round.
     pub rounds: String,
 }
 
-impl Underway {
+impl GoldenCampaign {
     /// Begins or resumes the campaign.
     pub fn new(text: &str) -> Self {
         let fleet = Fleet::parse("fleet.toml", text).unwrap();
@@ -199,7 +199,7 @@ impl Underway {
 /// and the results of the campaign after its restart.
 pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     let text = configuration(name, state);
-    let mut campaign = Underway::new(&text).joined();
+    let mut campaign = GoldenCampaign::new(&text).joined();
     campaign.until(phase, counted);
     let lines: String = campaign.lines.iter().map(|line| line.clone() + "\n").collect();
     super::closed(campaign);
@@ -207,7 +207,7 @@ pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     for file in FILES {
         std::fs::copy(state.join(file), directory(name).join(file)).unwrap();
     }
-    let resumed = Underway::new(&text).joined().finished();
+    let resumed = GoldenCampaign::new(&text).joined().finished();
     std::fs::write(directory(name).join(RESUMED), resumed).unwrap();
     std::fs::remove_dir_all(state).unwrap();
 }

@@ -1,27 +1,24 @@
 //! Shared helpers: directories, frames, devices and gradients.
 #![allow(dead_code)]
 
+#[path = "../../engine/tests/common/campaign.rs"]
 pub mod campaign;
 pub mod golden;
-pub mod model;
 pub mod shapes;
 pub mod storage;
 pub mod stored_campaign;
+#[path = "../../engine/tests/common/values.rs"]
+mod values;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fedspan_engine::Tensor;
-use fedspan_engine::Update;
-use fedspan_engine::linalg::Matrix;
-use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
-use fedspan_protocol::message::{
-    Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToDevice, ToServer, decode,
-};
-use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
+use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, Privacy, ToDevice, ToServer, decode};
+
+pub use values::*;
 
 /// Directory that is removed on drop.
 pub struct Scratch(PathBuf);
@@ -74,22 +71,6 @@ pub fn closed<T>(locked: T) {
     drop(locked);
 }
 
-pub fn bits(matrix: &Matrix) -> Vec<u64> {
-    matrix.iter().map(|v| v.to_bits()).collect()
-}
-
-pub fn distance(a: &Matrix, b: &Matrix) -> f64 {
-    (a - b).norm()
-}
-
-pub fn random(index: u64) -> Stream {
-    stream(77, Purpose::Truth, index)
-}
-
-pub fn gaussian(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
-    Matrix::from_fn(rows, cols, |_, _| random.normal())
-}
-
 /// Returns the hello of a linear device with `d` features, width `k` and `outputs` outputs.
 pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) -> Hello {
     let elements = u32::from(d) * u32::from(k);
@@ -133,26 +114,4 @@ pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
             }
         }
     }
-}
-
-/// Draws the tensors of a request from `random`; each value is a normal number times `scale`.
-pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) -> Vec<Tensor> {
-    let tensor = |d: &TensorDescriptor| Tensor {
-        role: d.role,
-        rows: d.rows,
-        cols: d.cols,
-        values: (0..d.elements()).map(|_| (random.normal() * scale) as f32).collect(),
-    };
-    expects.iter().map(tensor).collect()
-}
-
-/// Makes an update as the connection delivers it.
-pub fn update(id: RoundId, samples: u32, expects: &[TensorDescriptor], tensors: Vec<Tensor>) -> Update {
-    Update { id, samples, skipped: 0, descriptors: expects.to_vec(), tensors }
-}
-
-pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; encoding.byte_len(values.len())];
-    encoding.encode(values, &mut bytes).unwrap();
-    bytes
 }

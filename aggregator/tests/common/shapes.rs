@@ -21,9 +21,9 @@ pub fn fleet(text: &str) -> Fleet {
     let algorithm = read_algorithm(&section("algorithm"), &model).unwrap();
     let rule = read_aggregation(&section("aggregation")).unwrap();
     let participation = read_participation(&section("participation"), None).unwrap();
-    let said = source.said();
+    let given = source.given_keys();
     let mut fleet =
-        Fleet { model, algorithm, rule, participation, said, ..Fleet::parse("base", base).unwrap() };
+        Fleet { model, algorithm, rule, participation, given, ..Fleet::parse("base", base).unwrap() };
     let data = section("data");
     fleet.shape.outputs = data.size("outputs", None, 1..=99).unwrap();
     assert_eq!(data.size("d", None, 1..=99).unwrap(), fleet.shape.features);

@@ -52,7 +52,7 @@ impl LeaveOneOut {
     pub fn new(directions: &Directions, squares: &[f32]) -> Self {
         let free = usize::from(directions.first_is_free);
         let squares = from(squares, free);
-        #[allow(clippy::cast_precision_loss, reason = "a width")]
+        #[allow(clippy::cast_precision_loss, reason = "a layer width is far below 2^24")]
         let count = squares.len().max(1) as f32;
         Self { unit: squares.iter().sum::<f32>() / count, errors: [0.0; RIDGES.len()] }
     }

@@ -234,7 +234,7 @@ pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
 
 /// Rotates pairs of rows of `[R | Q]` until those of `R` (entries of at most one) are orthogonal.
 fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
-    #[allow(clippy::cast_precision_loss, reason = "a tolerance")]
+    #[allow(clippy::cast_precision_loss, reason = "a tolerance may round")]
     let tolerance = k as f32 * f32::EPSILON;
     for _ in 0..SWEEPS {
         let mut still = true;

@@ -17,7 +17,7 @@ use crate::source::{SampleSource, Targets};
 /// Computes the head into `parts.rhs`, from the sums of a triangular pass over the same samples. Returns false if
 /// no ridge can be selected: a class has a single sample, there is only one sample, or the memory has no room for a
 /// block of rows.
-#[allow(clippy::too_many_arguments, reason = "what a pass takes")]
+#[allow(clippy::too_many_arguments, reason = "all inputs of a pass")]
 #[inline(never)]
 pub fn solve(
     parts: &mut Parts<'_>,

@@ -77,7 +77,7 @@ pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Cli
             return Some(ClipFactor { factor, clipped });
         }
         clipped = true;
-        #[allow(clippy::cast_precision_loss, reason = "what comes of it is checked again")]
+        #[allow(clippy::cast_precision_loss, reason = "the resulting factor is checked again")]
         let ratio = units as f32 / sqrtf(found as f32);
         factor *= ratio * (1.0 - step);
         step *= 2.0;
@@ -97,7 +97,7 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
         let element = if factor.is_some() { integer(*place) } else { 0 };
         // 17 bits and 34 bits.
         let noisy = i64::from(element) + noise(seed, coordinate, variance);
-        #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
+        #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
         let value = noisy as f32 * unit;
         *place = value;
     }
@@ -105,8 +105,8 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
 
 /// Writes elements `first..` of the [noisy gradient](add_noise) to `out`, or NaN if there is none.
 pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
-    let hidden = clipping.is_some_and(Clipping::has_noise);
-    let Some(second) = parts.extra_matrix.filter(|_| hidden) else { return out.fill(f32::NAN) };
+    let has_noise = clipping.is_some_and(Clipping::has_noise);
+    let Some(second) = parts.extra_matrix.filter(|_| has_noise) else { return out.fill(f32::NAN) };
     for (place, &value) in out.iter_mut().zip(second.iter().skip(first)) {
         *place = value;
     }

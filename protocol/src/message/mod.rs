@@ -72,7 +72,7 @@ pub struct RoundId {
 /// Message from the device to the aggregator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-#[allow(clippy::large_enum_variant, reason = "one lives on the stack at a time, and boxes need a heap")]
+#[allow(clippy::large_enum_variant, reason = "only one exists at a time, on the stack; boxes need a heap")]
 pub enum ToServer {
     /// First message on a connection. Body: a [`HandshakeInit`](crate::secure::HandshakeInit), or empty if frames
     /// are not encrypted.
@@ -92,7 +92,7 @@ pub enum ToServer {
 /// Message from the aggregator to the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-#[allow(clippy::large_enum_variant, reason = "one lives on the stack at a time, and boxes need a heap")]
+#[allow(clippy::large_enum_variant, reason = "only one exists at a time, on the stack; boxes need a heap")]
 pub enum ToDevice {
     /// Acceptance of a hello.
     Welcome(Welcome),

@@ -54,21 +54,21 @@ pub fn seal(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u
 pub fn shake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
     let golden::Message::Up(ToServer::Hello(hello)) = find("to_server_hello").message else { panic!() };
     let golden::Message::Down(welcome) = find("to_device_welcome").message else { panic!() };
-    let (mut said, mut answer) = (vec![0; 256], vec![0; 256]);
-    let (sent, transcript) = encode_hello(hello, &greeting(), &mut said).unwrap();
-    said.truncate(sent);
+    let (mut hello_bytes, mut answer) = (vec![0; 256], vec![0; 256]);
+    let (sent, transcript) = encode_hello(hello, &greeting(), &mut hello_bytes).unwrap();
+    hello_bytes.truncate(sent);
     let device = Channel::device(&key(), &transcript, &nonce());
     let mut server = Channel::server(&key(), &transcript, &nonce());
     let sent = server.seal_answer(&nonce(), &welcome, &mut answer).unwrap();
     answer.truncate(sent);
-    (device, server, said, answer)
+    (device, server, hello_bytes, answer)
 }
 
 /// Computes transcript, up and down keys of the exchange from the text of SPEC.md and the crates of the primitives.
 pub fn secrets() -> [[u8; 32]; 3] {
-    let mut said = find("to_server_hello").payload();
-    said.extend_from_slice(&greeting().to_bytes());
-    let transcript: [u8; 32] = Sha256::digest(&said).into();
+    let mut hello_bytes = find("to_server_hello").payload();
+    hello_bytes.extend_from_slice(&greeting().to_bytes());
+    let transcript: [u8; 32] = Sha256::digest(&hello_bytes).into();
     let expand = Hkdf::<Sha256>::new(Some(&transcript), &std::array::from_fn::<u8, 32, _>(|i| i as u8));
     let mut both = [0; 64];
     expand.expand(&[b"fedspan 1".as_slice(), &nonce()].concat(), &mut both).unwrap();
@@ -78,14 +78,14 @@ pub fn secrets() -> [[u8; 32]; 3] {
 /// Returns the vectors in the order in which they are sent; the last one was modified.
 pub fn all() -> Vec<Sealed> {
     let (mut device, mut server, hello, answer) = shake();
-    let mut said = find("to_server_hello").payload();
-    said.extend_from_slice(&greeting().to_bytes());
+    let mut hello_bytes = find("to_server_hello").payload();
+    hello_bytes.extend_from_slice(&greeting().to_bytes());
     let mut all = vec![
         Sealed {
             name: "sealed_hello",
             meaning: "a frame of section 12: Hello as in to_server_hello, with a greeting: epoch 0, \
                       handshake 0x0102030405060708, nonce a0 a1 .. af",
-            payload: said,
+            payload: hello_bytes,
             wire: hello,
         },
         Sealed {

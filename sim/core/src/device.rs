@@ -1,4 +1,4 @@
-//! One virtual device for a real server: the same session, over TCP and real time.
+//! A virtual device for a real server: the client's session over TCP and in real time.
 
 use std::time::Duration;
 
@@ -13,36 +13,37 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::data::Dataset;
-use crate::fleet::{Build, SimSession, foreseeable};
-use crate::network::Joins;
-use crate::noise::Seeds;
+use crate::fleet::{DeviceFactory, SimSession, deterministic_rng};
+use crate::network::JoinTime;
+use crate::noise::SeedSource;
 use crate::scenario::Scenario;
 
-/// A device that a real server knows: its number, and how it shows that it is the one.
+/// Number of a device on a real server, and the key that proves it.
 #[derive(Clone, Debug)]
 pub struct Identity {
     device: u64,
     protection: Protection,
-    /// `None`: the scenario's seed will do.
+    /// Randomness of the handshake; `None` derives it from the scenario's seed.
     random: Option<ChaCha8Rng>,
 }
 
 impl Identity {
-    /// A device without a key.
+    /// Makes the identity of a device without a key.
     #[must_use]
     pub fn plaintext(device: u64) -> Self {
         Self { device, protection: Protection::Plaintext, random: None }
     }
 
-    /// A device with a key. Nobody may foresee `random`, nor may it come twice: there is no flash that numbers
-    /// handshakes.
+    /// Makes the identity of a device with a key. `random` must be unpredictable and never reused, because a
+    /// virtual device has no flash that counts handshakes.
     #[must_use]
     pub fn with_key(device: u64, key: Key, random: ChaCha8Rng) -> Self {
         Self { device, protection: Protection::Key(key), random: Some(random) }
     }
 }
 
-/// Makes the session of client `index` (from 0) of a scenario.
+/// Makes the session of client `index` of a scenario, counted from 0; newcomers follow the clients. `None` if
+/// the scenario has no such client or the device cannot be built.
 #[must_use]
 pub fn client_session(
     scenario: &Scenario,
@@ -52,27 +53,28 @@ pub fn client_session(
     leave_when_fitted: bool,
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
-    let build = Build::of(scenario, dataset, scenario.seed, Seeds::System).ok()?;
+    let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).ok()?;
     let frame_limit = build.frame_limit();
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
-    let random = identity.random.unwrap_or_else(|| foreseeable(scenario.seed, identity.device));
-    // How long the others have trained nobody tells it.
-    let after = Joins::AfterTraining { epochs: 0 };
-    let joins = if index < dataset.clients.len() { Joins::First } else { after };
-    build.session(config, identity.protection, client, joins, random).ok()
+    let random = identity.random.unwrap_or_else(|| deterministic_rng(scenario.seed, identity.device));
+    // The number of epochs trained so far is unknown here, so a newcomer trains none of its own before its
+    // head.
+    let after = JoinTime::AfterTraining { epochs: 0 };
+    let join_time = if index < dataset.clients.len() { JoinTime::BeforeTraining } else { after };
+    build.session(config, identity.protection, client, join_time, random).ok()
 }
 
-/// Runs a session over one connection until it ends.
+/// Runs a session over one TCP connection until it ends.
 ///
 /// # Errors
-/// What the system says if the connection cannot be made.
-pub async fn converse(
+/// The system's error if the connection cannot be made.
+pub async fn run_session(
     session: &mut SimSession,
     address: &str,
     began: Instant,
 ) -> std::io::Result<Closed<std::io::Error>> {
     let socket = connect(address).await?;
-    Ok(converse_over(session, socket, began).await)
+    Ok(run_session_over(session, socket, began).await)
 }
 
 /// Opens a TCP connection to a server, without Nagle's delay.
@@ -85,14 +87,14 @@ pub async fn connect(address: &str) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// The device's time: milliseconds since `began`.
+/// Time of a device: milliseconds since `began`.
 #[must_use]
 pub fn now_since(began: Instant) -> Millis {
     Millis::new(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Runs a session over a link that is there, until it ends. `began` is the device's time 0.
-pub async fn converse_over(
+/// Runs a session over an open link until it ends. `began` is time 0 of the device's clock.
+pub async fn run_session_over(
     session: &mut SimSession,
     link: impl AsyncRead + AsyncWrite + Unpin,
     began: Instant,

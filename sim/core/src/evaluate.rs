@@ -1,4 +1,4 @@
-//! Scores models: every figure that a result file reports, and the baselines that need no rounds.
+//! Scores of models: every figure that a result file reports, and the baselines that need no rounds.
 
 mod baselines;
 pub mod ridge;
@@ -12,20 +12,20 @@ use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_dist
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
-pub use baselines::{local_only, pooled, pooled_each};
+pub use baselines::{local_only, pooled, pooled_with_dropped};
 
 use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
-use crate::least_squares::Cut;
+use crate::least_squares::DroppedDirections;
 use crate::network::{self, SimNetwork};
 
-/// The figures of one model on one data set. What does not apply is absent.
+/// Figures of one model on one data set. Figures that do not apply are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// Sine of the largest principal angle to the truth.
+    /// Sine of the largest principal angle between the representation and the true one.
     pub distance: Option<f64>,
-    /// Mean over clients of `1/(2m) |residual|^2` on training data, heads refitted.
+    /// Mean over clients of `1/(2m) |residual|^2` on training data, with refitted heads.
     pub loss: Option<f64>,
     /// Accuracy of each client's personal model on its own test set, averaged over clients.
     pub accuracy: Option<f64>,
@@ -35,34 +35,33 @@ pub struct Scores {
     pub test_mse: Option<f64>,
 }
 
-/// Which figures a run is asked for.
+/// Set of figures that a run computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wanted {
-    /// All that apply.
+pub enum MetricSet {
+    /// Every figure that applies.
     #[default]
     All,
-    /// The distance alone: heads are not fitted, which takes about as long as a round of all clients.
+    /// The distance alone. Skips fitting heads, which takes about as long as a round of all clients.
     Distance,
 }
 
-/// One client's personal model and what it scores.
+/// One client's personal model and its scores.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientScore {
-    /// The head, k x C; of baselines on all features d x C.
+    /// Head, k x C; d x C for baselines on all features.
     pub head: Vec<f64>,
-    /// `1/(2m) |residual|^2` on training data; NaN where no head could be fitted on the samples that are
-    /// there.
+    /// `1/(2m) |residual|^2` on training data; NaN if no head could be fitted on the samples.
     pub loss: f64,
-    /// On its test set; `None` without one, or for regression.
+    /// Accuracy on the client's test set; `None` without a test set, or for regression.
     pub accuracy: Option<f64>,
-    /// On its test set; `None` without one, or for classification.
+    /// Mean squared error on the client's test set; `None` without a test set, or for classification.
     pub test_mse: Option<f64>,
-    /// Directions that the fit has left out.
-    pub cut: Cut,
+    /// Directions that the fit dropped.
+    pub dropped: DroppedDirections,
 }
 
-/// Fits every client's head on `b` (d x k, row-major) and scores it, as a device of this arithmetic does.
-/// Clients in parallel, results in order.
+/// Fits each client's head on `b` (d x k, row-major) and scores it, in the devices' arithmetic. Clients run
+/// in parallel; results are in their order.
 #[must_use]
 pub fn personal(
     clients: &[Client],
@@ -77,7 +76,7 @@ pub fn personal(
             || Linear::new(HeapWorkspace::new(shape, numeric)),
             |model, client| {
                 let _ = model.set_representation(b);
-                // Without a sample the head is zero, and is scored as such.
+                // Without samples the head stays zero and is scored as such.
                 model.head_mut().fill(0.0);
                 let fitted = model.fit_head(head, &mut recording(&client.train, shape));
                 let mut score = score(model, client, shape);
@@ -90,7 +89,7 @@ pub fn personal(
         .collect()
 }
 
-/// A set as a replayable source.
+/// Wraps a set as a replayable sample source.
 #[must_use]
 pub fn recording(set: &Set, shape: Shape) -> Recording<'_> {
     match &set.y {
@@ -116,34 +115,34 @@ pub fn score<P: Mechanism>(
     let loss = mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0;
     ClientScore {
         head: model.head().iter().map(|weight| f64::from(*weight)).collect(),
-        loss: if train.unanswered { f64::NAN } else { loss },
+        loss: if train.failed_prediction { f64::NAN } else { loss },
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
-        accuracy: if classification { mean(test.right as f64, client.test.len()) } else { None },
+        accuracy: if classification { mean(test.correct as f64, client.test.len()) } else { None },
         test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
-        cut: Cut::default(),
+        dropped: DroppedDirections::default(),
     }
 }
 
-/// Scores what a device has, with its own fitted head, on its client.
+/// Scores a device's current model, with its own fitted head, on its client.
 #[must_use]
-pub fn on_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
+pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
     match task {
         SimTask::Linear(model) => score(model, client, shape),
-        SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Network(network) => score_network(network, network.own(), client),
         SimTask::Scaled(scaled) => {
             let scale = scaled.scale().and_then(|scale| {
                 let (shift, factor) = scale.split_at_checked(shape.features)?;
                 Scale::new(shift.to_vec(), factor.to_vec())
             });
             let seen = scale.map(|scale| scaled_client(client, &scale));
-            on_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
+            score_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
         }
     }
 }
 
-/// Scores a device's network with these parameters on a client.
+/// Scores the network of device `own` with other parameters on a client.
 #[must_use]
-pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
+pub fn score_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
     let (shape, frozen) = (own.shape(), own.frozen());
     let train = network::errors(shape, frozen, parameters, &client.train);
     let test = network::errors(shape, frozen, parameters, &client.test);
@@ -154,16 +153,17 @@ pub fn with_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> Cl
         head: parameters.get(head).unwrap_or_default().iter().map(|weight| f64::from(*weight)).collect(),
         loss: mean(train.loss, train.count).unwrap_or(0.0),
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
-        accuracy: mean(test.right as f64, test.count),
+        accuracy: mean(test.correct as f64, test.count),
         test_mse: None,
-        cut: Cut::default(),
+        dropped: DroppedDirections::default(),
     }
 }
 
-/// Scores every client with the network that its device has when these layers are everyone's; with `tuning`, after that many
-/// epochs on its head, in the order of samples of that round. Clients in parallel, results in order.
+/// Scores every client with its device's network after `shared` has replaced the shared layers. With
+/// `tuning`, the head is trained for that many epochs first, in the sample order of that round. Clients run
+/// in parallel; results are in their order.
 #[must_use]
-pub fn with_networks(
+pub fn score_shared_layers(
     clients: &[Client],
     devices: &[SimDevice],
     shared: &[Tensor],
@@ -173,21 +173,22 @@ pub fn with_networks(
         SimTask::Network(network) => {
             let scored = network.scored(shared, &client.train);
             let scored = match tuning {
-                Some((head, round)) => network.tuned(scored, &client.train, head, round),
+                Some((head, round)) => network.fine_tuned(scored, &client.train, head, round),
                 None => scored,
             };
-            with_network(network, &scored, client)
+            score_network(network, &scored, client)
         }
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
 }
 
-/// Scores every client with what its device has. Clients in parallel, results in order.
+/// Scores every client with its device's current network. Clients run in parallel; results are in their
+/// order.
 #[must_use]
-pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
+pub fn score_own_networks(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
     let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
-        SimTask::Network(network) => with_network(network, network.own(), client),
+        SimTask::Network(network) => score_network(network, network.own(), client),
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(one).collect()
@@ -195,19 +196,19 @@ pub fn as_they_are(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore
 
 struct Errors {
     squares: f64,
-    right: usize,
-    /// A sample that the model could not answer.
-    unanswered: bool,
+    correct: usize,
+    /// True if the model failed to predict a sample.
+    failed_prediction: bool,
 }
 
 fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
-    let mut total = Errors { squares: 0.0, right: 0, unanswered: false };
+    let mut total = Errors { squares: 0.0, correct: 0, failed_prediction: false };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();
     for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
         if model.predict(x, &mut out).is_err() {
             out.fill(0.0);
-            total.unanswered = true;
+            total.failed_prediction = true;
         }
         match samples.targets {
             Targets::Values(y) => {
@@ -217,7 +218,7 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
             }
             Targets::Classes(classes) => {
                 let class = classes.get(index).map_or(usize::MAX, |&class| usize::from(class));
-                total.right += usize::from(largest(&out) == class);
+                total.correct += usize::from(largest(&out) == class);
                 for (output, value) in out.iter().enumerate() {
                     let error = f64::from(*value) - f64::from(u8::from(output == class));
                     total.squares += error * error;
@@ -228,7 +229,7 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
     total
 }
 
-/// Index of the largest value, the first of equals.
+/// Index of the largest value; the first one of equal values.
 #[must_use]
 pub fn largest(values: &[f32]) -> usize {
     let mut best = 0;
@@ -240,7 +241,7 @@ pub fn largest(values: &[f32]) -> usize {
     best
 }
 
-/// The mean accuracy of the tenth of the clients that have the least; of one at least.
+/// Mean accuracy of the tenth of the clients with the lowest accuracy, at least one client.
 #[must_use]
 pub fn worst_decile(clients: &[ClientScore]) -> Option<f64> {
     let mut accuracies: Vec<f64> = clients.iter().filter_map(|client| client.accuracy).collect();
@@ -249,7 +250,7 @@ pub fn worst_decile(clients: &[ClientScore]) -> Option<f64> {
     mean(accuracies.into_iter().take(count).map(Some))
 }
 
-/// Averages client scores, in order.
+/// Averages client scores in order.
 #[must_use]
 pub fn average(clients: &[ClientScore]) -> Scores {
     Scores {
@@ -265,7 +266,8 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// All figures of a representation on a data set; without targets its distance alone, and nobody has a head.
+/// Figures of a representation on a data set, and its clients' scores. Without targets only the distance is
+/// known and no head is fitted.
 #[must_use]
 pub fn representation(
     dataset: &Dataset,
@@ -283,7 +285,7 @@ pub fn representation(
     (scores, clients)
 }
 
-/// The distance of a representation alone.
+/// Distance of a representation to the true one, as the only figure.
 #[must_use]
 pub fn distance(dataset: &Dataset, b: &Matrix) -> Scores {
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
@@ -294,7 +296,7 @@ fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
     dataset.truth.as_ref().map(|truth| principal_angle_distance(basis, truth))
 }
 
-/// Figures of one shared model `(b, w)` on every client's test set; none where there are no targets.
+/// Figures of one shared model `(b, w)` on every client's test set; no figures without targets.
 #[must_use]
 pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
     let combined =
@@ -302,14 +304,14 @@ pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
     direct(clients, &to_f32(&combined), w.ncols())
 }
 
-/// Figures of one shared head on the features themselves (d x C, row-major).
+/// Figures of one shared head on the raw features (d x C, row-major).
 fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     if !clients.iter().any(|client| client.train.has_targets()) {
         return Scores::default();
     }
     let d = w.len() / outputs.max(1);
     let shape = Shape { features: d, width: outputs, outputs };
-    // W as the representation and the identity as the head: the same product.
+    // W as the representation with the identity as the head gives the same product.
     let identity = to_f32(&Matrix::identity(outputs, outputs));
     let each: Vec<ClientScore> = clients
         .par_iter()
@@ -332,7 +334,7 @@ pub fn shape_of(dataset: &Dataset, width: usize) -> Shape {
     Shape { features: dataset.features, width, outputs: dataset.outputs }
 }
 
-/// A d x k matrix from the device's f32.
+/// Converts the device's f32 values to a d x k matrix.
 #[must_use]
 pub fn matrix(shape: Shape, values: &[f32]) -> Matrix {
     from_f32(shape.features, shape.width, values)

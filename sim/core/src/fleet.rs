@@ -1,4 +1,4 @@
-//! The simulated devices: the client's session on heap memory, wired to the host's connection.
+//! Simulated devices: the client's session on heap memory, wired to the server's end of the connection.
 
 mod task;
 
@@ -27,24 +27,24 @@ pub use task::SimTask;
 
 use crate::data::{Client, ClientSource, Dataset};
 use crate::evaluate;
-use crate::network::{Base, Joins, NetworkBuild, SimNetwork};
-use crate::noise::{self, Hiding, Seeds, SimNoise};
+use crate::network::{BaseNetwork, JoinTime, NetworkConfig, SimNetwork};
+use crate::noise::{self, NoiseConfig, SeedSource, SimNoise};
 use crate::scenario::Scenario;
 
-/// A workspace whose sizes are known at run time only: the simulator's counterpart of the device's
-/// `Workspace<D, K, C>`, or of its `FixedWorkspace<D, K, C>`.
+/// Heap workspace with sizes known only at run time: the simulator's counterpart of the device's
+/// `Workspace<D, K, C>` and `FixedWorkspace<D, K, C>`.
 #[derive(Clone, Debug)]
 pub struct HeapWorkspace {
     shape: Shape,
     values: Vec<f32>,
-    /// Another d x k, for power iterations.
+    /// Second d x k buffer, for power iterations.
     extra_matrix: Option<Vec<f32>>,
-    /// Integers, for 16-bit fixed point.
+    /// Scale and integers of 16-bit fixed point.
     fixed: Option<(Scale, Vec<i16>)>,
 }
 
 impl HeapWorkspace {
-    /// All zero.
+    /// Makes a workspace of zeros.
     #[must_use]
     pub fn new(shape: Shape, numeric: Numeric) -> Self {
         let Shape { features: d, width: k, outputs: c } = shape;
@@ -57,7 +57,7 @@ impl HeapWorkspace {
         }
     }
 
-    /// The same with room for power iterations, the counterpart of a `PowerWorkspace<D, K, C>`.
+    /// Adds the buffer for power iterations, as in a `PowerWorkspace<D, K, C>`.
     #[must_use]
     pub fn with_extra_matrix(self) -> Self {
         let values = self.shape.features * self.shape.width;
@@ -96,7 +96,7 @@ impl Memory for HeapWorkspace {
     }
 }
 
-/// The buffers of floats, one after the other in `values`.
+/// Splits `values` into the float buffers of a workspace, in their order.
 fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     let Shape { features: d, width: k, outputs: c } = shape;
     let (representation, rest) = values.split_at_mut(d * k);
@@ -108,45 +108,51 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     Parts { shape, representation, head, factor, rhs, residual, extra_matrix: None, blocks: None, z, y }
 }
 
-/// The client as the simulator runs it.
+/// The client's session as the simulator runs it.
 pub type SimSession = Session<SimTask, ClientSource, NoStore, ChaCha8Rng>;
 
-/// A simulated device's randomness: the same in every run. Not for devices with keys, which nobody may foresee.
+/// Random generator of a simulated device: the same in every run. Not for devices with keys, whose handshakes
+/// must be unpredictable.
 #[must_use]
-pub fn foreseeable(seed: u64, device: u64) -> ChaCha8Rng {
+pub fn deterministic_rng(seed: u64, device: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, device).bits())
 }
 
-/// What the devices of a scenario are built for.
+/// Factory of a scenario's devices: the settings that all of them share.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Build {
-    /// Sizes of the model.
+pub struct DeviceFactory {
+    /// Sizes of the linear model.
     pub shape: Shape,
     /// Arithmetic of FedRep.
     pub numeric: Numeric,
-    /// Whether there is room for another d x k: for power iterations, and for gradients in noise.
+    /// Adds a second d x k buffer: for power iterations, and for noisy gradients.
     pub extra_matrix: bool,
-    /// How they hide what they send.
-    pub privacy: Option<Hiding>,
-    /// Of the noise.
-    pub seeds: Seeds,
-    /// Where the model is a network.
-    pub network: Option<NetworkBuild>,
-    /// Whether they can scale their samples.
+    /// Noise settings; `None` without `[privacy]`.
+    pub privacy: Option<NoiseConfig>,
+    /// Source of the noise's seeds.
+    pub seeds: SeedSource,
+    /// Settings of the devices' networks; `None` for a linear model.
+    pub network: Option<NetworkConfig>,
+    /// Makes devices that can standardise their samples.
     pub scale: bool,
 }
 
-/// Devices that cannot hide what the scenario says they do.
+/// A device that cannot be built with the scenario's settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BuildError(pub String);
 
-impl Build {
-    /// That of a scenario with its data.
+impl DeviceFactory {
+    /// Reads the factory's settings from a scenario and its data.
     ///
     /// # Errors
-    /// [`BuildError`].
-    pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64, seeds: Seeds) -> Result<Self, BuildError> {
+    /// [`BuildError`] if the client cannot run the scenario's network, noise or base network.
+    pub fn new(
+        scenario: &Scenario,
+        dataset: &Dataset,
+        seed: u64,
+        seeds: SeedSource,
+    ) -> Result<Self, BuildError> {
         let fleet = dataset.clients.len();
         let most = usize::from(u16::MAX) - 1;
         if scenario.model.network.is_some() && dataset.features > most {
@@ -163,9 +169,10 @@ impl Build {
             fleet,
             seed,
         );
-        let network = match network.map(NetworkBuild::of).transpose().map_err(BuildError)? {
+        let network = match network.map(NetworkConfig::new).transpose().map_err(BuildError)? {
             Some(network) => {
-                let read = |path: &String| Base::read(&scenario.locate(path), network.parameters.shape);
+                let read =
+                    |path: &String| BaseNetwork::read(&scenario.locate(path), network.parameters.shape);
                 let base = scenario.model.base.as_ref().map(read).transpose();
                 let base = base.map_err(|error| BuildError(error.to_string()))?;
                 Some(network.with_base(base).map_err(BuildError)?)
@@ -186,37 +193,37 @@ impl Build {
     /// Makes the session of one device.
     ///
     /// # Errors
-    /// [`BuildError`].
+    /// [`BuildError`] if the client's task cannot be built with these settings.
     pub fn session(
         &self,
         config: Config,
         protection: Protection,
         client: &Client,
-        joins: Joins,
+        join_time: JoinTime,
         random: ChaCha8Rng,
     ) -> Result<SimSession, BuildError> {
-        self.session_over(config, protection, client, joins, NoStore, random)
+        self.session_with_store(config, protection, client, join_time, NoStore, random)
     }
 
-    /// The same with a storage of its own.
+    /// Makes the session of one device with the given store.
     ///
     /// # Errors
-    /// [`BuildError`].
-    pub fn session_over<P: Store>(
+    /// [`BuildError`] if the client's task cannot be built with these settings.
+    pub fn session_with_store<P: Store>(
         &self,
         config: Config,
         protection: Protection,
         client: &Client,
-        joins: Joins,
+        join_time: JoinTime,
         store: P,
         random: ChaCha8Rng,
     ) -> Result<Session<SimTask, ClientSource, P, ChaCha8Rng>, BuildError> {
-        let task = self.task(config.device, client.train.len(), joins)?;
+        let task = self.task(config.device, client.train.len(), join_time)?;
         Ok(Session::new(config, protection, task, client.source(), store, random))
     }
 
-    fn task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {
-        let task = self.model_task(device, samples, joins)?;
+    fn task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
+        let task = self.model_task(device, samples, join_time)?;
         if !self.scale {
             return Ok(task);
         }
@@ -225,17 +232,18 @@ impl Build {
         Ok(SimTask::Scaled(Box::new(scaled)))
     }
 
-    /// What a client's device sends of some features, and of how many samples; `None` where it declines.
+    /// Number of samples and feature sums that a client's device would send for a range of features; `None`
+    /// if it declines.
     ///
     /// # Errors
-    /// [`BuildError`].
+    /// [`BuildError`] if the client's task cannot be built with these settings.
     pub fn feature_sums(
         &self,
         client: &Client,
         features: Range<usize>,
     ) -> Result<Option<(u32, Vec<f32>)>, BuildError> {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let mut task = self.task(0, client.train.len(), Joins::First)?;
+        let mut task = self.task(0, client.train.len(), JoinTime::BeforeTraining)?;
         let (first, count) = (small(features.start), small(features.len()));
         let id = RoundId { round: 1, stage: 0 };
         let open = RoundOpen { id, task: Asked::FeatureSums { first, count }, tensors: Descriptors::new() };
@@ -245,9 +253,9 @@ impl Build {
         Ok(ran.ok().map(|usage| (usage.samples, sums)))
     }
 
-    fn model_task(&self, device: u64, samples: usize, joins: Joins) -> Result<SimTask, BuildError> {
+    fn model_task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
-            return Ok(SimTask::Network(SimNetwork::new(network, device, samples, joins)));
+            return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
         }
         let memory = HeapWorkspace::new(self.shape, self.numeric);
         let memory = if self.extra_matrix { memory.with_extra_matrix() } else { memory };
@@ -256,7 +264,7 @@ impl Build {
         Ok(SimTask::Linear(task))
     }
 
-    /// The model, as a hello says it.
+    /// Model sizes as the device's hello states them.
     #[must_use]
     pub fn model(&self) -> Model {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -267,22 +275,22 @@ impl Build {
         }
     }
 
-    /// Most values that travel in one direction of a round.
-    fn travelling(&self) -> usize {
+    /// Largest number of values that travel in one direction of a round.
+    fn values_per_direction(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
-            Some(network) => network.shape.parameters() * network.parameters.method.tensors_a_layer(),
+            Some(network) => network.shape.parameters() * network.parameters.method.tensors_per_layer(),
             None => features * width + width * outputs,
         };
-        // A scale beside it; before that the sums of half of the features.
+        // A scale adds a shift and a factor per feature; before that, sums of half of the features travel.
         if self.scale { (model + 2 * features).max(4 * features) } else { model }
     }
 
-    /// The frame limit of a simulated device: the smallest usual one in which the model takes at most 64 chunks, as a
-    /// firmware engineer would choose it.
+    /// Frame limit of a simulated device: the smallest usual size in which the model takes at most 64 chunks,
+    /// as a firmware engineer would choose it.
     #[must_use]
     pub fn frame_limit(&self) -> u16 {
-        let bytes = 4 * self.travelling();
+        let bytes = 4 * self.values_per_direction();
         let limit = [256usize, 512, 1024, 2048, 4096].into_iter().find(|limit| bytes <= 64 * (limit - 40));
         u16::try_from(limit.unwrap_or(FRAME_LIMIT_MAX)).unwrap_or(u16::MAX)
     }
@@ -291,28 +299,29 @@ impl Build {
 /// One device with both ends of its connection.
 #[derive(Debug)]
 pub struct SimDevice {
-    /// The device itself.
+    /// Client session.
     pub session: SimSession,
-    /// The host's end.
+    /// Server's end of the connection.
     pub connection: Connection,
-    /// What it said and the engine has not heard yet.
-    pub said: Vec<PeerMessage>,
+    /// Messages from the device that the engine has not processed yet.
+    pub inbox: Vec<PeerMessage>,
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
     wire: Vec<u8>,
-    /// The session's clock. It moves only where a device waits for a slot: what time a simulation takes is modelled.
+    /// Session clock in ms. It advances only while a device waits for its time slot: the simulation models the
+    /// time of computation and of transmission separately.
     now: Millis,
 }
 
 impl SimDevice {
-    /// A device that has just connected and said hello (found in `said`).
+    /// Connects a device: its hello is then in `inbox`.
     #[must_use]
     pub fn connect(session: SimSession, gate: Arc<Acceptor>) -> Self {
         let config = session.config();
         let mut device = Self {
             session,
             connection: Connection::new(gate),
-            said: Vec::new(),
+            inbox: Vec::new(),
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],
             wire: Vec::new(),
@@ -322,7 +331,7 @@ impl SimDevice {
         device
     }
 
-    /// Exchanges frames until both ends are silent.
+    /// Exchanges frames until both ends are idle.
     pub fn pump(&mut self) {
         loop {
             self.wire.clear();
@@ -334,12 +343,12 @@ impl SimDevice {
             while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
                 let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
                 let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                self.connection.receive(sent, &mut self.said);
+                self.connection.receive(sent, &mut self.inbox);
                 let mut more = progress.again;
                 while more {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
                     let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                    self.connection.receive(sent, &mut self.said);
+                    self.connection.receive(sent, &mut self.inbox);
                     let silent_until = self.session.silent_until();
                     more = progress.again && progress.sent > 0 || silent_until > self.now;
                     self.now = self.now.max(silent_until);
@@ -349,8 +358,9 @@ impl SimDevice {
         }
     }
 
-    /// Takes the frames that wait for it and hears none of them: it has been told to stop before it was done.
-    pub fn miss(&mut self) {
+    /// Discards the frames that wait for the device: they belong to a round that ended before the device was
+    /// done.
+    pub fn discard_frames(&mut self) {
         loop {
             self.wire.clear();
             if !self.connection.next_frame(&mut self.wire) {
@@ -359,14 +369,14 @@ impl SimDevice {
         }
     }
 
-    /// Gives the session one event and the host whatever it answers.
+    /// Passes one event to the session, and the session's frames to the server's end.
     pub fn step(&mut self, event: Event<'_>) {
         let progress = self.session.handle(self.now, event, &mut self.transmit);
         let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-        self.connection.receive(sent, &mut self.said);
+        self.connection.receive(sent, &mut self.inbox);
     }
 
-    /// Bytes and drops so far.
+    /// Bytes and dropped frames so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.connection.traffic()

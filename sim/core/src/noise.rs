@@ -1,4 +1,5 @@
-//! Noise of simulated devices: the client's own mechanism, with seeds that a simulation can draw again.
+//! Noise of simulated devices: the client's own privacy mechanism, with seeds that a simulation can
+//! reproduce.
 
 use fedspan_client::Mechanism;
 use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
@@ -8,25 +9,25 @@ use fedspan_engine::random::{Purpose, stream};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// How long a device that adds noise is quiet while it computes, on a clock of its own: a simulation sets that forward, and
-/// a device on a host computes less long.
+/// Time a device that adds noise stays silent while it computes, on the session's clock. A simulation advances
+/// that clock by itself; a device on a host computes in less than this.
 pub const SLOT: Millis = Millis::new(1_000);
 
-/// How devices hide what they send.
+/// Noise and clipping settings of a fleet's devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hiding {
-    /// Of the noise.
+pub struct NoiseConfig {
+    /// Noise multiplier, release budget and time slot.
     pub settings: PrivacySettings,
-    /// Of whole gradients.
+    /// Clipping of whole gradients; `None` if the algorithm does not clip.
     pub clip: Option<Clip>,
 }
 
-/// How the devices of a scenario hide what they send; `None` without `[privacy]`. A device's budget is what all
-/// iterations and rounds of the scenario cost, the start's among them.
+/// Noise settings of a scenario's devices; `None` without `[privacy]`. A device's budget covers all
+/// iterations and rounds of the scenario, the start included.
 ///
 /// # Errors
-/// A sentence with the numbers, where devices cannot do that.
-pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>, String> {
+/// A one-line message with the numbers if the client cannot add such noise.
+pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<NoiseConfig>, String> {
     let Some(square) = scenario.multiplier_square()? else { return Ok(None) };
     let rows = dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len());
     let rows = u32::try_from(rows.max().unwrap_or(1).max(1)).unwrap_or(u32::MAX);
@@ -34,40 +35,41 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<Hiding>
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0));
     let settings = PrivacySettings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
-    // A server of the scenario asks for no more, and heads of whatever steps.
+    // Devices accept any number of iterations: the budget is the limit, and the scenario's server asks for no
+    // more.
     let settings = settings.with_iterations(u16::MAX);
     settings.variance(side(dataset.features), side(scenario.model.k)).map_err(|error| error.to_string())?;
     #[allow(clippy::cast_possible_truncation, reason = "15 bits of it count")]
     let clip = scenario.privacy.and_then(|privacy| privacy.clip).map(|clip| Clip::new(clip as f32));
     let clip = clip.transpose().map_err(|error| error.to_string())?;
-    Ok(Some(Hiding { settings, clip }))
+    Ok(Some(NoiseConfig { settings, clip }))
 }
 
-/// Where seeds come from.
+/// Source of the seeds of a device's noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seeds {
-    /// The system's entropy: for devices that speak to a server.
+pub enum SeedSource {
+    /// The system's entropy, for devices that talk to a real server.
     System,
-    /// A run's seed: the same in every run, and known to whoever knows it.
-    Foreseeable(u64),
+    /// Derived from a run's seed: the same in every run, so anyone who knows the seed can subtract the noise.
+    Deterministic(u64),
 }
 
-/// The mechanism of a simulated device, or none.
+/// Privacy mechanism of a simulated device; adds nothing without a [`NoiseConfig`].
 #[derive(Debug)]
 pub struct SimNoise {
     settings: Option<PrivacySettings>,
     clipping: Option<Clipping>,
-    seeds: Seeds,
+    seeds: SeedSource,
     device: u64,
     drawn: u32,
 }
 
 impl SimNoise {
-    /// That of one device.
+    /// Makes the mechanism of device `device`.
     #[must_use]
-    pub fn new(hiding: Option<Hiding>, seeds: Seeds, device: u64) -> Self {
-        let settings = hiding.map(|hiding| hiding.settings);
-        let clipping = hiding.and_then(|hiding| hiding.clip).map(Clipping::new);
+    pub fn new(noise: Option<NoiseConfig>, seeds: SeedSource, device: u64) -> Self {
+        let settings = noise.map(|noise| noise.settings);
+        let clipping = noise.and_then(|noise| noise.clip).map(Clipping::new);
         Self { settings, clipping, seeds, device, drawn: 0 }
     }
 }
@@ -88,8 +90,8 @@ impl Mechanism for SimNoise {
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
         self.drawn += 1;
         match self.seeds {
-            Seeds::Foreseeable(seed) => Ok(secret(seed, self.drawn, self.device)),
-            Seeds::System => {
+            SeedSource::Deterministic(seed) => Ok(noise_seed(seed, self.drawn, self.device)),
+            SeedSource::System => {
                 let mut bytes = [0; 32];
                 getrandom::fill(&mut bytes).map_err(|_| NoEntropy)?;
                 Ok(Seed::new(bytes))
@@ -98,10 +100,10 @@ impl Mechanism for SimNoise {
     }
 }
 
-/// The seed of a device's noise in the `release`th update of its life, from 1. Not for devices with data of their own:
-/// whoever knows the run's seed knows the noise.
+/// Seed of the noise in a device's update number `release`, counted from 1. Not for devices with real data:
+/// anyone who knows the run's seed can compute the noise.
 #[must_use]
-pub fn secret(seed: u64, release: u32, device: u64) -> Seed {
+pub fn noise_seed(seed: u64, release: u32, device: u64) -> Seed {
     let mut random = stream(seed, Purpose::Noise, u64::from(release) << 32 | device);
     let mut bytes = [0; 32];
     for part in bytes.as_chunks_mut::<8>().0 {

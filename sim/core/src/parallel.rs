@@ -1,14 +1,14 @@
-//! Many runs at once, each in one thread.
+//! Parallel execution of many small runs, each on one thread.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Does `work` for each of `tasks`, at most `threads` at a time, and gives the results in order. What a task does in
-/// parallel stays in its thread: many small runs share no work worth sharing. `None` if one of them gave `None`; no
-/// further task is begun then, or after an error.
+/// Runs `work` for each of `tasks` on at most `threads` threads and returns the results in order. Parallel
+/// work inside a task stays on the task's own thread. Returns `None` if a task returned `None`; after that,
+/// or after an error, no further task is started.
 ///
 /// # Errors
-/// The first one, by order of the tasks that were begun.
+/// The error of the first task, in the order of `tasks`, that failed.
 pub fn each<A: Sync, T: Send, E: Send>(
     threads: usize,
     tasks: &[A],
@@ -30,7 +30,8 @@ pub fn each<A: Sync, T: Send, E: Send>(
     };
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
-            // A pool of one takes what the task would share; without it everything is as right, and slower.
+            // A pool with one thread confines rayon's work to this task. Without the pool results are the
+            // same, only slower.
             scope.spawn(|| match rayon::ThreadPoolBuilder::new().num_threads(1).build() {
                 Ok(pool) => pool.install(go_on),
                 Err(_) => go_on(),

@@ -1,14 +1,14 @@
-//! Runs a scenario with one seed: what goes in, what comes out, what can go wrong.
+//! Simulation of one scenario with one seed: the result types, the errors, and [`run`].
 
 mod arrivals;
 mod attack;
+mod column_scale;
 mod devices;
-mod drowned;
-mod fits;
-mod measured;
+mod fit_stats;
 mod prepare;
-pub mod recorded;
+pub mod replay;
 mod simulation;
+mod step_size;
 mod times;
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{ChosenRidge, Counters, DeviceId, Failure};
 use fedspan_protocol::message::Refusal;
-pub use fits::Fits;
+pub use fit_stats::FitStats;
 pub use prepare::{Job, engine, given_start};
 pub use times::Times;
 
@@ -32,169 +32,172 @@ use crate::fleet::BuildError;
 use crate::report::summary::Figures;
 use crate::scenario::Scenario;
 
-/// Rounds at the end whose mean accuracy is reported of networks, as the papers do.
-pub const RECENT: u32 = 10;
+/// Number of rounds at the end whose mean accuracy is reported for networks, as in the papers.
+pub const RECENT_ROUNDS: u32 = 10;
 
-/// A run that did not end well.
+/// Error of a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
-    /// The data could not be used.
+    /// The data cannot be read or used.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The campaign could not go on.
+    /// The campaign cannot continue.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] Failure),
-    /// A device cannot take part, as a server would see it from its hello.
+    /// The server refuses a device because of its hello.
     #[error("client {client} is refused: {refusal}")]
     Refused {
-        /// Which, from 0.
+        /// Index of the client, from 0.
         client: u64,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// A figure is no number: nothing that comes after it means anything.
+    /// A figure is NaN or infinite, so all later figures would be meaningless.
     #[error(
         "the figure {figure} is {value} after round {round}: the numbers of the data are too large for f32, or the \
          step size is"
     )]
     NotFinite {
-        /// Its name in the results.
+        /// Name of the figure in the results.
         figure: &'static str,
-        /// NaN or infinite.
+        /// Value of the figure: NaN or infinite.
         value: f64,
-        /// After which round; 0 is the initial model.
+        /// Round after which the figure was computed; 0 is the initial model.
         round: u32,
     },
-    /// The scenario and the data do not fit.
+    /// The scenario and the data do not fit together.
     #[error("{0}")]
     Mismatch(String),
-    /// The devices cannot be built so.
+    /// A device cannot be built with the scenario's settings.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A fault of this program.
-    #[error("the fleet fell silent before the campaign was over")]
+    /// A bug in the simulator: no device will answer the open round and no deadline will close it.
+    #[error(
+        "the campaign stalled: no device answers the open round; this is a bug of the simulator, please report it"
+    )]
     Silent,
 }
 
-/// Where training ended early, as the loss of a client was not finite any more.
+/// Early end of training: the loss of a client was no longer finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Diverged {
-    /// Which, from 0.
+    /// Index of the client, from 0.
     pub client: u64,
-    /// In which round.
+    /// Number of the round.
     pub round: u32,
 }
 
-/// The account of the devices' noise.
+/// Privacy spent by the devices' noisy releases.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrivacyFigures {
-    /// The largest of the devices': every record is (epsilon, delta)-private.
+    /// Largest epsilon of all devices: every record is (epsilon, delta)-private.
     pub epsilon: f64,
-    /// Delta.
+    /// Delta of the guarantee.
     pub delta: f64,
     /// Epsilon of each device.
     pub devices: BTreeMap<DeviceId, f64>,
 }
 
-/// One round, as `rounds.jsonl` has it.
+/// Result of one round, as `rounds.jsonl` records it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundRow {
-    /// 0 is the initial model.
+    /// Number of the round; 0 is the initial model.
     pub round: u32,
-    /// Participation stage.
+    /// Stage of the participation schedule.
     pub stage: u16,
-    /// Who was asked.
+    /// Devices that were asked.
     pub cohort: Vec<u64>,
-    /// Who counted, in order of arrival.
+    /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<u64>,
-    /// Cumulative simulated time.
+    /// Cumulative simulated time, in mean computations.
     pub time: f64,
-    /// Figures after the round; absent where it was not evaluated.
+    /// Figures after the round; `None` if the round was not evaluated.
     pub scores: Option<Scores>,
-    /// Bytes of encoded frames, hello excluded.
+    /// Bytes of encoded frames from devices, without hellos.
     pub bytes_up: u64,
-    /// Bytes of encoded frames, welcome excluded.
+    /// Bytes of encoded frames to devices, without welcomes.
     pub bytes_down: u64,
-    /// Updates rejected.
+    /// Number of rejected updates.
     pub rejected: u32,
-    /// By how much the product of averaged factors missed the mean of products, relative to the latter; of adapters.
+    /// Distance of the product of averaged factors from the mean of products, relative to the latter;
+    /// adapters only.
     pub interference: Option<f64>,
 }
 
-/// Everything that a run gives.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Names that the data have, and the scale of their features.
-    pub named: Named,
-    /// Round by round, from round 0.
+    /// Names in the data, and the scale of their features.
+    pub names: DataNames,
+    /// All rounds, from round 0.
     pub rounds: Vec<RoundRow>,
     /// Figures of the final model.
     pub scores: Scores,
-    /// Each client's personal model.
+    /// Personal model of each client.
     pub clients: Vec<ClientScore>,
-    /// Of networks: the same after epochs on their heads at the end.
+    /// Personal models after the final epochs on their heads; networks only.
     pub tuned: Vec<ClientScore>,
-    /// The round and the client whose loss was not finite any more, which ended training.
+    /// Round and client whose loss was no longer finite, if that ended training.
     pub diverged: Option<Diverged>,
-    /// Each newcomer's personal model.
+    /// Personal model of each newcomer.
     pub newcomers: Vec<ClientScore>,
-    /// The shared model's figures on newcomers' test data, where there is a shared model.
+    /// Figures of the shared model on newcomers' test data, if there is a shared model.
     pub newcomers_global: Scores,
-    /// Users of the data who are no clients.
-    pub left_out: usize,
-    /// What fits on features have left out; nothing where there were none.
-    pub fits: Option<Fits>,
-    /// What is to be said of the data and the fits, a line each.
+    /// Number of users in the data that became no client.
+    pub dropped_users: usize,
+    /// Summary of the fits on raw features; `None` if there were none.
+    pub fits: Option<FitStats>,
+    /// Warnings about the data and the fits, one line each.
     pub warnings: Vec<String>,
-    /// The step size, where it was measured.
+    /// Step size, if it was measured.
     pub step_size: Option<f64>,
-    /// `C`.
+    /// Number of outputs, `C`.
     pub outputs: usize,
-    /// The ridge that the clients have chosen for heads that are fitted on a few samples, where it was left to them.
+    /// Ridge that the clients chose for heads fitted on a few samples, if the choice was theirs.
     pub ridge: Option<ChosenRidge>,
-    /// The final representation of linear models, orthonormal.
+    /// Final representation of a linear model, orthonormal.
     pub representation: Option<Matrix>,
-    /// The scale of the samples that models are about, where they have one.
+    /// Scale of the samples, if the model expects standardised samples.
     pub scale: Option<Scale>,
-    /// Of networks: the layers that travel, as they are at the end.
+    /// Final shared layers; networks only.
     pub layers: Vec<Tensor>,
-    /// The engine's counters.
+    /// Counters of the engine.
     pub counters: Counters,
-    /// What all releases have cost the records of each device; without noise there is no account.
+    /// Privacy spent by all releases of each device; `None` without noise.
     pub privacy: Option<PrivacyFigures>,
-    /// Updates that counted in all rounds, the start's included, the final fit-head's not.
+    /// Updates that counted in all rounds, including the start's, excluding the final head fit's.
     pub updates: u64,
     /// Bytes up and down of all rounds.
     pub bytes: (u64, u64),
-    /// Bytes up and down of the final fit-head of those who trained.
+    /// Bytes up and down of the training clients' final head fit.
     pub fit_bytes: (u64, u64),
-    /// Bytes up and down of the fit-head of newcomers.
+    /// Bytes up and down of the newcomers' head fit.
     pub newcomer_bytes: (u64, u64),
-    /// Seconds spent in rounds, without evaluation.
+    /// Wall-clock seconds spent in rounds, without evaluation.
     pub seconds: f64,
-    /// Updates that attackers replaced, those of the start included.
+    /// Updates that attackers replaced, including those of the start.
     pub attacks: u64,
-    /// Interrupted before the end; what was finished is here.
+    /// True if the run was interrupted; the results then cover the finished rounds.
     pub interrupted: bool,
 }
 
-/// Names that the data have, and the scale of a table's features: for result files.
+/// Names in the data, and the scale of a table's features, for result files.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Named {
-    /// Names of clients that trained; empty where the data have none.
+pub struct DataNames {
+    /// Names of the clients that trained; empty if the data name none.
     pub clients: Vec<String>,
-    /// Names of clients that came after training.
+    /// Names of the clients that joined after training.
     pub newcomers: Vec<String>,
-    /// Names of classes 0, 1, 2 and so on.
+    /// Names of the classes, in the order of their numbers.
     pub classes: Vec<String>,
-    /// The scale of a table's features.
+    /// Scale of a table's features.
     pub scale: Option<Scaling>,
 }
 
-impl Named {
-    /// Names of a data set.
+impl DataNames {
+    /// Copies the names of a data set.
     #[must_use]
-    pub fn of(dataset: &Dataset) -> Self {
+    pub fn new(dataset: &Dataset) -> Self {
         Self {
             clients: dataset.client_names.clone(),
             newcomers: dataset.newcomer_names.clone(),
@@ -205,11 +208,11 @@ impl Named {
 }
 
 impl Outcome {
-    /// The figures of the final model, of new clients and of the shared model on them.
+    /// Checks the figures of the final model, of newcomers, and of the shared model on them.
     fn check_figures(&self) -> Result<(), RunError> {
         let round = self.rounds.last().map_or(0, |row| row.round);
         check_finite(&self.scores, round)?;
-        // A loss tells where an accuracy does not: the largest of no numbers is a class, too.
+        // The loss exposes NaN that accuracy hides: an argmax over NaN is a class, too.
         let new = average(&self.newcomers);
         let figure = if new.accuracy.is_some() { "accuracy_new_clients" } else { "test_mse_new_clients" };
         for value in [new.loss, new.accuracy, new.test_mse] {
@@ -218,16 +221,16 @@ impl Outcome {
         check_one("accuracy_global_new_clients", self.newcomers_global.loss, round)
     }
 
-    /// The engine's counters as they would be had `newcomers` newcomers not fitted their heads.
+    /// Counters of the engine without the head fits of `newcomers` newcomers.
     #[must_use]
     pub fn counters_without_newcomers(&self, newcomers: usize) -> Counters {
         Counters { counted: self.counters.counted - newcomers as u64, ..self.counters }
     }
 }
 
-/// Refuses figures that are no numbers.
+/// Rejects figures that are not finite.
 fn check_finite(scores: &Scores, round: u32) -> Result<(), RunError> {
-    for (figure, value) in Figures::of(scores).iter() {
+    for (figure, value) in Figures::new(scores).iter() {
         check_one(figure, Some(value), round)?;
     }
     Ok(())
@@ -240,16 +243,16 @@ fn check_one(figure: &'static str, value: Option<f64>, round: u32) -> Result<(),
     }
 }
 
-/// Is told about progress; answers false to end the run.
+/// Observer of a run's progress, which can end the run early.
 pub trait Watcher {
-    /// After each round.
+    /// Called after each round, with the number of rounds done and in all. Returns false to end the run.
     fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool;
 }
 
-/// Watches nothing.
-pub struct Unwatched;
+/// Observer that ignores progress.
+pub struct NoProgress;
 
-impl Watcher for Unwatched {
+impl Watcher for NoProgress {
     fn round(&mut self, _done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
         true
     }
@@ -258,7 +261,7 @@ impl Watcher for Unwatched {
 /// Runs a scenario on its data with one seed.
 ///
 /// # Errors
-/// [`RunError`].
+/// [`RunError`] if the data cannot be used, do not fit the scenario, or the campaign fails.
 pub fn run(scenario: &Scenario, seed: u64, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
     Job::prepare(scenario, seed)?.run(watcher)
 }

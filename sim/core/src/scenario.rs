@@ -1,30 +1,34 @@
-//! Scenario files: what to simulate. Every mistake names file, line, key, what was found and what is allowed.
+//! Scenario files: TOML descriptions of a simulation. Every error names file, line, key, the value found and
+//! the values allowed.
 
 mod attack;
 mod data;
 mod fleet;
 mod scale;
 
-pub use attack::{Attack, AttackSection, Attacked};
+pub use attack::{Attack, AttackNotAllowed, AttackSection};
 use attack::{check_attack, read_attack};
 use data::read_data;
-pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, Targeted};
+pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, TargetKind};
 use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
-    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, ModelSection, ParticipationSection, PrivacySection,
-    Problem, Said, Section, Source, StopSection, check_aggregation, check_change, check_hidden, check_scale,
-    check_schedule, read_aggregation, read_bounds, read_either, read_participation, read_privacy, read_stop,
+    AlgorithmName, AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, ParticipationSection,
+    PrivacySection, Problem, Section, Source, StopSection, check_aggregation, check_change,
+    check_private_algorithm, check_scale, check_schedule, read_aggregation, read_bounds,
+    read_linear_or_network, read_participation, read_privacy, read_stop,
 };
 use fedspan_engine::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
-pub use fleet::{Computing, Correlation, FleetSection, LinkSection, Pattern, Reading, Speed};
+pub use fleet::{
+    ComputeTimes, Correlation, DropoutPattern, DynamicParameter, FleetSection, LinkSection, Speed,
+};
 use scale::read_scale;
 
 use crate::data::{DataError, Dataset};
 
-/// The built-in scenarios: name, one line, file.
+/// Built-in scenarios: name, one-line description, file.
 pub const BUILT_IN: [(&str, &str, &str); 29] = [
     (
         "demo",
@@ -59,27 +63,27 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "srpfl-figure-3",
-        "digits, two classes a client, everybody, fixed speeds (SRPFL, Figure 3)",
+        "digits, two classes a client, full participation, fixed speeds (SRPFL, Figure 3)",
         include_str!("../scenarios/srpfl-figure-3.toml"),
     ),
     (
         "srpfl-figure-4",
-        "digits, two classes a client, a fifth is asked, fixed speeds (SRPFL, Figure 4)",
+        "digits, two classes a client, a fifth takes part in each round, fixed speeds (SRPFL, Figure 4)",
         include_str!("../scenarios/srpfl-figure-4.toml"),
     ),
     (
         "srpfl-figure-5",
-        "digits, two classes a client, everybody, new speeds in every round (SRPFL, Figure 5)",
+        "digits, two classes a client, full participation, new speeds in every round (SRPFL, Figure 5)",
         include_str!("../scenarios/srpfl-figure-5.toml"),
     ),
     (
         "srpfl-figure-6",
-        "digits, two classes a client, a fifth is asked, new speeds in every round (SRPFL, Figure 6)",
+        "digits, two classes a client, a fifth takes part in each round, new speeds in every round (SRPFL, Figure 6)",
         include_str!("../scenarios/srpfl-figure-6.toml"),
     ),
     (
         "srpfl-figure-7",
-        "digits that are alike at all clients, fixed speeds (SRPFL, Figure 7)",
+        "digits, identically distributed clients, fixed speeds (SRPFL, Figure 7)",
         include_str!("../scenarios/srpfl-figure-7.toml"),
     ),
     (
@@ -94,7 +98,7 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "srpfl-figure-8-correlated",
-        "linear regression, fast devices with like tasks (SRPFL, Figure 8, right)",
+        "linear regression, fast devices with similar tasks (SRPFL, Figure 8, right)",
         include_str!("../scenarios/srpfl-figure-8-correlated.toml"),
     ),
     (
@@ -104,7 +108,7 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "fedpower",
-        "principal directions with noise for each record's privacy (FedPower, Model I)",
+        "principal directions with record-level differential privacy (FedPower, Model I)",
         include_str!("../scenarios/fedpower.toml"),
     ),
     (
@@ -119,7 +123,7 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "fedrep-private",
-        "linear regression with noise for each record's privacy: start, gradients and all",
+        "linear regression with record-level differential privacy: start and gradients",
         include_str!("../scenarios/fedrep-private.toml"),
     ),
     (
@@ -139,7 +143,7 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "rolora",
-        "a linear model as a low-rank adapter, its factors learnt in turn (RoLoRA, Algorithm 2)",
+        "a linear model as a low-rank adapter, factors trained in alternation (RoLoRA, Algorithm 2)",
         include_str!("../scenarios/rolora.toml"),
     ),
     (
@@ -154,7 +158,7 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "watch-signal",
-        "the same recordings as they were measured: filters that move along in time",
+        "the same recordings as raw signals: convolution over time",
         include_str!("../scenarios/watch-signal.toml"),
     ),
     (
@@ -169,75 +173,77 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
 ];
 
-/// Most samples that a client may declare with effect, unless the file says otherwise: more than generated data have.
+/// Default of the largest number of samples that a client may declare with effect: more than any generated
+/// data set has.
 const SAMPLES: u32 = 1_000_000;
 
-/// Squares of the noise multipliers that a device takes, in 2^-16.
+/// Noise multipliers, squared and in units of 2^-16, that a device accepts.
 const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
 
-/// What to simulate.
+/// A checked scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// The file's name, or the built-in's.
+    /// Path of the scenario file, or name of the built-in scenario.
     pub name: String,
-    /// The whole file with all changes, as it is reported.
+    /// Text of the file with all changes applied, as reports show it.
     pub text: String,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Scores are computed every so many rounds, and after the last.
+    /// Number of rounds between two evaluations; the last round is always evaluated.
     pub evaluate_every: u32,
-    /// Where samples come from.
+    /// Source of the samples.
     pub data: DataSection,
-    /// The scale of the devices' samples.
+    /// Source of the scale that the devices standardise their samples with.
     pub scale: ScaleSource,
-    /// The model.
+    /// Model section.
     pub model: ModelSection,
-    /// Whether the file has a network beside a linear model, for methods that need one.
-    pub network_beside: bool,
-    /// The algorithm.
+    /// True if the file has a network section next to a linear model, for methods that need a network.
+    pub has_network_section: bool,
+    /// Algorithm section.
     pub algorithm: AlgorithmSection,
-    /// Step sizes that a run measures first.
+    /// Step sizes that a run measures before it starts.
     pub measured: MeasuredSteps,
-    /// How the updates of a round become one.
+    /// Rule that aggregates the updates of a round.
     pub rule: Rule,
-    /// Largest Frobenius norm of an update.
+    /// Largest Frobenius norm of an accepted update.
     pub norm: f32,
-    /// What declared numbers of samples may count.
+    /// Cap on the number of samples that a client may declare.
     pub samples: SampleCap,
-    /// Who lies, and how.
+    /// Simulated attack; `None` if all devices are honest.
     pub attack: Option<AttackSection>,
-    /// Who takes part.
+    /// Participation policy.
     pub participation: ParticipationSection,
-    /// Speeds.
+    /// Times and failures of the devices.
     pub fleet: FleetSection,
-    /// When a round closes though answers are missing, in mean computations since it opened.
+    /// Deadline after which a round closes without the missing answers, in mean computations since it opened.
     pub deadline: Option<f64>,
-    /// What is promised to each record.
+    /// Privacy guarantee for each record; `None` without `[privacy]`.
     pub privacy: Option<PrivacySection>,
-    /// When to stop early.
+    /// Conditions for stopping early.
     pub stop: StopSection,
-    /// Keys that the file says, or the command line.
-    pub said: Said,
+    /// Keys that the file or the command line sets.
+    pub said: GivenKeys,
 }
 
 impl Scenario {
-    /// The text of a built-in scenario.
+    /// Text of a built-in scenario.
     #[must_use]
     pub fn built_in(name: &str) -> Option<&'static str> {
         BUILT_IN.iter().find(|(known, _, _)| *known == name).map(|(_, _, text)| *text)
     }
 
-    /// Reads a scenario with the command line's changes (`key=value`).
+    /// Reads a scenario and applies the command line's changes (`key=value`).
     ///
     /// # Errors
-    /// [`Problem`] for the first mistake.
+    /// [`Problem`] for the first error: a syntax error, an unknown key, or a value that is not allowed.
     pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
         let source = Source::parse(name, text, changes)?;
         let root = source.root();
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
-        let (model, algorithm, measured) = read_either(&root.section("model")?, &root.section("algorithm")?)?;
+        let (model, algorithm, measured) =
+            read_linear_or_network(&root.section("model")?, &root.section("algorithm")?)?;
         let data = root.section("data")?;
         let scale = read_scale(&data)?;
         let scenario = Self {
@@ -249,7 +255,7 @@ impl Scenario {
             data: read_data(&data, &root.section("split")?)?,
             scale,
             model,
-            network_beside: root.section("model")?.has("network"),
+            has_network_section: root.section("model")?.has("network"),
             algorithm,
             measured,
             rule,
@@ -261,15 +267,15 @@ impl Scenario {
             deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
-            said: source.said(),
+            given: source.given_keys(),
         };
         root.finish()?;
         scenario.check(&root)?;
         let asked = root.section("algorithm")?.has("labels_per_class");
         let follows = scenario.data.labels_per_class().filter(|_| !asked);
-        // Scores of ridges have no noise. A server does not know whether several targets are classes: devices that have values
-        // decline.
-        let scored = scenario.data.targeted() != Targeted::Nothing && scenario.privacy.is_none();
+        // With noise ridges are not scored. A server does not know whether several targets are classes, so
+        // devices with real-valued targets decline that round.
+        let scored = scenario.data.target_kind() != TargetKind::Absent && scenario.privacy.is_none();
         let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
         let ridge_labels = ridge_labels.map(|own| follows.unwrap_or(own));
         let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
@@ -277,15 +283,15 @@ impl Scenario {
         if scenario.privacy.is_none() {
             return Ok(scenario);
         }
-        // What is left after the check can be hidden.
-        let init = scenario.model.init.clone().hidden().unwrap_or(Init::Random);
+        // The check has rejected every initialisation that cannot be made private.
+        let init = scenario.model.init.clone().with_noise().unwrap_or(Init::Random);
         Ok(Self { model: ModelSection { init, ..scenario.model }, ..scenario })
     }
 
-    /// What cannot be seen key by key.
+    /// Checks the conditions that involve several keys.
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
-        let targeted = self.data.targeted();
-        let classification = targeted == Targeted::Classes;
+        let target_kind = self.data.target_kind();
+        let classification = target_kind == TargetKind::Classes;
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop.change, &self.model, &root.section("stop")?)?;
@@ -298,21 +304,21 @@ impl Scenario {
                            \"random\", \"power\", \"npy:FILE\"";
             return Err(model.problem("init", message));
         }
-        if targeted == Targeted::Nothing {
+        if target_kind == TargetKind::Absent {
             self.check_without_targets(root)?;
         }
         if !classification && self.stop.accuracy.is_some() {
-            let message = "found a target of classes, the data are for regression; allowed here: distance, loss, \
+            let message = "found a target accuracy, but the data are for regression; allowed here: distance, loss, \
                            simulated_time, change";
             return Err(root.section("stop")?.problem("accuracy", message));
         }
         let data = root.section("data")?;
         check_scale(&self.scale, self.rule, self.privacy.is_some(), &data)?;
         self.data.check(self.seed).map_err(|message| data.problem("clients", message))?;
-        let by_task = matches!(self.fleet.computing, Computing::Drawn(_, Correlation::Task));
+        let by_task = matches!(self.fleet.compute_times, ComputeTimes::Drawn(_, Correlation::Task));
         if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
-            let message = "found \"task\", which is told from classes, or from the true heads of kind = \
-                           \"linear-regression\"; allowed here: \"none\", \"samples\"";
+            let message = "found \"task\", which needs classes, or the true heads of kind = \"linear-regression\"; \
+                           allowed here: \"none\", \"samples\"";
             return Err(root.section("fleet")?.problem("correlation", message));
         }
         if !self.data.is_synthetic() && matches!(self.model.init, Init::TruthSine(_)) {
@@ -320,7 +326,7 @@ impl Scenario {
                            \"spiked-covariance\" or \"stochastic-block-model\"";
             return Err(model.problem("init", message));
         }
-        // A network may be wider than what it sees.
+        // A network may be wider than its input.
         if let Some(d) = self.data.features().filter(|_| self.model.network.is_none())
             && self.model.k > d
         {
@@ -331,13 +337,13 @@ impl Scenario {
         Ok(())
     }
 
-    /// What needs targets, where samples have none.
+    /// Rejects settings that need targets.
     fn check_without_targets(&self, root: &Section<'_>) -> Result<(), Problem> {
         let (model, stop) = (root.section("model")?, root.section("stop")?);
         if self.algorithm.power.is_none() {
             let message = format!(
                 "found {:?}, the data have no targets to learn from; allowed here: \"fedpower\"",
-                self.algorithm_word()
+                self.algorithm_name()
             );
             return Err(root.section("algorithm")?.problem("name", message));
         }
@@ -348,28 +354,28 @@ impl Scenario {
         };
         if let Some(word) = weighs {
             let message = format!(
-                "found {word:?}, which weighs samples by their targets: the data have none; allowed here: \"random\", \
+                "found {word:?}, which weights samples by their targets, but the data have none; allowed here: \"random\", \
                  \"truth-sine:S\", \"npy:FILE\""
             );
             return Err(model.problem("init", message));
         }
         for (key, target) in [("accuracy", self.stop.accuracy), ("loss", self.stop.loss)] {
             if target.is_some() {
-                let message = "the data have no targets to be right about; allowed here: distance, simulated_time, change";
+                let message = "the data have no targets to evaluate it on; allowed here: distance, simulated_time, change";
                 return Err(stop.problem(key, message));
             }
         }
         Ok(())
     }
 
-    /// What a network cannot be asked for.
+    /// Rejects settings that a network does not support.
     fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
         if self.model.network.is_none() {
             return Ok(());
         }
-        if self.data.targeted() != Targeted::Classes {
+        if self.data.target_kind() != TargetKind::Classes {
             let message =
-                "found a network, which tells classes apart; these data have none; allowed here: \"linear\"";
+                "found a network, which needs class labels, but the data have none; allowed here: \"linear\"";
             return Err(root.section("model")?.problem("kind", message));
         }
         if self.stop.distance.is_some() {
@@ -383,13 +389,13 @@ impl Scenario {
         Ok(())
     }
 
-    /// Noise is for what can be hidden in it.
+    /// Rejects settings that cannot be made private.
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
         let Some(privacy) = self.privacy else { return Ok(()) };
-        check_hidden(&self.algorithm, &root.section("algorithm")?)?;
-        if let Err(word) = self.model.init.clone().hidden() {
+        check_private_algorithm(&self.algorithm, &root.section("algorithm")?)?;
+        if let Err(word) = self.model.init.clone().with_noise() {
             let message = format!(
-                "found {word:?}, which shows records; allowed with [privacy]: \"random\", \"power\" (iterations with \
+                "found {word:?}, which reveals records; allowed with [privacy]: \"random\", \"power\" (iterations with \
                  noise), \"truth-sine:S\", \"npy:FILE\""
             );
             return Err(root.section("model")?.problem("init", message));
@@ -407,14 +413,15 @@ impl Scenario {
                 Err(section.problem("calibration", message))
             }
             (false, Some(_), _) => {
-                let message = "for gradients; products are clipped row by row, to 1: leave it out";
+                let message =
+                    "applies to gradients only; this algorithm clips products row by row, to 1: leave it out";
                 Err(section.problem("clip", message))
             }
             _ => Ok(()),
         }
     }
 
-    /// Noisy releases of each device, if it takes part in every round: `None` without `[privacy]`.
+    /// Noisy releases of a device that takes part in every round; `None` without `[privacy]`.
     #[must_use]
     pub fn releases(&self) -> Option<u32> {
         self.privacy?;
@@ -422,10 +429,11 @@ impl Scenario {
         Some(rounds.saturating_add(self.model.init.releases()))
     }
 
-    /// The square of the noise multiplier that devices are provisioned with, in 2^-16; `None` without `[privacy]`.
+    /// Square of the noise multiplier that devices are provisioned with, in units of 2^-16; `None` without
+    /// `[privacy]`.
     ///
     /// # Errors
-    /// A sentence with the numbers, where devices cannot have it.
+    /// A one-line message with the numbers if the multiplier is outside the range that devices accept.
     pub fn multiplier_square(&self) -> Result<Option<u64>, String> {
         let (Some(privacy), Some(releases)) = (self.privacy, self.releases()) else { return Ok(None) };
         let rank = u32::try_from(self.model.k).unwrap_or(u32::MAX);
@@ -435,8 +443,8 @@ impl Scenario {
         }
         let multiplier = (square as f64 / 65_536.0).sqrt();
         Err(format!(
-            "privacy.epsilon is {}, for which noise is {multiplier:.3} times what a record can change; devices add 0.5 to \
-             4096 times that",
+            "privacy.epsilon is {}, which needs noise of {multiplier:.3} times the sensitivity; allowed: 0.5 to 4096 times \
+             that, so change epsilon or the number of rounds",
             privacy.epsilon.get()
         ))
     }
@@ -444,44 +452,46 @@ impl Scenario {
     /// Makes or reads the data.
     ///
     /// # Errors
-    /// [`DataError`] if a file cannot be used.
+    /// [`DataError`] if a file cannot be read or used, or the data do not fit in memory.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
-        let given = matches!(self.model.init, Init::Npy(_));
-        let dataset = self.data.dataset(&self.name, seed, given)?.without_idle();
-        // Layers of a network have biases.
+        let has_given_start = matches!(self.model.init, Init::Npy(_));
+        let dataset = self.data.dataset(&self.name, seed, has_given_start)?.without_idle();
+        // A network has biases of its own, so a constant feature is dropped.
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }
 
-    /// Checks that nobody attacks, and that step sizes are known: real devices and boards do as they are built and told.
+    /// Checks that the scenario can run on real devices and boards: no attack, and no step sizes that a
+    /// simulation must measure.
     ///
     /// # Errors
-    /// [`Attacked`].
-    pub fn check_honest(&self) -> Result<(), Attacked> {
-        let what = if self.attack.is_some() {
+    /// [`AttackNotAllowed`] if an attack is configured or a step size is to be measured.
+    pub fn check_runs_on_devices(&self) -> Result<(), AttackNotAllowed> {
+        let reason = if self.attack.is_some() {
             "devices that attack are simulated only: set attack.kind = \"none\", or use `run`, `compare` or `byzantine`"
         } else if self.measured != MeasuredSteps::default() {
             "step sizes are measured in simulations only: set algorithm.step_size to a number, or use `run` or `compare`"
         } else {
             return Ok(());
         };
-        Err(Attacked { name: self.name.clone(), what })
+        Err(AttackNotAllowed { name: self.name.clone(), reason })
     }
 
-    /// Where a file that the scenario names is: beside the scenario file, or else in the current directory.
+    /// Path of a file that the scenario names: relative to the scenario file if it exists there, else to the
+    /// current directory.
     #[must_use]
     pub fn locate(&self, path: &str) -> String {
         crate::data::file::locate(&self.name, path)
     }
 
-    /// Whether the algorithm exchanges rounds.
+    /// True if the algorithm runs rounds between server and clients.
     #[must_use]
     pub fn is_federated(&self) -> bool {
         self.algorithm.name.is_federated()
     }
 
-    /// The algorithm's name as in the file.
+    /// Name of the algorithm as the scenario file spells it.
     #[must_use]
-    pub fn algorithm_word(&self) -> &'static str {
+    pub fn algorithm_name(&self) -> &'static str {
         AlgorithmName::word(self.algorithm.name)
     }
 }
@@ -489,7 +499,7 @@ impl Scenario {
 /// Longest deadline, in mean computations.
 const LONGEST_DEADLINE: f64 = 1e9;
 
-/// `[rounds]`, of which a server has more keys.
+/// Reads `[rounds]`, of which a simulation supports the deadline only.
 fn read_rounds(section: &Section<'_>) -> Result<Option<f64>, Problem> {
     let deadline = section.optional_number("deadline", 1e-3..=LONGEST_DEADLINE)?;
     section.finish()?;

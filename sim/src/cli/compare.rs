@@ -123,7 +123,7 @@ impl<'a> Together<'a> {
 pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
     let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
     let values: Option<Vec<f64>> = runs.iter().map(value).collect();
-    values.and_then(|values| Spread::of(&values))
+    values.and_then(|values| Spread::new(&values))
 }
 
 fn table(entries: &[Entry], executed: &Executed) -> Table {
@@ -144,7 +144,7 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
     let mut rows = vec![
         ["algorithm".to_owned()]
             .into_iter()
-            .chain(done.iter().map(|(entry, _)| entry.scenario.algorithm_word().to_owned()))
+            .chain(done.iter().map(|(entry, _)| entry.scenario.algorithm_name().to_owned()))
             .collect::<Vec<_>>(),
     ];
     // Figures first, whatever order the runs brought them in.

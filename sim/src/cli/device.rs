@@ -11,7 +11,7 @@ use fedspan_client::Millis;
 use fedspan_client::session::Event;
 use fedspan_engine::config::read_file;
 use fedspan_sim_core::data::Dataset;
-use fedspan_sim_core::device::{Identity, client_session, connect, converse_over, now_since};
+use fedspan_sim_core::device::{Identity, client_session, connect, now_since, run_session_over};
 use fedspan_sim_core::evaluate;
 use fedspan_sim_core::fleet::SimSession;
 use fedspan_sim_core::scenario::Scenario;
@@ -88,7 +88,7 @@ fn prepare(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimSession),
         None => read_file(Path::new(name)).map_err(|problem| problem.to_string())?,
     };
     let scenario = Scenario::parse(name, &text, &arguments.set).map_err(|problem| problem.to_string())?;
-    scenario.check_honest().map_err(|error| error.to_string())?;
+    scenario.check_runs_on_devices().map_err(|error| error.to_string())?;
     let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
     let count = dataset.clients.len() + dataset.newcomers.len();
     let identity = identity(arguments)?;
@@ -128,7 +128,7 @@ async fn take_part(
             if was_away {
                 eprintln!("device {}: connected again", arguments.wearer);
             }
-            Ok::<_, std::io::Error>(converse_over(&mut session, socket, began).await)
+            Ok::<_, std::io::Error>(run_session_over(&mut session, socket, began).await)
         };
         let ended = tokio::select! {
             ended = conversation => Some(ended),

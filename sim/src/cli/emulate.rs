@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::{Format, Stop, load, output};
 use fedspan_sim_core::emulate::{
-    self, BoardReport, CORES, Core, EmulateError, Emulated, Expected, Fate, Firmware, Plan,
+    self, BoardFaults, BoardReport, CORES, Core, EmulateError, EmulationResult, Expected, Firmware, Plan,
 };
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::scenario::Scenario;
@@ -21,7 +21,7 @@ pub struct EmulateOptions {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     boards: u16,
     /// Core of the boards
-    #[arg(long, value_name = "CORE", default_value = "m4", value_parser = clap::builder::PossibleValuesParser::new(CORES.map(|core| core.word)))]
+    #[arg(long, value_name = "CORE", default_value = "m4", value_parser = clap::builder::PossibleValuesParser::new(CORES.map(|core| core.name)))]
     core: String,
     /// How boards reach the server: named pipes (fast), or their serial line
     #[arg(long, value_enum, default_value_t = Link::Pipes)]
@@ -54,7 +54,7 @@ enum Link {
 
 /// `fedspan-sim emulate`.
 pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
-    let core = CORES.into_iter().find(|core| core.word == options.core);
+    let core = CORES.into_iter().find(|core| core.name == options.core);
     let core = core.ok_or_else(|| Stop::Usage(format!("--core {}: unknown", options.core)))?;
     let usual = match core.firmware {
         Firmware::Watch => "demo",
@@ -65,11 +65,12 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
     let scratch = scratch.map_err(|error| Stop::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator are found beside the sources that this program was built from.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    let fate = Fate { board: 1, resets: options.resets, power_cuts: options.power_cuts, flash: None };
+    let faults =
+        BoardFaults { board: 1, resets: options.resets, power_cuts: options.power_cuts, flash: None };
     let plan = Plan {
         scenario: &scenario,
         boards: options.boards.into(),
-        fates: &[fate],
+        faults: &[faults],
         core,
         link: match options.link {
             Link::Pipes => emulate::Link::Pipes,
@@ -110,7 +111,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
 fn stop(error: &EmulateError) -> Stop {
     match error {
         EmulateError::Scenario { .. }
-        | EmulateError::Attacked(_)
+        | EmulateError::AttackNotAllowed(_)
         | EmulateError::Room { .. }
         | EmulateError::Image(_)
         | EmulateError::Data(_)
@@ -137,13 +138,13 @@ pub async fn interrupted() {
 }
 
 /// The simulator's answers, where the boards are the scenario's clients, one each.
-fn simulated(scenario: &Scenario, emulated: &Emulated) -> Result<Option<Vec<Expected>>, Stop> {
+fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, Stop> {
     let expected = emulate::expected(scenario);
     let (_, each) = expected.map_err(|error| Stop::Failed(format!("{}: {error}", scenario.name)))?;
     Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
 }
 
-fn table(core: &Core, emulated: &Emulated, simulated: Option<&[Expected]>) -> Table {
+fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
     let classes = core.firmware == Firmware::Watch;
     let value = |found: Option<f64>| match found {
         Some(value) if classes => format!("{value:.4}"),
@@ -168,7 +169,7 @@ fn table(core: &Core, emulated: &Emulated, simulated: Option<&[Expected]>) -> Ta
         title: format!(
             "{} boards ({}), {} rounds, {:.1} s",
             emulated.boards.len(),
-            core.line,
+            core.description,
             emulated.status.round,
             emulated.seconds
         ),
@@ -196,9 +197,9 @@ struct Progress {
     shown: u64,
 }
 
-impl emulate::Watch for Progress {
-    fn say(&mut self, what: &str) {
-        output::say(&format!("emulate: {what}"));
+impl emulate::EmulationWatcher for Progress {
+    fn message(&mut self, text: &str) {
+        output::say(&format!("emulate: {text}"));
     }
 
     fn status(&mut self, status: &serde_json::Value) {

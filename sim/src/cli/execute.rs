@@ -162,7 +162,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
             }
         }
         if options.seeds.is_some_and(|seeds| seeds > 1) {
-            runs.over_seeds = SeedsSummary::of(&runs.summaries, executed.interrupted.is_some());
+            runs.over_seeds = SeedsSummary::new(&runs.summaries, executed.interrupted.is_some());
             if let (Some(over), Some(directory)) = (&runs.over_seeds, &entry.directory) {
                 write_json(&directory.join("summary.json"), over)?;
             }
@@ -248,7 +248,7 @@ fn one(
         let single = Runs {
             summaries: vec![summary.clone()],
             curves: vec![points.clone()],
-            clients: Some(files::clients(&outcome)).filter(|_| !outcome.named.clients.is_empty()),
+            clients: Some(files::clients(&outcome)).filter(|_| !outcome.names.clients.is_empty()),
             ..Runs::none()
         };
         write_text(&directory.join("report.html"), &page(entry, &single).html())?;
@@ -271,7 +271,7 @@ fn stop(entry: &Entry, error: &RunError) -> Stop {
 
 /// The report of one scenario.
 fn page(entry: &Entry, runs: &Runs) -> Page {
-    let algorithm = entry.scenario.algorithm_word();
+    let algorithm = entry.scenario.algorithm_name();
     let mut texts = vec![("Scenario".to_owned(), entry.scenario.text.clone())];
     let classes = runs.summaries.first().map(|summary| summary.classes.as_slice()).unwrap_or_default();
     if !classes.is_empty() {
@@ -337,7 +337,7 @@ pub fn show(name: &str, value: f64) -> String {
 }
 
 fn table(entry: &Entry, runs: &Runs) -> Table {
-    let algorithm = entry.scenario.algorithm_word();
+    let algorithm = entry.scenario.algorithm_name();
     let Some(first) = runs.summaries.first() else { return Table::default() };
     if runs.summaries.len() == 1 {
         return Table {

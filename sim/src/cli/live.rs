@@ -10,7 +10,7 @@ use fedspan_engine::config::StopSection;
 use serde::Serialize;
 
 use super::{Format, Stop, check_out, compare, emulate, load, make_out, output};
-use fedspan_sim_core::live::{self, Again, LiveError, Plan, Timed, again, campaign};
+use fedspan_sim_core::live::{self, LiveError, Plan, ReplayCheck, TimedRound, campaign, check_replay};
 use fedspan_sim_core::report::files::{json, make_directory, write_json};
 use fedspan_sim_core::report::summary::Figures;
 use fedspan_sim_core::report::table::{Table, figure};
@@ -88,7 +88,7 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
         let mut scenario = load::scenario(&name, &changes)?;
         if let Some(seed) = options.seed {
             scenario.seed = seed;
-            scenario.said.add("seed");
+            scenario.given.add("seed");
         }
         scenario.evaluate_every = 1;
         let taken = |label: &str| {
@@ -175,23 +175,23 @@ fn one(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<Run, S
     };
     let status = ended.map_err(|error| stop(&error))?;
     let lines = journal::read(&kept).map_err(|error| Stop::Failed(error.to_string()))?;
-    let again = again(scenario, &lines).map_err(|error| Stop::Failed(error.to_string()))?;
-    if let Some(difference) = again.replay.difference() {
+    let check = check_replay(scenario, &lines).map_err(|error| Stop::Failed(error.to_string()))?;
+    if let Some(difference) = check.replay.difference() {
         output::say(&format!("{label}: the simulator decides otherwise\n{difference}"));
     }
-    Ok(run(label, scenario, job.dataset.clients.len(), &again, status, options.target))
+    Ok(run(label, scenario, job.dataset.clients.len(), &check, status, options.target))
 }
 
 fn run(
     label: &str,
     scenario: &Scenario,
     clients: usize,
-    again: &Again,
+    check: &ReplayCheck,
     server: Status,
     target: Option<f64>,
 ) -> Run {
-    let timed = again.timed();
-    let reached = |at: &&Timed| matches!((at.distance, target), (Some(d), Some(target)) if d <= target);
+    let timed = check.timed_rounds();
+    let reached = |at: &&TimedRound| matches!((at.distance, target), (Some(d), Some(target)) if d <= target);
     Run {
         scenario: label.to_owned(),
         seed: scenario.seed,
@@ -199,8 +199,8 @@ fn run(
         rounds: timed.last().map_or(0, |last| last.round),
         seconds: timed.last().map_or(0.0, |last| last.after.as_secs_f64()),
         target_seconds: timed.iter().find(reached).map(|at| at.after.as_secs_f64()),
-        figures: again.outcome.as_ref().map(|outcome| Figures::of(&outcome.scores)).unwrap_or_default(),
-        replay: if again.replay.difference().is_none() { EQUAL } else { DIFFERENT },
+        figures: check.outcome.as_ref().map(|outcome| Figures::new(&outcome.scores)).unwrap_or_default(),
+        replay: if check.replay.difference().is_none() { EQUAL } else { DIFFERENT },
         server,
         curve: timed
             .iter()
@@ -259,7 +259,7 @@ fn unfit(scenario: &Scenario, error: &RunError) -> Stop {
 
 fn stop(error: &LiveError) -> Stop {
     match error {
-        LiveError::Scenario(_) | LiveError::Attacked(_) => Stop::Usage(error.to_string()),
+        LiveError::Scenario(_) | LiveError::AttackNotAllowed(_) => Stop::Usage(error.to_string()),
         error => Stop::Failed(error.to_string()),
     }
 }

@@ -6,7 +6,7 @@ use super::execute::{Entry, Executed};
 use super::{Stop, load};
 use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::report::table::Table;
-use fedspan_sim_core::scenario::{Scenario, Targeted};
+use fedspan_sim_core::scenario::{Scenario, TargetKind};
 
 /// The network that methods which need one get beside a linear model, where the scenario names none.
 const NETWORK: &str = "model.network.hidden=[32]";
@@ -103,14 +103,14 @@ impl Methods {
 /// The algorithms that are asked for; `all` are those of the scenario's model, and beside a linear one those on networks where
 /// there are classes and the scenario allows it.
 fn methods(name: &str, changes: &[String], algorithms: &[String]) -> Result<Methods, Stop> {
-    let Scenario { data, mut model, network_beside, .. } = load::scenario(name, changes)?;
-    if network_beside {
+    let Scenario { data, mut model, has_network_section, .. } = load::scenario(name, changes)?;
+    if has_network_section {
         // The linear one of both, whichever the file's own method has.
         model.network = None;
     }
     let linear = model.network.is_none() && !model.adapter;
     let network = |algorithm: &str| {
-        let needed = linear && !network_beside && AlgorithmName::needs_network(algorithm);
+        let needed = linear && !has_network_section && AlgorithmName::needs_network(algorithm);
         needed.then_some(NETWORK)
     };
     let mut methods = Methods::default();
@@ -118,15 +118,15 @@ fn methods(name: &str, changes: &[String], algorithms: &[String]) -> Result<Meth
         methods.all = algorithms.iter().map(|word| (word.clone(), network(word))).collect();
         return Ok(methods);
     }
-    let targeted = data.targeted();
-    let targets = targeted != Targeted::Nothing;
+    let target_kind = data.target_kind();
+    let targets = target_kind != TargetKind::Absent;
     let own = AlgorithmName::of_model(&model)
         .filter(|(_, name)| !linear || targets && *name != AlgorithmName::FedPower);
     methods.all.extend(own.map(|(word, _)| (word.to_owned(), None)));
-    if !linear || targeted != Targeted::Classes {
+    if !linear || target_kind != TargetKind::Classes {
         return Ok(methods);
     }
-    for word in AlgorithmName::of_networks_alone() {
+    for word in AlgorithmName::network_only_names() {
         let network = network(word);
         let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
         match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {
@@ -190,7 +190,7 @@ const NEWCOMERS: Shown = Shown {
 /// epochs on the heads of one network for all there is a row `+ft`. Then the same of clients that came after training, where
 /// there are any. Nothing where no algorithm was asked for.
 pub fn tables(words: &Words, entries: &[Entry], executed: &Executed) -> Vec<Table> {
-    let values = |entry: &Entry| entry.scenario.data.targeted() == Targeted::Values;
+    let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
     let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
     let Words { all: words, notes } = words;
     let Some(mut trained) = table(words, entries, executed, shown) else { return Vec::new() };

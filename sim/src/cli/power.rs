@@ -82,7 +82,7 @@ pub fn command(options: &PowerOptions) -> Result<(), Stop> {
 
 fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, Stop> {
     let Some(section) = scenario.algorithm.power else {
-        let word = scenario.algorithm_word();
+        let word = scenario.algorithm_name();
         return Err(Stop::Usage(format!(
             "{}: algorithm.name is {word:?}, allowed: \"fedpower\"",
             scenario.name

@@ -56,7 +56,7 @@ impl Watcher for Progress {
     fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool {
         let mut figures = String::new();
         if let Some(scores) = scores {
-            for (name, value) in Figures::of(scores).iter() {
+            for (name, value) in Figures::new(scores).iter() {
                 figures.push_str(&format!(", {name} {}", figure(name, value)));
             }
         }

@@ -9,7 +9,7 @@ use super::execute::{Entry, Executed};
 use super::{Stop, figures};
 use fedspan_sim_core::report::plot::{Point, Series};
 use fedspan_sim_core::report::table::Table;
-use fedspan_sim_core::run::RECENT;
+use fedspan_sim_core::run::RECENT_ROUNDS;
 use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `compare` that ask for times.
@@ -186,7 +186,7 @@ fn doubles(scenario: &Scenario) -> bool {
 fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
     let method = |scenario: &Scenario| {
         let tuned = scenario.algorithm.network.is_some_and(|network| network.tuned);
-        (scenario.algorithm_word(), tuned)
+        (scenario.algorithm_name(), tuned)
     };
     entries.iter().position(|other| {
         !doubles(&other.scenario)
@@ -206,7 +206,7 @@ fn shifted(curves: &[Vec<Point>], scenario: &Scenario, communication: Option<f64
 fn final_accuracy(curves: &[Vec<Point>]) -> Option<f64> {
     let of = |curve: &Vec<Point>| {
         let last = curve.last()?.round;
-        let recent = curve.iter().filter(|point| point.round + f64::from(RECENT) > last);
+        let recent = curve.iter().filter(|point| point.round + f64::from(RECENT_ROUNDS) > last);
         mean(&recent.map(|point| point.scores.accuracy).collect::<Option<Vec<f64>>>()?)
     };
     mean(&curves.iter().map(of).collect::<Option<Vec<f64>>>()?)

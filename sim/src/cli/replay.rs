@@ -6,7 +6,7 @@ use clap::Args;
 use fedspan_aggregator::journal;
 
 use super::{Stop, load, output};
-use fedspan_sim_core::live::{Again, AgainError, again};
+use fedspan_sim_core::live::{ReplayCheck, ReplayCheckError, check_replay};
 
 /// Options of `replay`.
 #[derive(Debug, Args)]
@@ -30,16 +30,16 @@ pub fn command(options: &ReplayOptions) -> Result<(), Stop> {
     let mut scenario = load::scenario(&options.scenario, &options.changes)?;
     if let Some(seed) = options.seed {
         scenario.seed = seed;
-        scenario.said.add("seed");
+        scenario.given.add("seed");
     }
     scenario.evaluate_every = u32::MAX;
     let lines = journal::read(&options.journal).map_err(|error| Stop::Usage(error.to_string()))?;
-    let decided = again(&scenario, &lines).map_err(|error| stop(&options.journal, &error))?;
+    let decided = check_replay(&scenario, &lines).map_err(|error| stop(&options.journal, &error))?;
     output::print(&format!("{}\n", verdict(&decided)?))
 }
 
 /// One line if all decisions are equal.
-fn verdict(decided: &Again) -> Result<String, Stop> {
+fn verdict(decided: &ReplayCheck) -> Result<String, Stop> {
     let rounds = decided.replay.rounds();
     match decided.replay.difference() {
         None => Ok(format!("{rounds} rounds: every decision equal")),
@@ -49,10 +49,10 @@ fn verdict(decided: &Again) -> Result<String, Stop> {
     }
 }
 
-fn stop(path: &Path, error: &AgainError) -> Stop {
+fn stop(path: &Path, error: &ReplayCheckError) -> Stop {
     match error {
-        AgainError::Run(error) => Stop::Failed(error.to_string()),
-        AgainError::Scenario(error) => Stop::Usage(error.to_string()),
+        ReplayCheckError::Run(error) => Stop::Failed(error.to_string()),
+        ReplayCheckError::Scenario(error) => Stop::Usage(error.to_string()),
         error => Stop::Usage(format!("{}: {error}", path.display())),
     }
 }

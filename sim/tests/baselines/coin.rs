@@ -1,6 +1,6 @@
 //! L2GD's coin: the published algorithm, flip by flip, and how often each side falls.
 
-use fedspan_engine::algorithm::network::{Method, build};
+use fedspan_engine::algorithm::network::{NetworkMethod, build};
 use fedspan_protocol::message::{Baseline, Descent, Task};
 
 use crate::baselines::fleet::{Fleet, parameters};
@@ -26,7 +26,8 @@ fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
 #[test]
 fn with_its_coin_it_is_the_published_algorithm() {
     const EPOCHS: u16 = 2;
-    let mut fleet = Fleet::new(Method::L2gd { part: PART, coin: 0.4 }, STEPS, EPOCHS);
+    let mut fleet =
+        Fleet::new(NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.4 }, STEPS, EPOCHS);
     let start: Vec<f64> = fleet.algorithm.representation().iter().copied().collect();
     let mut models = vec![start; 3];
     let mut seen = Vec::new();
@@ -59,7 +60,11 @@ fn with_its_coin_it_is_the_published_algorithm() {
 fn the_coin_falls_as_often_as_it_is_told() {
     const ROUNDS: u32 = 20_000;
     for coin in [0.1f32, 0.5, 0.8] {
-        let mut algorithm = build(parameters(Method::L2gd { part: SMALL_PART, coin }, SMALL, 1));
+        let mut algorithm = build(parameters(
+            NetworkMethod::L2gd { averaging_step: SMALL_PART, averaging_probability },
+            SMALL,
+            1,
+        ));
         let (mut to_mean, mut local, mut both) = (0.0, 0.0, 0.0);
         for _ in 0..ROUNDS {
             let (j, k) = steps(algorithm.request().task, SMALL_PART, 1);
@@ -81,7 +86,7 @@ fn the_coin_falls_as_often_as_it_is_told() {
 
 #[test]
 fn a_server_that_starts_again_flips_on() {
-    let method = Method::L2gd { part: PART, coin: 0.3 };
+    let method = NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.3 };
     let mut fleet = Fleet::new(method, SMALL, 1);
     for _ in 0..3 {
         fleet.play(&ALL);

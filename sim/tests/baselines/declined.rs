@@ -1,14 +1,14 @@
 //! What devices decline, and that nothing of it stays.
 
-use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Task};
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use crate::baselines::fleet::{Fleet, samples};
 use crate::baselines::{ALL, OF_EVERYONE, PERSONAL, PLAIN, SMALL};
 
-fn fleet_of(method: Method) -> Fleet {
-    Fleet::new(method, if method == Method::Scaffold { PLAIN } else { SMALL }, 1)
+fn fleet_of(method: NetworkMethod) -> Fleet {
+    Fleet::new(method, if method == NetworkMethod::Scaffold { PLAIN } else { SMALL }, 1)
 }
 
 /// What a device answers to an opening that was changed.
@@ -21,7 +21,7 @@ fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), 
 #[test]
 fn numbers_out_of_range_are_declined() {
     let [infinite, nan] = [f32::INFINITY, f32::NAN];
-    let wrong: Vec<(Method, Vec<Baseline>)> = vec![
+    let wrong: Vec<(NetworkMethod, Vec<Baseline>)> = vec![
         (
             OF_EVERYONE[0],
             [-0.1, infinite, nan].map(|pull| Baseline::FedProx { proximal_weight: pull }).to_vec(),
@@ -86,7 +86,7 @@ fn steps_that_are_none_are_declined() {
         assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
     }
     // Control variates are those of plain steps, and no step goes no way.
-    let mut fleet = fleet_of(Method::Scaffold);
+    let mut fleet = fleet_of(NetworkMethod::Scaffold);
     for wrong in [SMALL, Descent { step_size: 0.0, ..PLAIN }] {
         let change = |open: &mut RoundOpen| {
             if let Task::Baseline { descent, .. } = &mut open.task {
@@ -122,7 +122,7 @@ fn tensors_of_another_shape_are_declined() {
 
 #[test]
 fn the_rounds_of_another_method_are_declined() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([Method::FedAvg]) {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([NetworkMethod::FedAvg]) {
         let mut fleet = fleet_of(method);
         let other = if method == OF_EVERYONE[0] {
             Baseline::Ditto { proximal_weight: 0.0 }

@@ -2,14 +2,14 @@
 
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
-use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::Algorithm;
-use fedspan_engine::algorithm::network::{Front, Method, NetworkParameters, NetworkShape, build};
+use fedspan_engine::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape, build};
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 use fedspan_sim_core::data::{Labels, Set};
-use fedspan_sim_core::network::{Joins, NetworkBuild, SimNetwork};
+use fedspan_sim_core::network::{JoinTime, NetworkConfig, SimNetwork};
 
 use crate::common::numbers;
 
@@ -33,7 +33,7 @@ pub fn source(set: &Set) -> Recording<'_> {
 }
 
 /// What a method is told on these sizes.
-pub fn parameters(method: Method, descent: Descent, epochs: u16) -> NetworkParameters {
+pub fn parameters(method: NetworkMethod, descent: Descent, epochs: u16) -> NetworkParameters {
     NetworkParameters {
         shape: NetworkShape {
             features: D as u16,
@@ -64,12 +64,14 @@ pub struct Fleet {
 
 impl Fleet {
     /// Three devices of `M` samples.
-    pub fn new(method: Method, descent: Descent, epochs: u16) -> Self {
+    pub fn new(method: NetworkMethod, descent: Descent, epochs: u16) -> Self {
         let parameters = parameters(method, descent, epochs);
-        let build_for = NetworkBuild::of(parameters).unwrap();
+        let build_for = NetworkConfig::new(parameters).unwrap();
         Self {
             algorithm: build(parameters),
-            devices: (0..3).map(|device| SimNetwork::new(&build_for, device, M, Joins::First)).collect(),
+            devices: (0..3)
+                .map(|device| SimNetwork::new(&build_for, device, M, JoinTime::BeforeTraining))
+                .collect(),
             sets: (0..3).map(|device| samples(device, M)).collect(),
             round: 0,
             parameters,
@@ -117,7 +119,7 @@ impl Fleet {
                 sent.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
                 self.algorithm.request().expects
             );
-            self.algorithm.absorb(device as u64, Share::of(M as u32), &sent);
+            self.algorithm.absorb(device as u64, UpdateWeight::from_samples(M as u32), &sent);
         }
         self.algorithm.finish().unwrap();
         self.round += 1;
@@ -140,9 +142,9 @@ impl Fleet {
 
     /// In place of a device one of its number that comes after training.
     pub fn replace(&mut self, device: usize, epochs: u16) {
-        let build_for = NetworkBuild::of(self.parameters).unwrap();
-        let joins = Joins::AfterTraining { epochs };
-        self.devices[device] = SimNetwork::new(&build_for, device as u64, M, joins);
+        let build_for = NetworkConfig::new(self.parameters).unwrap();
+        let join_time = JoinTime::AfterTraining { epochs };
+        self.devices[device] = SimNetwork::new(&build_for, device as u64, M, join_time);
     }
 
     /// A device fits its head, with no epochs: what it has then.

@@ -7,7 +7,7 @@ mod fleet;
 mod oracle;
 mod runs;
 
-use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_protocol::message::{DeclineReason, Descent};
 
 use fleet::{Fleet, M};
@@ -21,17 +21,17 @@ const PLAIN: Descent = Descent { momentum: 0.0, ..SMALL };
 
 const ALL: [usize; 3] = [0, 1, 2];
 
-const PERSONAL: [Method; 4] = [
-    Method::Ditto { pull: 0.7 },
-    Method::Apfl { own: 0.3, adaptation: 0.5 },
-    Method::L2gd { part: 0.4, coin: 0.0 },
-    Method::FedMtl { pull: 0.5 },
+const PERSONAL: [NetworkMethod; 4] = [
+    NetworkMethod::Ditto { proximal_weight: 0.7 },
+    NetworkMethod::Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 },
+    NetworkMethod::L2gd { averaging_step: 0.4, averaging_probability: 0.0 },
+    NetworkMethod::FedMtl { proximal_weight: 0.5 },
 ];
-const OF_EVERYONE: [Method; 4] = [
-    Method::FedProx { pull: 0.5 },
-    Method::Scaffold,
-    Method::PerFedAvg { inner_step: 0.2, hessian_free: false },
-    Method::PerFedAvg { inner_step: 0.2, hessian_free: true },
+const OF_EVERYONE: [NetworkMethod; 4] = [
+    NetworkMethod::FedProx { proximal_weight: 0.5 },
+    NetworkMethod::Scaffold,
+    NetworkMethod::PerFedAvg { inner_step: 0.2, hessian_free: false },
+    NetworkMethod::PerFedAvg { inner_step: 0.2, hessian_free: true },
 ];
 
 fn close(what: &str, ours: impl IntoIterator<Item = f64>, wanted: &[f64]) {
@@ -48,7 +48,8 @@ fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
 #[test]
 fn each_method_is_its_formula() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
-        let descent = if method == Method::Scaffold { Descent { momentum: 0.0, ..WHOLE } } else { WHOLE };
+        let descent =
+            if method == NetworkMethod::Scaffold { Descent { momentum: 0.0, ..WHOLE } } else { WHOLE };
         let mut fleet = Fleet::new(method, descent, 2);
         let start = fleet.algorithm.representation().iter().copied().collect();
         let mut oracle = Oracle::new(method, descent, 2, start);
@@ -66,7 +67,7 @@ fn each_method_is_its_formula() {
 }
 
 /// The bits of everyone's network after three rounds.
-fn bits(method: Method, descent: Descent) -> Vec<u64> {
+fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
     let mut fleet = Fleet::new(method, descent, 2);
     for who in [&ALL[..], &[0, 2], &ALL] {
         fleet.play(who);
@@ -77,26 +78,29 @@ fn bits(method: Method, descent: Descent) -> Vec<u64> {
 #[test]
 fn what_everyone_shares_is_that_of_fedavg() {
     for method in [
-        Method::FedProx { pull: 0.0 },
-        Method::Ditto { pull: 0.7 },
-        Method::Apfl { own: 0.3, adaptation: 0.5 },
+        NetworkMethod::FedProx { proximal_weight: 0.0 },
+        NetworkMethod::Ditto { proximal_weight: 0.7 },
+        NetworkMethod::Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 },
         // Who goes all the way to the mean begins with it.
-        Method::L2gd { part: 1.0, coin: 0.0 },
+        NetworkMethod::L2gd { averaging_step: 1.0, averaging_probability: 0.0 },
     ] {
         for descent in [SMALL, PLAIN] {
-            assert_eq!(bits(method, descent), bits(Method::FedAvg, descent), "{method:?}");
+            assert_eq!(bits(method, descent), bits(NetworkMethod::FedAvg, descent), "{method:?}");
         }
     }
-    assert_ne!(bits(Method::FedProx { pull: 0.01 }, SMALL), bits(Method::FedAvg, SMALL));
+    assert_ne!(
+        bits(NetworkMethod::FedProx { proximal_weight: 0.01 }, SMALL),
+        bits(NetworkMethod::FedAvg, SMALL)
+    );
 }
 
 /// With one batch an epoch, which serves for the inner and the outer gradient.
 #[test]
 fn a_meta_step_without_inner_step_is_one_of_fedavg() {
     for hessian_free in [false, true] {
-        let method = |inner_step| Method::PerFedAvg { inner_step, hessian_free };
-        assert_eq!(bits(method(0.0), WHOLE), bits(Method::FedAvg, WHOLE));
-        assert_ne!(bits(method(0.1), WHOLE), bits(Method::FedAvg, WHOLE));
+        let method = |inner_step| NetworkMethod::PerFedAvg { inner_step, hessian_free };
+        assert_eq!(bits(method(0.0), WHOLE), bits(NetworkMethod::FedAvg, WHOLE));
+        assert_ne!(bits(method(0.1), WHOLE), bits(NetworkMethod::FedAvg, WHOLE));
     }
 }
 
@@ -106,7 +110,7 @@ fn a_meta_step_takes_batches_of_its_own() {
     for hessian_free in [false, true] {
         // Steps so small that the gradient is that of the start: their number shows.
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
-        let method = Method::PerFedAvg { inner_step: 0.0, hessian_free };
+        let method = NetworkMethod::PerFedAvg { inner_step: 0.0, hessian_free };
         let mut fleet = Fleet::new(method, descent, 1);
         let before = fleet.algorithm.representation().clone();
         // One sample again and again: all batches have the same gradient.
@@ -116,7 +120,7 @@ fn a_meta_step_takes_batches_of_its_own() {
         }
         fleet.play(&[0]);
         let moved = (fleet.algorithm.representation() - &before).norm();
-        let mut whole = Fleet::new(Method::FedAvg, Descent { batch: 8, ..descent }, 1);
+        let mut whole = Fleet::new(NetworkMethod::FedAvg, Descent { batch: 8, ..descent }, 1);
         whole.sets = fleet.sets.clone();
         whole.play(&[0]);
         let once = (whole.algorithm.representation() - &before).norm();
@@ -127,7 +131,7 @@ fn a_meta_step_takes_batches_of_its_own() {
 #[test]
 fn the_first_round_of_scaffold_is_one_of_fedavg_without_momentum() {
     let [mut ours, mut theirs] =
-        [Method::Scaffold, Method::FedAvg].map(|method| Fleet::new(method, PLAIN, 2));
+        [NetworkMethod::Scaffold, NetworkMethod::FedAvg].map(|method| Fleet::new(method, PLAIN, 2));
     ours.play(&ALL);
     theirs.play(&ALL);
     assert_eq!(ours.bits(), theirs.bits());
@@ -139,7 +143,7 @@ fn the_first_round_of_scaffold_is_one_of_fedavg_without_momentum() {
 /// The server's c is the mean of the devices', those that were in no round included, whose are zero.
 #[test]
 fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
-    let mut fleet = Fleet::new(Method::Scaffold, PLAIN, 2);
+    let mut fleet = Fleet::new(NetworkMethod::Scaffold, PLAIN, 2);
     for who in [&ALL[..2], &ALL, &ALL, &[1]] {
         fleet.play(who);
         let state = fleet.algorithm.state();
@@ -161,8 +165,12 @@ fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
 
 #[test]
 fn who_is_drawn_nowhere_trains_alone() {
-    for method in [Method::L2gd { part: 0.0, coin: 0.0 }, Method::FedMtl { pull: 0.0 }] {
-        let [mut ours, mut alone] = [method, Method::LocalOnly].map(|method| Fleet::new(method, SMALL, 2));
+    for method in [
+        NetworkMethod::L2gd { averaging_step: 0.0, averaging_probability: 0.0 },
+        NetworkMethod::FedMtl { proximal_weight: 0.0 },
+    ] {
+        let [mut ours, mut alone] =
+            [method, NetworkMethod::LocalOnly].map(|method| Fleet::new(method, SMALL, 2));
         for who in [&ALL[..], &[1, 2], &ALL] {
             ours.play(who);
             alone.play(who);
@@ -175,9 +183,11 @@ fn who_is_drawn_nowhere_trains_alone() {
 
 #[test]
 fn a_mixture_of_one_network_is_that_network() {
-    let mut everyones = Fleet::new(Method::Apfl { own: 0.0, adaptation: 0.0 }, SMALL, 2);
-    let mut own = Fleet::new(Method::Apfl { own: 1.0, adaptation: 0.0 }, SMALL, 2);
-    let [mut fedavg, mut alone] = [Method::FedAvg, Method::LocalOnly].map(|m| Fleet::new(m, SMALL, 2));
+    let mut everyones =
+        Fleet::new(NetworkMethod::Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }, SMALL, 2);
+    let mut own = Fleet::new(NetworkMethod::Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }, SMALL, 2);
+    let [mut fedavg, mut alone] =
+        [NetworkMethod::FedAvg, NetworkMethod::LocalOnly].map(|m| Fleet::new(m, SMALL, 2));
     for _ in 0..2 {
         for fleet in [&mut everyones, &mut own, &mut fedavg, &mut alone] {
             fleet.play(&ALL);
@@ -192,7 +202,7 @@ fn a_mixture_of_one_network_is_that_network() {
 #[test]
 fn the_final_head_is_fitted_on_what_is_scored() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
-        let descent = if method == Method::Scaffold { PLAIN } else { SMALL };
+        let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
         let start = fleet.devices[2].own().to_vec();
         fleet.play(&[0, 1]);
@@ -203,7 +213,10 @@ fn the_final_head_is_fitted_on_what_is_scored() {
             // And when it is asked again, as after a reset.
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
         }
-        if matches!(method, Method::Ditto { .. } | Method::L2gd { .. } | Method::FedMtl { .. }) {
+        if matches!(
+            method,
+            NetworkMethod::Ditto { .. } | NetworkMethod::L2gd { .. } | NetworkMethod::FedMtl { .. }
+        ) {
             assert_eq!(fleet.devices[2].own(), start);
         }
     }
@@ -212,7 +225,7 @@ fn the_final_head_is_fitted_on_what_is_scored() {
 #[test]
 fn who_comes_after_training_begins_with_everyones_network() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
-        let descent = if method == Method::Scaffold { PLAIN } else { SMALL };
+        let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
         fleet.play(&[0, 1]);
         fleet.replace(2, 5);
@@ -220,14 +233,14 @@ fn who_comes_after_training_begins_with_everyones_network() {
         let fitted = fleet.fitted(2);
         let far = fitted.iter().zip(&shared).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // Per-FedAvg is about what is a step from there.
-        assert_eq!(far > 1e-6, matches!(method, Method::PerFedAvg { .. }), "{method:?}: {far}");
+        assert_eq!(far > 1e-6, matches!(method, NetworkMethod::PerFedAvg { .. }), "{method:?}: {far}");
     }
 }
 
 /// Without a body for it, it trains all layers as in a round of the method with as many epochs.
 #[test]
 fn who_comes_after_training_without_a_body_trains_one() {
-    for method in [Method::LocalOnly, Method::LgFedAvg { layers: 1 }] {
+    for method in [NetworkMethod::LocalOnly, NetworkMethod::LgFedAvg { layers: 1 }] {
         for epochs in [1, 3] {
             let mut there = Fleet::new(method, SMALL, epochs);
             let mut late = Fleet::new(method, SMALL, 1);
@@ -246,7 +259,7 @@ fn who_comes_after_training_without_a_body_trains_one() {
 #[test]
 fn a_newcomer_that_diverges_keeps_what_it_began_with() {
     let wild = Descent { step_size: 1e30, ..SMALL };
-    let mut fleet = Fleet::new(Method::LocalOnly, wild, 1);
+    let mut fleet = Fleet::new(NetworkMethod::LocalOnly, wild, 1);
     fleet.replace(1, 3);
     assert_eq!(fleet.try_fit(1), Err(DeclineReason::UpdateNonFinite));
     assert_eq!(fleet.devices[1].own(), fleet.devices[0].own());

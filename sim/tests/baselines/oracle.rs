@@ -1,6 +1,6 @@
 //! The methods' rounds in f64, with whole batches, from the papers' formulas. Gradients are central differences.
 
-use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_protocol::message::Descent;
 use fedspan_sim_core::data::{Labels, Set};
 
@@ -53,7 +53,7 @@ pub struct Device {
 }
 
 pub struct Oracle {
-    pub method: Method,
+    pub method: NetworkMethod,
     pub descent: Descent,
     pub epochs: u16,
     pub shared: Vector,
@@ -63,8 +63,9 @@ pub struct Oracle {
 
 impl Oracle {
     /// All begin with `start`.
-    pub fn new(method: Method, descent: Descent, epochs: u16, start: Vector) -> Self {
-        let alpha = if let Method::Apfl { own, .. } = method { own.into() } else { 0.0 };
+    pub fn new(method: NetworkMethod, descent: Descent, epochs: u16, start: Vector) -> Self {
+        let alpha =
+            if let NetworkMethod::Apfl { mixing_weight: own, .. } = method { own.into() } else { 0.0 };
         let control = vec![0.0; start.len()];
         let device = Device { own: start.clone(), control: control.clone(), alpha };
         Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
@@ -86,8 +87,10 @@ impl Oracle {
         let g = |w: &[f64]| gradient(set, w);
         let pulled = |pull: f32, w: &[f64]| plus(&g(w), pull.into(), &minus(w, w0));
         match self.method {
-            Method::FedProx { pull } => (self.descend(w0.clone(), |w| pulled(pull, w)), none),
-            Method::Scaffold => {
+            NetworkMethod::FedProx { proximal_weight: pull } => {
+                (self.descend(w0.clone(), |w| pulled(pull, w)), none)
+            }
+            NetworkMethod::Scaffold => {
                 let correction = minus(&self.control, &device.control);
                 let y = self.descend(w0.clone(), |w| plus(&g(w), 1.0, &correction));
                 let way = f64::from(self.epochs) * f64::from(self.descent.step_size);
@@ -96,7 +99,7 @@ impl Oracle {
                 device.control = control;
                 (y, change)
             }
-            Method::PerFedAvg { inner_step, hessian_free } => {
+            NetworkMethod::PerFedAvg { inner_step, hessian_free } => {
                 let alpha = f64::from(inner_step);
                 let step = |w: &[f64]| {
                     let outer = g(&plus(w, -alpha, &g(w)));
@@ -109,11 +112,11 @@ impl Oracle {
                 };
                 (self.descend(w0.clone(), step), none)
             }
-            Method::Ditto { pull } => {
+            NetworkMethod::Ditto { proximal_weight: pull } => {
                 device.own = self.descend(device.own.clone(), |v| pulled(pull, v));
                 (self.descend(w0.clone(), g), none)
             }
-            Method::Apfl { adaptation, .. } => {
+            NetworkMethod::Apfl { mixing_step_size: adaptation, .. } => {
                 let mixed = |alpha: f64, v: &[f64], w: &[f64]| plus(&plus(w, alpha, v), -alpha, w);
                 let slope = g(&mixed(device.alpha, &device.own, w0));
                 let apart = minus(&device.own, w0);
@@ -130,12 +133,12 @@ impl Oracle {
                 device.own = both[length..].to_vec();
                 (both[..length].to_vec(), none)
             }
-            Method::L2gd { part, .. } => {
+            NetworkMethod::L2gd { averaging_step: part, .. } => {
                 let moved = plus(&device.own, part.into(), &minus(w0, &device.own));
                 device.own = self.descend(moved, g);
                 (device.own.clone(), none)
             }
-            Method::FedMtl { pull } => {
+            NetworkMethod::FedMtl { proximal_weight: pull } => {
                 device.own = self.descend(device.own.clone(), |w| pulled(pull, w));
                 (device.own.clone(), none)
             }
@@ -161,9 +164,11 @@ impl Oracle {
     pub fn scored(&self, device: usize, set: &Set) -> Vector {
         let Device { own, alpha, .. } = &self.devices[device];
         match self.method {
-            Method::Ditto { .. } | Method::L2gd { .. } | Method::FedMtl { .. } => own.clone(),
-            Method::Apfl { .. } => plus(&plus(&self.shared, *alpha, own), -alpha, &self.shared),
-            Method::PerFedAvg { inner_step, .. } => {
+            NetworkMethod::Ditto { .. } | NetworkMethod::L2gd { .. } | NetworkMethod::FedMtl { .. } => {
+                own.clone()
+            }
+            NetworkMethod::Apfl { .. } => plus(&plus(&self.shared, *alpha, own), -alpha, &self.shared),
+            NetworkMethod::PerFedAvg { inner_step, .. } => {
                 plus(&self.shared, -f64::from(inner_step), &gradient(set, &self.shared))
             }
             _ => self.shared.clone(),

@@ -1,6 +1,6 @@
 //! Whole simulations: the same figures, to the bit, where methods are the same.
 
-use fedspan_sim_core::run::{Outcome, Unwatched, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
 const TEXT: &str = "evaluate_every = 1\n[data]\nkind = \"digits\"\n[data.partition]\nkind = \"shards\"\n\
@@ -10,7 +10,7 @@ const TEXT: &str = "evaluate_every = 1\n[data]\nkind = \"digits\"\n[data.partiti
 
 fn outcome(changes: &[&str]) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
-    run(&Scenario::parse("my.toml", TEXT, &changes).unwrap(), 3, &mut Unwatched).unwrap()
+    run(&Scenario::parse("my.toml", TEXT, &changes).unwrap(), 3, &mut NoProgress).unwrap()
 }
 
 fn same(ours: &[&str], theirs: &[&str]) {

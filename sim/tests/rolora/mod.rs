@@ -8,7 +8,7 @@ use fedspan_engine::linalg::{Matrix, random_basis};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_experiments::theory::rolora;
 use fedspan_sim_core::data::low_rank::LowRankRegression;
-use fedspan_sim_core::run::{Job, Outcome, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 use oracle::{Client, down, mean, sine, up};
 
@@ -31,7 +31,7 @@ fn scenario(changes: &[&str]) -> Scenario {
 }
 
 fn outcome(scenario: &Scenario, seed: u64) -> Outcome {
-    Job::prepare(scenario, seed).unwrap().run(&mut Unwatched).unwrap()
+    Job::prepare(scenario, seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
 fn sines(outcome: &Outcome) -> Vec<f64> {

@@ -1,7 +1,7 @@
 //! Adapter files: an accepted header agrees with the format's own library, an accepted configuration agrees
 //! with itself, and a mean depends only on the numbers.
 
-use fedspan_adapters::files::{Config, Exact, Fault, Header, Kind, Layout, mean};
+use fedspan_adapters::files::{Config, Dtype, Fault, Header, Layout, MeanBuffers, weighted_mean};
 use safetensors::SafeTensors;
 
 use crate::{Random, Work};
@@ -45,7 +45,7 @@ fn file(bytes: &[u8]) -> bool {
     for tensor in &header.tensors {
         let view = theirs.tensor(&tensor.name).expect("the same name");
         assert!(view.shape().iter().map(|side| *side as u64).eq(tensor.shape.iter().copied()));
-        assert_eq!(view.dtype().to_string(), tensor.kind.to_string());
+        assert_eq!(view.dtype().to_string(), tensor.dtype.to_string());
         let begin = usize::try_from(tensor.begin).expect("within the file");
         assert_eq!(view.data().len() as u64, tensor.bytes());
         assert_eq!(view.data().as_ptr(), bytes[begin..].as_ptr());
@@ -53,9 +53,9 @@ fn file(bytes: &[u8]) -> bool {
         end += tensor.bytes();
     }
     assert_eq!(end, bytes.len() as u64);
-    match Layout::of(&header) {
+    match Layout::from_header(&header) {
         Ok(layout) => {
-            assert_eq!(layout.slots.len(), header.tensors.len());
+            assert_eq!(layout.tensors.len(), header.tensors.len());
             assert_eq!(layout.bytes() + header.bytes.len() as u64, bytes.len() as u64);
             assert!(layout.pairs.iter().all(|pair| pair.rank > 0 && pair.up != pair.down));
             true
@@ -84,8 +84,8 @@ fn config(bytes: &[u8]) -> bool {
 /// Averages one to four clients of equal length. The result has the same bits in any order, whole or element
 /// by element; values that are not finite are found.
 fn numbers(count: u8, bytes: &[u8]) -> bool {
-    let kind = [Kind::F32, Kind::F16, Kind::Bf16][usize::from(count / 4) % 3];
-    let (clients, size) = (usize::from(count % 4) + 1, kind.size());
+    let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(count / 4) % 3];
+    let (clients, size) = (usize::from(count % 4) + 1, dtype.size());
     let elements = bytes.len() / (clients * size);
     let mut blocks: Vec<(f64, &[u8])> = bytes
         .chunks_exact((elements * size).max(1))
@@ -97,13 +97,13 @@ fn numbers(count: u8, bytes: &[u8]) -> bool {
         return false;
     }
     let total = blocks.iter().map(|(weight, _)| weight).sum();
-    let (mut room, mut means) = (Exact::default(), vec![0.0; elements]);
+    let (mut buffers, mut means) = (MeanBuffers::default(), vec![0.0; elements]);
     let mut value = [0.0];
     let mut finite = |block: &[u8], element: usize| {
-        kind.decode(&block[element * size..], &mut value);
+        dtype.decode(&block[element * size..], &mut value);
         value[0].is_finite()
     };
-    let done = mean(&blocks, kind, total, &mut means, &mut room);
+    let done = weighted_mean(&blocks, dtype, total, &mut means, &mut buffers);
     let sound = (0..elements).all(|element| blocks.iter().all(|(_, block)| finite(block, element)));
     assert_eq!(done.is_ok(), sound);
     if let Err((client, element)) = done {
@@ -119,7 +119,7 @@ fn numbers(count: u8, bytes: &[u8]) -> bool {
             let one: Vec<(f64, &[u8])> =
                 blocks.iter().map(|(weight, block)| (*weight, &block[element * size..][..size])).collect();
             let mut found = [0.0];
-            mean(&one, kind, total, &mut found, &mut room).expect("finite, as before");
+            weighted_mean(&one, dtype, total, &mut found, &mut buffers).expect("finite, as before");
             assert_eq!(found[0].to_bits(), *bits);
         }
     }

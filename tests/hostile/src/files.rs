@@ -5,7 +5,7 @@ use fedspan_sim_core::data::cifar::{self, Kind};
 use fedspan_sim_core::data::idx::Idx;
 use fedspan_sim_core::data::leaf::{self, json, words::Vectors};
 use fedspan_sim_core::data::npz::{self, Arrays};
-use fedspan_sim_core::data::table::{self, Coded, Columns, Table, Target};
+use fedspan_sim_core::data::table::{self, CodedNames, Columns, Table, Target};
 use fedspan_sim_core::data::{DataError, Labels, Set};
 
 use crate::{Random, Work};
@@ -113,9 +113,9 @@ fn check_table(table: &Table, length: usize) {
     assert_eq!(table.x.len(), rows * table.features.len());
     assert!(table.x.iter().all(|value| value.is_finite()));
     assert!(table.x.len() <= 2 * length + FEW);
-    let coded = |coded: &Coded| {
-        assert_eq!(coded.of.len(), rows);
-        assert!(coded.of.iter().all(|code| (*code as usize) < coded.names.len()));
+    let coded = |coded: &CodedNames| {
+        assert_eq!(coded.codes.len(), rows);
+        assert!(coded.codes.iter().all(|code| (*code as usize) < coded.names.len()));
     };
     match &table.target {
         Target::Values(values) => assert!(values.iter().all(|value| value.is_finite())),
@@ -123,7 +123,7 @@ fn check_table(table: &Table, length: usize) {
     }
     table.clients.iter().for_each(coded);
     let pool = table.clone().pool(true);
-    let wide = pool.set.wide.as_ref().map_or(0, Vec::len);
+    let wide = pool.set.x_f64.as_ref().map_or(0, Vec::len);
     assert_eq!(wide, rows * (table.features.len() + 1));
 }
 

@@ -7,7 +7,7 @@ mod peer;
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::{Acceptor, Connection, OUTBOX_MAX, PeerMessage};
-use fedspan_engine::{Opening, Update};
+use fedspan_engine::{RoundBroadcast, Update};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX};
 use fedspan_protocol::message::{Fault, Hello, ToDevice, decode};
@@ -81,7 +81,7 @@ struct Bench {
     read: usize,
     /// All delivered bytes.
     stream: Vec<u8>,
-    open: Option<Arc<Opening>>,
+    open: Option<Arc<RoundBroadcast>>,
     greeted: bool,
     /// The server has refused the device and closes the connection.
     ended: bool,

@@ -6,7 +6,7 @@ use fedspan_client::{Event, Session};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_sim_core::data::ClientSource;
 use fedspan_sim_core::fleet::SimTask;
-use fedspan_sim_core::network::Joins;
+use fedspan_sim_core::network::JoinTime;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
@@ -105,7 +105,14 @@ impl Device {
         let config = Config { frame_limit: 256, ..Config::new(self.id) };
         let session = plan
             .build
-            .session_over(config, self.protection.clone(), client, Joins::First, store, random)
+            .session_with_store(
+                config,
+                self.protection.clone(),
+                client,
+                JoinTime::BeforeTraining,
+                store,
+                random,
+            )
             .map_err(|error| wrong(error.to_string()))?;
         let receive = vec![0; usize::from(config.frame_limit)];
         let transmit = vec![0; config.transmit_capacity()];

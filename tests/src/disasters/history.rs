@@ -5,7 +5,7 @@ use std::fmt;
 
 use fedspan_aggregator::durable_engine::DurableEngine;
 use fedspan_aggregator::journal::{self, Committed, JournalEntry, JournalPhase, Outcome};
-use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 
@@ -59,7 +59,7 @@ pub struct History {
 
 impl History {
     /// Records that a round was sent to a device. A round number must always mean the same id and tensors.
-    pub fn record_opening(&mut self, opening: &Opening) -> Result<(), Violation> {
+    pub fn record_opening(&mut self, opening: &RoundBroadcast) -> Result<(), Violation> {
         let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         let this = (opening.id, crc32c(&bytes));

@@ -4,9 +4,9 @@ use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings};
 use fedspan_client::store::record_len;
 use fedspan_sim_core::data::Dataset;
-use fedspan_sim_core::fleet::Build;
+use fedspan_sim_core::fleet::DeviceFactory;
 use fedspan_sim_core::live::campaign;
-use fedspan_sim_core::noise::{Hiding, SLOT, Seeds};
+use fedspan_sim_core::noise::{NoiseConfig, SLOT, SeedSource};
 use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
@@ -39,7 +39,7 @@ pub struct Plan {
     pub scenario: Scenario,
     pub dataset: Dataset,
     pub fleet: Fleet,
-    pub build: Build,
+    pub build: DeviceFactory,
     /// Devices have keys, and frames are encrypted.
     pub is_encrypted: bool,
     /// Updates carry noise.
@@ -78,7 +78,7 @@ impl Plan {
 
     /// Privacy cost of one update, in the units of the ledger.
     pub fn price(&self) -> u64 {
-        self.build.privacy.map_or(0, |hiding| u64::from(hiding.settings.multiplier().release()))
+        self.build.privacy.map_or(0, |noise| u64::from(noise.settings.multiplier().release()))
     }
 
     fn hectic(seed: u64, random: &mut ChaCha8Rng) -> Result<Self, String> {
@@ -118,8 +118,8 @@ impl Plan {
         plan.is_encrypted = percent(random, 60);
         plan.is_serial = percent(random, 40);
         plan.is_private = is_private;
-        if let Some(hiding) = &mut plan.build.privacy {
-            *hiding = generous(&plan.scenario, *hiding)?;
+        if let Some(noise) = &mut plan.build.privacy {
+            *noise = generous(&plan.scenario, *noise)?;
         }
         Ok(plan)
     }
@@ -159,7 +159,7 @@ impl Plan {
         let name = std::path::Path::new("");
         let mut fleet = campaign(&scenario, &dataset, name).map_err(|error| error.to_string())?;
         fleet.limits = defaults()?;
-        let build = Build::of(&scenario, &dataset, scenario.seed, Seeds::Foreseeable(seed))
+        let build = DeviceFactory::new(&scenario, &dataset, scenario.seed, SeedSource::Deterministic(seed))
             .map_err(|error| error.to_string())?;
         Ok(Self {
             kind,
@@ -183,10 +183,10 @@ fn defaults() -> Result<Limits, String> {
 
 /// Raises the privacy budget to a hundred times what a campaign without faults needs, as lost updates are
 /// paid for, too.
-fn generous(scenario: &Scenario, hiding: Hiding) -> Result<Hiding, String> {
+fn generous(scenario: &Scenario, noise: NoiseConfig) -> Result<NoiseConfig, String> {
     let square = scenario.multiplier_square()?.ok_or("no noise")?;
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0)) * 100;
     let settings = PrivacySettings::new(multiplier, budget, 6, SLOT).map_err(|error| error.to_string())?;
-    Ok(Hiding { settings: settings.with_iterations(u16::MAX), ..hiding })
+    Ok(NoiseConfig { settings: settings.with_iterations(u16::MAX), ..noise })
 }

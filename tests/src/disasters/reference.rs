@@ -9,11 +9,11 @@ use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::config::ParticipationSection;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Opening, Update};
+use fedspan_engine::{Action, DeviceId, Engine, Event, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
-use fedspan_sim_core::fleet::{SimDevice, foreseeable};
-use fedspan_sim_core::network::Joins;
+use fedspan_sim_core::fleet::{SimDevice, deterministic_rng};
+use fedspan_sim_core::network::JoinTime;
 use sha2::{Digest, Sha256};
 
 use super::history::Violation;
@@ -32,7 +32,12 @@ pub struct Round {
 /// Source of updates.
 pub trait Updates {
     /// The update of `device` for the round the server called `number`.
-    fn update(&mut self, device: DeviceId, number: u32, opening: &Arc<Opening>) -> Result<Update, Violation>;
+    fn update(
+        &mut self,
+        device: DeviceId,
+        number: u32,
+        opening: &Arc<RoundBroadcast>,
+    ) -> Result<Update, Violation>;
 
     /// Reports that the engine has answered the update.
     fn acknowledge(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack);
@@ -98,7 +103,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
     Ok(())
 }
 
-fn declined(device: DeviceId, opening: &Opening) -> Event {
+fn declined(device: DeviceId, opening: &RoundBroadcast) -> Event {
     Event::Declined(device, Decline { id: opening.id, reason: DeclineReason::Device })
 }
 
@@ -130,12 +135,13 @@ impl FaultFreeDevices {
         let gate = Arc::new(Acceptor::plaintext(requirements, welcome));
         let devices = (0..).zip(&plan.dataset.clients).map(|(id, client)| {
             let config = Config { frame_limit: 256, ..Config::new(id) };
-            let random = foreseeable(1, id);
-            let session = plan.build.session(config, Protection::Plaintext, client, Joins::First, random);
+            let random = deterministic_rng(1, id);
+            let session =
+                plan.build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random);
             let session = session.map_err(|error| Violation::new(error.to_string()))?;
             let mut device = SimDevice::connect(session, Arc::clone(&gate));
             device.pump();
-            device.said.clear();
+            device.inbox.clear();
             Ok(device)
         });
         devices.collect::<Result<_, _>>().map(Self)
@@ -148,11 +154,16 @@ impl FaultFreeDevices {
 }
 
 impl Updates for FaultFreeDevices {
-    fn update(&mut self, device: DeviceId, _: u32, opening: &Arc<Opening>) -> Result<Update, Violation> {
+    fn update(
+        &mut self,
+        device: DeviceId,
+        _: u32,
+        opening: &Arc<RoundBroadcast>,
+    ) -> Result<Update, Violation> {
         let own = self.device(device)?;
         own.connection.open(opening);
         own.pump();
-        let update = own.said.drain(..).find_map(|inbound| match inbound {
+        let update = own.inbox.drain(..).find_map(|inbound| match inbound {
             PeerMessage::Update(update) => Some(update),
             _ => None,
         });
@@ -168,7 +179,12 @@ impl Updates for FaultFreeDevices {
 }
 
 impl Updates for BTreeMap<(DeviceId, u32), Update> {
-    fn update(&mut self, device: DeviceId, number: u32, _: &Arc<Opening>) -> Result<Update, Violation> {
+    fn update(
+        &mut self,
+        device: DeviceId,
+        number: u32,
+        _: &Arc<RoundBroadcast>,
+    ) -> Result<Update, Violation> {
         let update = self.get(&(device, number)).cloned();
         update.ok_or_else(|| {
             Violation::new(format!("device {device} has no recorded update for round {number}"))

@@ -10,7 +10,7 @@ use fedspan_aggregator::core::{
     Receiver, ServerCore, Timeouts,
 };
 use fedspan_aggregator::journal::Committed;
-use fedspan_engine::{DeviceId, Opening, Update};
+use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 use fedspan_protocol::message::Ack;
 
 use super::Millis;
@@ -31,7 +31,7 @@ pub enum ServerOutput {
     /// Commands wait for a peer session, which handles them a little later.
     Commands(LinkKey),
     /// A round is sent to a device.
-    Opened(Arc<Opening>),
+    Opened(Arc<RoundBroadcast>),
     /// An update has been received.
     UpdateReceived(DeviceId, Box<Update>),
     /// An update is answered.
@@ -244,7 +244,7 @@ impl ServerTasks {
     /// Ends a peer session; on a serial line the next one starts at once.
     fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<ServerOutput>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
-        self.inbox.push_back(peer.conversation.message(PeerEventKind::Gone(gone)));
+        self.inbox.push_back(peer.conversation.message(PeerEventKind::DisconnectReason(gone)));
         if self.is_serial {
             self.begin(now, link);
         } else {

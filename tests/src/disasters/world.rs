@@ -233,8 +233,8 @@ impl World<'_> {
             if ends.is_none() && last.is_some_and(|last| now > last + STUCK_AFTER) {
                 let open =
                     self.server.coordinator().and_then(|coordinator| coordinator.engine().open_round());
-                let open =
-                    open.map(|round| (round.opening.id, &round.cohort, &round.participants, &round.out));
+                let open = open
+                    .map(|round| (round.broadcast.id, &round.cohort, &round.participants, &round.excluded));
                 return Err(Violation::new(format!(
                     "no commit for two hours: the campaign is in {:?}, the open round is {open:?}",
                     self.server.phase()

@@ -5,19 +5,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use fedspan_tests::lists::{with_list, with_table};
+use fedspan_xtask::boards::Boards;
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
 /// Allowed growth: a rebuild with another toolchain changes figures a little.
 const GROWTH: f64 = 1.02;
 
-/// Short names of the cores.
-pub const CORES: [&str; 6] = ["m4", "m7", "m33", "m3", "m0", "rv32imc"];
-/// Cores whose manuals list the cycles of instructions.
-pub const ESTIMATED: [&str; 4] = ["m4", "m3", "m0", "rv32imc"];
+/// Table of boards.
+pub static BOARDS: LazyLock<Boards> =
+    LazyLock::new(|| Boards::read(&root()).unwrap_or_else(|fault| panic!("{fault}")));
 
 const FILE: &str = "tests/budgets.toml";
 
@@ -162,16 +162,19 @@ impl GeneratedTable {
     }
 }
 
-/// Name of a core in tables.
+/// Name of a core in the documents' tables.
 pub fn core_name(word: &str) -> &'static str {
-    match word {
-        "m4" => "Cortex-M4F",
-        "m7" => "Cortex-M7",
-        "m33" => "Cortex-M33",
-        "m3" => "Cortex-M3",
-        "m0" => "Cortex-M0",
-        _ => "RV32IMC",
-    }
+    &BOARDS.emulated(word).unwrap_or_else(|| panic!("no board {word}")).core
+}
+
+/// Whether cycles of a core, built at a level, are estimated.
+pub fn is_estimated(core: &str, level: &str) -> bool {
+    level == "s" && BOARDS.emulated(core).is_some_and(|board| board.cycles)
+}
+
+/// Number of pairs of core and level that are measured.
+pub fn builds() -> usize {
+    BOARDS.emulated.iter().map(|board| board.levels.len()).sum()
 }
 
 fn root() -> PathBuf {

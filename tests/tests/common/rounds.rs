@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fedspan_engine::Opening;
+use fedspan_engine::RoundBroadcast;
 use fedspan_engine::{Request, Tensor};
 use fedspan_hostile::Random;
 use fedspan_protocol::message::{HeadSolve, RoundId, Task, Upload};
@@ -27,6 +27,6 @@ pub fn request(number: u32) -> Request {
     }
 }
 
-pub fn opening(number: u32) -> Arc<Opening> {
-    Arc::new(Opening::new(RoundId { round: number, stage: 0 }, request(number)).unwrap())
+pub fn opening(number: u32) -> Arc<RoundBroadcast> {
+    Arc::new(RoundBroadcast::new(RoundId { round: number, stage: 0 }, request(number)).unwrap())
 }

@@ -1,6 +1,6 @@
 //! Frames encoded and decoded by hand.
 
-use fedspan_engine::Opening;
+use fedspan_engine::RoundBroadcast;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Message, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::Encoding;
@@ -14,7 +14,7 @@ pub fn plain<M: Message>(message: &M) -> Vec<u8> {
 }
 
 /// A plain frame that opens a round, with its tensors.
-pub fn plain_open(opening: &Opening) -> Vec<u8> {
+pub fn plain_open(opening: &RoundBroadcast) -> Vec<u8> {
     let tensors = opening.request.tensors.iter().map(|t| t.descriptor(Encoding::F32)).collect();
     let task = opening.request.task;
     let message = ToDevice::RoundOpen(RoundOpen { id: opening.id, task, tensors });

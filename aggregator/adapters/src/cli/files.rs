@@ -1,4 +1,4 @@
-//! `adapter average` and `adapter check`: files of low-rank adapters, averaged and compared. No server, no configuration.
+//! Commands `adapter average` and `adapter check`, which work on adapter files without a server.
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
@@ -8,18 +8,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::files::{
-    AdapterError, Averaged, Changed, Checked, Inputs, Job, Output, Round, SAMPLES_MAX, average, check,
+    AdapterError, AverageJob, AverageReport, ChangeNorms, CheckReport, Inputs, Output, RoundKind,
+    SAMPLES_MAX, average, check,
 };
 use clap::{Args, Subcommand, ValueEnum};
 
-/// Before progress is shown, and between two lines of it that are not on a terminal.
-const QUIET: Duration = Duration::from_millis(500);
-const BETWEEN: Duration = Duration::from_secs(10);
+/// Time before progress is shown on a terminal.
+const PROGRESS_DELAY: Duration = Duration::from_millis(500);
 
-/// More threads would wait for the disk.
+/// Interval of progress lines that do not go to a terminal.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Most threads; more would wait for the disk.
 const THREADS_MAX: usize = 8;
 
-/// What is done with files that are there.
+/// Commands on adapter files.
 #[derive(Subcommand)]
 pub enum FilesCommand {
     /// Average clients' adapters: the factors that the round trained, and saved modules.
@@ -30,162 +33,162 @@ pub enum FilesCommand {
         fedspan-aggregator adapter average --plain --base previous.safetensors a.safetensors b.safetensors \
         -o next.safetensors")]
     Average {
-        /// The factors to average.
+        /// Factors to average.
         #[command(flatten)]
-        what: What,
-        /// The clients' files.
+        selection: RoundSelection,
+        /// Base and client files.
         #[command(flatten)]
-        files: Files,
-        /// The mean: a file NAME.safetensors, or a directory in the layout of PEFT, with the base's configuration. What is
-        /// there is replaced once everything is written.
+        files: InputOptions,
+        /// Output: a file NAME.safetensors, or a directory in PEFT's layout with the base's configuration. An existing output
+        /// is replaced once everything is written.
         #[arg(short, long, value_name = "NEXT")]
         output: PathBuf,
-        /// A few lines, or one line of JSON, which has everything.
+        /// Output format: a few lines, or one line of JSON with all details.
         #[arg(long, value_enum, default_value_t = Format::Human)]
         format: Format,
     },
-    /// Print what each client changed, which round that fits, and what plain averaging would have lost.
+    /// Print the changes of each client, the rounds that accept its file, and the loss of plain averaging.
     #[command(after_help = "Example: fedspan-aggregator adapter check --base round-4 round-5/client-*")]
     Check {
-        /// The clients' files.
+        /// Base and client files.
         #[command(flatten)]
-        files: Files,
-        /// Also every tensor and every module.
+        files: InputOptions,
+        /// Print every tensor and every module, too.
         #[arg(long)]
         tensors: bool,
-        /// A table, or one line of JSON, which has everything.
+        /// Output format: a table, or one line of JSON with all details.
         #[arg(long, value_enum, default_value_t = Format::Human)]
         format: Format,
     },
 }
 
-/// The factors to average: exactly one of `--round` and `--plain`.
+/// Factors to average: exactly one of `--round` and `--plain`.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-pub struct What {
-    /// The factors that were trained; the others must be the base's.
+pub struct RoundSelection {
+    /// Average the factor that the round trained; the other one must equal the base's.
     #[arg(long, value_enum)]
-    round: Option<Trained>,
-    /// Both factors, each for itself, although the mean of products is another one: `adapter check` says how much.
+    round: Option<TrainedFactor>,
+    /// Average both factors, each separately. This differs from the mean of products; `adapter check` prints by how much.
     #[arg(long)]
     plain: bool,
 }
 
-/// The factor that a round trained.
+/// Factor that a round trains.
 #[derive(Clone, Copy, ValueEnum)]
-pub enum Trained {
-    /// `lora_A`, r x d_in.
+pub enum TrainedFactor {
+    /// Down factor `lora_A`, r x d_in.
     Down,
-    /// `lora_B`, d_out x r.
+    /// Up factor `lora_B`, d_out x r.
     Up,
 }
 
-/// Forms of what is printed.
+/// Output format.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     Human,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
-/// Base and clients.
+/// Input files: base and clients.
 #[derive(Args)]
-pub struct Files {
-    /// What clients were given: a safetensors file, or a directory that PEFT has written.
+pub struct InputOptions {
+    /// Adapter that the clients started from: a safetensors file, or a directory in PEFT's layout.
     #[arg(long, value_name = "PREVIOUS")]
     base: PathBuf,
-    /// What clients have made of it: files or directories.
+    /// Adapters that the clients trained: files or directories.
     #[arg(required = true, value_name = "CLIENT")]
     clients: Vec<PathBuf>,
-    /// Samples that each client has trained with, in their order: how much it counts. Without them all count the same.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = samples)]
+    /// Number of samples of each client in the order of the files, as its weight. Without them all weights are equal.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = parse_samples)]
     samples: Option<Vec<u64>>,
 }
 
-impl Files {
+impl InputOptions {
     fn open(&self) -> Result<Inputs, AdapterError> {
         Inputs::open(&self.base, &self.clients, self.samples.as_deref())
     }
 }
 
-/// Lines on standard error, where they are not in the way of what is printed.
-fn warn(warnings: &[String]) {
+/// Prints warnings to standard error.
+fn print_warnings(warnings: &[String]) {
     let mut error = std::io::stderr().lock();
     for warning in warnings {
-        // Nobody has to read this.
+        // Ignored if standard error is closed.
         drop(writeln!(error, "warning: {warning}"));
     }
 }
 
-/// Runs a command, and says what was done, or why not.
+/// Runs a command and returns the text to print. Setting `interrupted` stops it.
 ///
 /// # Errors
-/// What stood in the way.
+/// As [`Inputs::open`], [`average`] and [`check`].
 pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<String, AdapterError> {
     match command {
-        FilesCommand::Average { what, files, output, format } => {
-            let round = match what.round {
-                Some(Trained::Down) => Round::Down,
-                Some(Trained::Up) => Round::Up,
-                None => Round::Plain,
+        FilesCommand::Average { selection, files, output, format } => {
+            let kind = match selection.round {
+                Some(TrainedFactor::Down) => RoundKind::Down,
+                Some(TrainedFactor::Up) => RoundKind::Up,
+                None => RoundKind::Plain,
             };
             let progress = Progress::new("averaging", interrupted);
             let inputs = files.open()?;
-            warn(inputs.warnings());
-            let output = Output::named(output);
+            print_warnings(inputs.warnings());
+            let output = Output::from_path(output);
             let name = output.file().display().to_string();
-            let job = Job { round, output, threads: threads() };
-            let done = average(&inputs, job, &|read, of| progress.show(read, of));
+            let job = AverageJob { kind, output, threads: threads() };
+            let result = average(&inputs, job, &|read, of| progress.show(read, of));
             progress.clear();
-            let done = done?;
+            let report = result?;
             Ok(match format {
-                Format::Human => averaged(&name, round, &done),
+                Format::Human => average_text(&name, kind, &report),
                 Format::Json => {
-                    let (round, warnings) = (round.name(), inputs.warnings());
-                    let about = serde_json::json!({
-                        "file": name, "round": round, "clients": done.clients, "averaged": done.averaged,
-                        "kept": done.kept, "largest": done.largest, "bytes": done.bytes, "warnings": warnings,
+                    let (round, warnings) = (kind.name(), inputs.warnings());
+                    let json = serde_json::json!({
+                        "file": name, "round": round, "clients": report.clients, "averaged": report.averaged,
+                        "kept": report.kept, "largest": report.largest, "bytes": report.bytes, "warnings": warnings,
                     });
-                    about.to_string() + "\n"
+                    json.to_string() + "\n"
                 }
             })
         }
         FilesCommand::Check { files, tensors, format } => {
             let progress = Progress::new("checking", interrupted);
             let inputs = files.open()?;
-            let done = check(&inputs, &|read, of| progress.show(read, of));
+            let result = check(&inputs, &|read, of| progress.show(read, of));
             progress.clear();
-            let checked = done?;
-            warn(&checked.warnings);
+            let report = result?;
+            print_warnings(&report.warnings);
             Ok(match format {
-                Format::Human => table(&checked, *tensors),
-                Format::Json => serde_json::json!(checked).to_string() + "\n",
+                Format::Human => check_table(&report, *tensors),
+                Format::Json => serde_json::json!(report).to_string() + "\n",
             })
         }
     }
 }
 
-/// How many threads average.
+/// Number of threads for averaging.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
 }
 
-/// A line of the whole, a line of every client and its weight, and one of every tensor that is no mean.
-fn averaged(name: &str, round: Round, done: &Averaged) -> String {
-    let Averaged { clients, averaged, kept, largest, bytes } = done;
+/// Text of an average: a summary line, a line for every client with its weight, and one for every tensor with different integers.
+fn average_text(name: &str, kind: RoundKind, report: &AverageReport) -> String {
+    let AverageReport { clients, averaged, kept, largest, bytes } = report;
     let count = clients.len();
     let plural = if count == 1 { "client" } else { "clients" };
-    let round = match round {
-        Round::Plain => "plain averaging".to_owned(),
+    let kind = match kind {
+        RoundKind::Plain => "plain averaging".to_owned(),
         other => format!("{} round", other.name()),
     };
-    let counters = match largest.len() {
+    let largest_count = match largest.len() {
         0 => String::new(),
-        more => format!(", {more} the largest"),
+        more => format!(", {more} with the largest integers"),
     };
     let mut text = format!(
-        "{name}: {round} of {count} {plural}, {averaged} tensors averaged, {kept} kept{counters}, {bytes} bytes\n"
+        "{name}: {kind} of {count} {plural}, {averaged} tensors averaged, {kept} kept{largest_count}, {bytes} bytes\n"
     );
     for client in clients {
         let samples = match client.samples {
@@ -201,48 +204,50 @@ fn averaged(name: &str, round: Round, done: &Averaged) -> String {
     text
 }
 
-/// Progress on standard error: a line that changes on a terminal, a few lines elsewhere; nothing for short work.
+/// Progress on standard error: one line that is rewritten on a terminal, a line every 10 s elsewhere, nothing for short work.
 struct Progress {
-    what: &'static str,
+    activity: &'static str,
     terminal: bool,
     stop: Arc<AtomicBool>,
-    /// When it began, and what was shown last and when.
+    /// Start time; time and percentage of the last line.
     shown: Mutex<(Instant, Option<(Instant, u64)>)>,
 }
 
 impl Progress {
-    fn new(what: &'static str, stop: &Arc<AtomicBool>) -> Self {
+    fn new(activity: &'static str, stop: &Arc<AtomicBool>) -> Self {
         Self {
-            what,
+            activity,
             terminal: std::io::stderr().is_terminal(),
             stop: Arc::clone(stop),
             shown: Mutex::new((Instant::now(), None)),
         }
     }
 
-    /// `false` once the user wants it to end.
+    /// Shows the progress; false once the user has interrupted the command.
     fn show(&self, read: u64, of: u64) -> bool {
         if let Ok(mut shown) = self.shown.try_lock() {
             let percent = (u128::from(read) * 100 / u128::from(of.max(1))).try_into().unwrap_or(100);
             let due = match shown.1 {
-                None if self.terminal => shown.0.elapsed() >= QUIET,
-                None => shown.0.elapsed() >= BETWEEN,
+                None if self.terminal => shown.0.elapsed() >= PROGRESS_DELAY,
+                None => shown.0.elapsed() >= PROGRESS_INTERVAL,
                 Some((_, last)) if self.terminal => last != percent,
-                Some((at, _)) => at.elapsed() >= BETWEEN,
+                Some((at, _)) => at.elapsed() >= PROGRESS_INTERVAL,
             };
             if due {
                 shown.1 = Some((Instant::now(), percent));
                 let end = if self.terminal { "" } else { "\n" };
                 let start = if self.terminal { "\r" } else { "" };
-                // Nobody has to read this.
+                // Ignored if standard error is closed.
                 let mut error = std::io::stderr().lock();
-                drop(write!(error, "{start}{}: {percent} %{end}", self.what).and_then(|()| error.flush()));
+                drop(
+                    write!(error, "{start}{}: {percent} %{end}", self.activity).and_then(|()| error.flush()),
+                );
             }
         }
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes the line away.
+    /// Clears the line on a terminal.
     fn clear(&self) {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if self.terminal && shown.1.is_some() {
@@ -251,31 +256,32 @@ impl Progress {
     }
 }
 
-fn table(checked: &Checked, tensors: bool) -> String {
-    let width = checked.clients.iter().map(|client| client.file.chars().count()).max().unwrap_or(0).max(6);
+/// Table of a check: a line for every client, then the interference.
+fn check_table(report: &CheckReport, tensors: bool) -> String {
+    let width = report.clients.iter().map(|client| client.file.chars().count()).max().unwrap_or(0).max(6);
     let mut text = format!("{:<width$} {:>20} {:>20} {:>20} fits\n", "client", "down", "up", "saved");
-    for client in &checked.clients {
-        let saved = client.saved.as_ref().map_or("-".to_owned(), change);
-        let (down, up, fits) = (change(&client.down), change(&client.up), client.fits.name());
+    for client in &report.clients {
+        let saved = client.saved.as_ref().map_or("-".to_owned(), change_text);
+        let (down, up, fits) = (change_text(&client.down), change_text(&client.up), client.fits.name());
         text += &format!("{:<width$} {down:>20} {up:>20} {saved:>20} {fits}\n", client.file);
         for (name, changed) in client.tensors.iter().filter(|_| tensors) {
-            text += &format!("  {} {}\n", change(changed), name.escape_debug());
+            text += &format!("  {} {}\n", change_text(changed), name.escape_debug());
         }
     }
     text += "Norms of changes, in brackets over that of the base's.\n";
-    for client in checked.weights.iter().filter(|client| client.samples.is_some()) {
+    for client in report.weights.iter().filter(|client| client.samples.is_some()) {
         text += &format!("Weight {:.6} for {}\n", client.weight, client.file);
     }
-    let Some(interference) = checked.interference else {
+    let Some(interference) = report.interference else {
         return text + "The interference of plain averaging is not computed.\n";
     };
     text += &format!("Plain averaging would lose {interference:.3e} of the mean of products (interference)");
-    let greatest = checked.targets.iter().max_by(|a, b| a.interference.total_cmp(&b.interference));
-    text += &match greatest.filter(|target| target.interference > 0.0) {
+    let largest = report.targets.iter().max_by(|a, b| a.interference.total_cmp(&b.interference));
+    text += &match largest.filter(|target| target.interference > 0.0) {
         Some(most) => format!(", most in {}: {:.3e}.\n", most.module.escape_debug(), most.interference),
         None => ".\n".to_owned(),
     };
-    for target in checked.targets.iter().filter(|_| tensors) {
+    for target in report.targets.iter().filter(|_| tensors) {
         let experts = match target.experts {
             1 => String::new(),
             experts => format!(" ({experts} experts)"),
@@ -285,16 +291,17 @@ fn table(checked: &Checked, tensors: bool) -> String {
     text
 }
 
-/// A number of samples as text, with the bounds of [`Inputs::open`].
-fn samples(text: &str) -> Result<u64, String> {
+/// Parses a number of samples within the bounds of [`Inputs::open`].
+fn parse_samples(text: &str) -> Result<u64, String> {
     let number = text.trim().parse().ok().filter(|samples| *samples <= u64::from(SAMPLES_MAX));
     number.ok_or_else(|| format!("found {text:?}, allowed: a whole number from 0 to {SAMPLES_MAX}"))
 }
 
-fn change(changed: &Changed) -> String {
+/// Text of a change: its norm, and in brackets the ratio to the norm of the base.
+fn change_text(changed: &ChangeNorms) -> String {
     match changed.relative() {
         _ if !changed.differs => "same".to_owned(),
-        // Counters and booleans have no norm.
+        // Integers and booleans have no norm.
         _ if changed.change == 0.0 => "differs".to_owned(),
         relative if relative.is_finite() => format!("{:.3e} ({relative:.2e})", changed.change),
         _ => format!("{:.3e} (from 0)", changed.change),

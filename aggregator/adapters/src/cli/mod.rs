@@ -1,4 +1,4 @@
-//! The options of `fedspan-aggregator adapter`: averaging and checking files, and serving rounds.
+//! Options and commands of `fedspan-aggregator adapter`: averaging and checking files, serving rounds.
 
 pub mod files;
 pub mod serve;

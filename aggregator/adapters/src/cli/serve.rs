@@ -1,9 +1,9 @@
-//! `adapter serve`: rounds of adapters over HTTP.
+//! Command `adapter serve`: federated rounds of adapter files over HTTP.
 
 use std::future::Future;
 use std::path::PathBuf;
 
-use crate::http::{Ended, Exchange, Settings};
+use crate::http::{AdapterServer, ServeSummary, ServerError, Settings};
 use clap::Args;
 use fedspan_engine::config::read_file;
 
@@ -12,51 +12,55 @@ use super::files::threads;
 /// Options of `adapter serve`.
 #[derive(Args)]
 pub struct ServeOptions {
-    /// The configuration, a commented example is aggregator/examples/exchange.toml.
+    /// Configuration file; aggregator/examples/exchange.toml is a commented example.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Another value of a key of it, such as rounds=20 or participation.policy="full"; may be given several times.
+    /// Override a key of the configuration, such as rounds=20 or participation.policy="full"; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Stop once every client has fetched the last round's adapter.
+    /// Stop once every client has requested the last round's adapter.
     #[arg(long)]
     exit_when_finished: bool,
 }
 
-/// Why it ended before its time.
-pub enum Stop {
-    /// It failed.
+/// Failure of `adapter serve`, with a message for the user.
+pub enum ServeError {
+    /// An operation failed.
     Failed(String),
     /// The command line or a file is wrong.
-    Wrong(String),
+    InvalidInput(String),
 }
 
-/// Serves until `interrupted`. `say` prints a line on standard output; nobody has to read it.
+/// Serves until `interrupted` resolves. `print_line` prints a line on standard output.
 ///
 /// # Errors
-/// What stood in the way.
+/// [`ServeError::InvalidInput`] for the configuration and the files that it names, [`ServeError::Failed`] for failed operations.
 pub async fn serve(
     options: &ServeOptions,
     interrupted: impl Future<Output = ()>,
-    say: impl Fn(&str),
-) -> Result<(), Stop> {
+    print_line: impl Fn(&str),
+) -> Result<(), ServeError> {
     let name = options.config.display().to_string();
-    let text = read_file(&options.config).map_err(|problem| Stop::Wrong(problem.to_string()))?;
+    let text = read_file(&options.config).map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
     let settings = Settings::parse(&name, &text, &options.changes)
-        .map_err(|problem| Stop::Wrong(problem.to_string()))?;
+        .map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
     let (method, rounds, clients) =
-        (settings.rules.method, settings.rules.rounds, settings.roster.names().len());
-    let stop = |error: crate::http::ExchangeError| {
-        if error.is_wrong_input() { Stop::Wrong(error.to_string()) } else { Stop::Failed(error.to_string()) }
+        (settings.rules.method, settings.rules.rounds, settings.registry.names().len());
+    let serve_error = |error: ServerError| {
+        if error.is_invalid_input() {
+            ServeError::InvalidInput(error.to_string())
+        } else {
+            ServeError::Failed(error.to_string())
+        }
     };
-    let exchange = Exchange::open(settings).await.map_err(stop)?;
-    let address = exchange.address().map_err(|error| Stop::Failed(error.to_string()))?;
-    say(&format!(
+    let server = AdapterServer::open(settings).await.map_err(serve_error)?;
+    let address = server.address().map_err(|error| ServeError::Failed(error.to_string()))?;
+    print_line(&format!(
         "listening on http://{address}: {rounds} rounds of {} with {clients} clients",
         method.name()
     ));
-    let Ended { committed, rounds } =
-        exchange.run(interrupted, options.exit_when_finished, threads()).await.map_err(stop)?;
-    say(&format!("stopped after round {committed} of {rounds}"));
+    let ServeSummary { committed, rounds } =
+        server.run(interrupted, options.exit_when_finished, threads()).await.map_err(serve_error)?;
+    print_line(&format!("stopped after round {committed} of {rounds}"));
     Ok(())
 }

@@ -1,108 +1,115 @@
-//! Configurations of the files that are averaged: whether they mean the same, and what is worth a warning.
+//! Agreement of configurations: all must mean the same as the first; differences that may be intended become warnings.
 
 use std::path::{Path, PathBuf};
 
 use super::config::{self, Config};
-use super::meaning::{KEYS, Use};
-use super::scaling::{Shares, shares};
+use super::config_keys::{KEYS, KeyUse};
+use super::scaling::{ModuleScalings, module_scalings};
 use super::{AdapterError, Fault, Layout};
 
-/// The configurations that were seen: the first is that of all.
+/// Configurations read so far. The first one applies to all files.
 #[derive(Default)]
-pub(super) struct Configs {
-    first: Option<(PathBuf, Config, Shares)>,
-    /// The first statement of every key that tells the model, and others of it.
-    told: Vec<Told>,
+pub(super) struct ConfigSet {
+    /// Path, contents and module scalings of the first configuration.
+    first: Option<(PathBuf, Config, ModuleScalings)>,
+    /// Values of the keys that name the model.
+    statements: Vec<ModelStatement>,
 }
 
-/// Statements of one key.
-struct Told {
+/// Values of one key that names the model.
+struct ModelStatement {
     key: &'static str,
     reason: &'static str,
-    /// File, form to compare, and text of the first statement.
+    /// Path, canonical form and text of the first value.
     first: (PathBuf, String, String),
-    /// The first other one, and how many files differ from the first.
+    /// Path and text of the first different value.
     other: Option<(PathBuf, String)>,
+    /// Number of files that differ from the first.
     differing: usize,
 }
 
-impl Configs {
-    /// Looks at the configuration beside a file, if there is one, and returns its bytes.
+impl ConfigSet {
+    /// Checks the configuration of an adapter file, if it has one, against the first one, and returns its bytes.
     ///
     /// # Errors
-    /// A configuration that means something else than the first; one that cannot be used; a rank that is not the factors'.
+    /// [`AdapterError::File`] if the configuration is invalid, means something else than the first one, or contradicts a rank.
     pub(super) fn check(&mut self, file: &Path, layout: &Layout) -> Result<Option<Vec<u8>>, AdapterError> {
-        let Some((path, bytes, config)) = config::beside(file)? else { return Ok(None) };
-        self.tell(&path, &config);
+        let Some((path, bytes, config)) = config::read_beside(file)? else { return Ok(None) };
+        self.add_statements(&path, &config);
         let Some((first, other, all)) = &self.first else {
-            let shares = shares(Some(&config), layout).map_err(|found| AdapterError::found(file, found))?;
-            self.first = Some((path, config, shares));
+            let scalings =
+                module_scalings(Some(&config), layout).map_err(|found| AdapterError::located(file, found))?;
+            self.first = Some((path, config, scalings));
             return Ok(Some(bytes));
         };
         if let Some(difference) = config.difference(other) {
-            let fault = Fault::OtherConfig { difference: Box::new(difference), first: first.clone() };
+            let fault = Fault::ConfigMismatch { difference: Box::new(difference), first: first.clone() };
             return Err(AdapterError::file(&path, fault));
         }
         if !config.has_order_of(other) {
-            let own = shares(Some(&config), layout).map_err(|found| AdapterError::found(file, found))?;
+            let own =
+                module_scalings(Some(&config), layout).map_err(|found| AdapterError::located(file, found))?;
             let differing = own.iter().zip(all).position(|(own, other)| own != other);
-            if let Some(place) = differing {
-                let text = |shares: &Shares| match shares.get(place) {
-                    Some(Ok(share)) => format!("{} and scale {}", share.rank, share.scale),
-                    _ => "not known".to_owned(),
+            if let Some(index) = differing {
+                let text = |scalings: &ModuleScalings| match scalings.get(index) {
+                    Some(Ok(scaling)) => format!("{} and scale {}", scaling.rank, scaling.scale),
+                    _ => "unknown".to_owned(),
                 };
-                let fault =
-                    Fault::OtherOrder { found: text(&own), expected: text(all), first: first.clone() };
-                let name = layout.pairs.get(place).map_or("", |pair| pair.module.as_str());
+                let fault = Fault::PatternOrderMismatch {
+                    found: text(&own),
+                    expected: text(all),
+                    first: first.clone(),
+                };
+                let name = layout.pairs.get(index).map_or("", |pair| pair.module.as_str());
                 return Err(AdapterError::tensor(&path, name, fault));
             }
         }
         Ok(Some(bytes))
     }
 
-    /// The configuration of all.
+    /// First configuration.
     pub(super) fn first(&self) -> Option<&Config> {
         self.first.as_ref().map(|(_, config, _)| config)
     }
 
-    /// Ranks, experts and scales, if there is a configuration.
-    pub(super) fn shares(&self) -> Option<Shares> {
-        self.first.as_ref().map(|(_, _, shares)| shares.clone())
+    /// Module scalings of the first configuration.
+    pub(super) fn scalings(&self) -> Option<ModuleScalings> {
+        self.first.as_ref().map(|(_, _, scalings)| scalings.clone())
     }
 
-    fn tell(&mut self, path: &Path, config: &Config) {
+    fn add_statements(&mut self, path: &Path, config: &Config) {
         for (key, reason) in KEYS.iter().filter_map(|(key, kind)| match kind {
-            Use::Told(reason) => Some((*key, *reason)),
+            KeyUse::Warn(reason) => Some((*key, *reason)),
             _ => None,
         }) {
-            let Some((form, text)) = config.stated(key) else { continue };
-            match self.told.iter_mut().find(|told| told.key == key) {
+            let Some((form, text)) = config.model_statement(key) else { continue };
+            match self.statements.iter_mut().find(|statement| statement.key == key) {
                 None => {
                     let first = (path.to_owned(), form, text);
-                    self.told.push(Told { key, reason, first, other: None, differing: 0 });
+                    self.statements.push(ModelStatement { key, reason, first, other: None, differing: 0 });
                 }
-                Some(told) if told.first.1 != form => {
-                    told.differing += 1;
-                    told.other.get_or_insert_with(|| (path.to_owned(), text));
+                Some(statement) if statement.first.1 != form => {
+                    statement.differing += 1;
+                    statement.other.get_or_insert_with(|| (path.to_owned(), text));
                 }
                 Some(_) => {}
             }
         }
     }
 
-    /// Differences that may be meant, a line for each key.
+    /// Warnings about differences that may be intended, one line for each key.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let line = |told: &Told| {
-            let Told { key, reason, first: (first, _, expected), other, differing } = told;
+        let line = |statement: &ModelStatement| {
+            let ModelStatement { key, reason, first: (first, _, expected), other, differing } = statement;
             let (path, found) = other.as_ref()?;
             let more = match differing - 1 {
                 0 => String::new(),
-                1 => ", and 1 more file differs from that".to_owned(),
-                more => format!(", and {more} more files differ from that"),
+                1 => ", and 1 more file differs".to_owned(),
+                more => format!(", and {more} more files differ"),
             };
             let (path, first) = (path.display(), first.display());
-            Some(format!("{path}: {key} is {found}, and {expected} in {first}{more}: {reason}"))
+            Some(format!("{path}: {key} is {found}, but {expected} in {first}{more}: {reason}"))
         };
-        self.told.iter().filter_map(line).collect()
+        self.statements.iter().filter_map(line).collect()
     }
 }

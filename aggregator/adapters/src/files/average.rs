@@ -1,4 +1,4 @@
-//! The mean of clients' adapters, block by block.
+//! Mean of the clients' adapters, computed block by block.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -7,171 +7,187 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 use super::dtype::{differing, not_finite};
-use super::exact_sum::{Exact, mean};
-use super::extract::disagree;
-use super::output::Writing;
-use super::source::Source;
-use super::{AdapterError, Counted, Fault, Inputs, Output, Round, Rule, Slot, Watch};
+use super::exact_sum::{MeanBuffers, weighted_mean};
+use super::extract::values_differ;
+use super::output::OutputWriter;
+use super::source::InputFile;
+use super::{
+    AdapterError, AdapterTensor, ClientWeight, Fault, Inputs, MergeRule, Output, ProgressFn, RoundKind,
+};
 
-/// What to do.
+/// Arguments of [`average`].
 #[derive(Clone, Debug)]
-pub struct Job {
-    /// What was trained.
-    pub round: Round,
-    /// Where the mean goes.
+pub struct AverageJob {
+    /// Factors that the clients trained.
+    pub kind: RoundKind,
+    /// Path of the mean.
     pub output: Output,
-    /// How many threads; the result is the same for any number.
+    /// Number of threads. The result does not depend on it.
     pub threads: usize,
 }
 
-/// The result of an average.
+/// Result of [`average`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Averaged {
-    /// Clients in their order, and the weight of each.
-    pub clients: Vec<Counted>,
+pub struct AverageReport {
+    /// Clients in the order of the inputs, with their weights.
+    pub clients: Vec<ClientWeight>,
     /// Number of tensors that were averaged.
     pub averaged: usize,
-    /// Number of tensors that stayed: frozen factors, and integers and booleans in which all agree.
+    /// Number of tensors that were kept: frozen factors, and integers and booleans in which all clients agree.
     pub kept: usize,
-    /// Names of tensors of integers that differed, and of which the largest were taken.
+    /// Names of integer tensors in which clients differ; the largest value of each element was taken.
     pub largest: Vec<String>,
-    /// Length of the file.
+    /// Length of the output file, in bytes.
     pub bytes: u64,
 }
 
-/// Averages what the round has trained and saved modules; frozen factors must be the base's. The file has the base's header,
-/// byte for byte: names, dtypes, order. Element by element the mean lies between the least and the greatest client's value, so
-/// that none overflows. Of integers it is the largest; of booleans and other types the value in which all clients with a weight
-/// agree.
+/// Averages the factors that the round trained and the saved modules; frozen factors must equal the base's. The output has the
+/// base's header byte for byte. Every element of the mean lies between the smallest and the largest value of the clients. Integers
+/// become the largest value; booleans and other dtypes must be equal in all clients with a weight.
 ///
 /// # Errors
-/// Of several, the first in the order of the base's file, then of clients, whatever the number of threads. Nothing is written
-/// then.
-pub fn average(inputs: &Inputs, job: Job, watch: &Watch<'_>) -> Result<Averaged, AdapterError> {
-    let Job { round, output, threads } = job;
+/// [`AdapterError::File`] for an invalid value or a changed input, the first in the order of the base and then of the clients for
+/// any number of threads; [`AdapterError::Interrupted`] if `progress` returns false; [`AdapterError::Output`] and
+/// [`AdapterError::NotDurable`]. Nothing is written then, except with the last one.
+pub fn average(
+    inputs: &Inputs,
+    job: AverageJob,
+    progress: &ProgressFn<'_>,
+) -> Result<AverageReport, AdapterError> {
+    let AverageJob { kind, output, threads } = job;
     let threads = threads.max(1);
-    let writing = output.begin(inputs)?;
-    writing.write(&inputs.header, 0)?;
-    let work = Work::new(inputs, round, &writing, inputs.block(threads), watch);
+    let writer = output.begin(inputs)?;
+    writer.write(&inputs.header, 0)?;
+    let work = Work::new(inputs, kind, &writer, inputs.block_len(threads), progress);
     std::thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(|| work.run());
         }
         work.run();
     });
-    let differed = work.end()?;
-    inputs.unchanged()?;
-    writing.commit()?;
-    let slots = &inputs.layout.slots;
-    let averaged = |slot: &&Slot| !round.freezes(slot.role) && slot.tensor.kind.rule() == Rule::Mean;
-    let averaged = slots.iter().filter(averaged).count();
-    let largest: Vec<String> = differed.into_iter().map(|slot| slots[slot].tensor.name.clone()).collect();
-    Ok(Averaged {
-        clients: inputs.counted(),
+    let differing = work.finish()?;
+    inputs.ensure_unchanged()?;
+    writer.commit()?;
+    let tensors = &inputs.layout.tensors;
+    let averaged =
+        |entry: &&AdapterTensor| !kind.freezes(entry.role) && entry.tensor.dtype.rule() == MergeRule::Mean;
+    let averaged = tensors.iter().filter(averaged).count();
+    let largest: Vec<String> =
+        differing.into_iter().map(|tensor_index| tensors[tensor_index].tensor.name.clone()).collect();
+    Ok(AverageReport {
+        clients: inputs.client_weights(),
         averaged,
-        kept: slots.len() - averaged - largest.len(),
+        kept: tensors.len() - averaged - largest.len(),
         largest,
         bytes: inputs.header.len() as u64 + inputs.layout.bytes(),
     })
 }
 
-/// A block of a tensor: which tensor, first byte, number of bytes.
+/// Block of a tensor: index of the tensor, offset in the tensor, length in bytes.
 type Block = (usize, u64, usize);
 
-/// What threads share. Each takes the next block; so when one fails, all blocks before it have been taken, and the first
-/// failure of all is among those that are known in the end.
+/// State shared by the threads. Each thread takes the next block in order. When one fails, all earlier blocks have been taken,
+/// so the earliest failure is among those recorded at the end.
 struct Work<'a> {
     inputs: &'a Inputs,
-    round: Round,
-    writing: &'a Writing,
-    watch: &'a Watch<'a>,
-    block: usize,
-    /// That will be read.
+    kind: RoundKind,
+    writer: &'a OutputWriter,
+    progress: &'a ProgressFn<'a>,
+    /// Length of a block of one client, in bytes.
+    block_len: usize,
+    /// Bytes to read in all.
     bytes: u64,
-    /// The number of the first block of each tensor, and after the last.
-    first: Vec<usize>,
-    next: AtomicUsize,
-    read: AtomicU64,
+    /// Number of the first block of each tensor, then the number of blocks in all.
+    first_blocks: Vec<usize>,
+    next_block: AtomicUsize,
+    bytes_read: AtomicU64,
     stop: AtomicBool,
+    /// Earliest failure so far, with the number of its block.
     failure: Mutex<Option<(usize, AdapterError)>>,
-    /// Tensors of integers in which clients differ.
-    differed: Mutex<BTreeSet<usize>>,
+    /// Indices of integer tensors in which clients differ.
+    differing_integers: Mutex<BTreeSet<usize>>,
 }
 
-/// Buffers of a thread.
-struct Room {
+/// Buffers of one thread.
+struct Buffers {
     clients: Vec<Vec<u8>>,
     means: Vec<f64>,
-    written: Vec<u8>,
-    exact: Exact,
+    output: Vec<u8>,
+    exact: MeanBuffers,
 }
 
 impl<'a> Work<'a> {
     fn new(
         inputs: &'a Inputs,
-        round: Round,
-        writing: &'a Writing,
-        block: usize,
-        watch: &'a Watch<'a>,
+        kind: RoundKind,
+        writer: &'a OutputWriter,
+        block_len: usize,
+        progress: &'a ProgressFn<'a>,
     ) -> Self {
-        let (mut first, mut bytes) = (vec![0], 0_u64);
-        for slot in &inputs.layout.slots {
-            let readers = inputs.clients() + usize::from(round.freezes(slot.role));
-            bytes = bytes.saturating_add(slot.tensor.bytes().saturating_mul(readers as u64));
-            let blocks = slot.tensor.bytes().div_ceil(block as u64);
-            first
-                .push(first.last().copied().unwrap_or(0) + usize::try_from(blocks).unwrap_or(usize::MAX / 4));
+        let (mut first_blocks, mut bytes) = (vec![0], 0_u64);
+        for entry in &inputs.layout.tensors {
+            let readers = inputs.clients() + usize::from(kind.freezes(entry.role));
+            bytes = bytes.saturating_add(entry.tensor.bytes().saturating_mul(readers as u64));
+            let blocks = entry.tensor.bytes().div_ceil(block_len as u64);
+            first_blocks.push(
+                first_blocks.last().copied().unwrap_or(0) + usize::try_from(blocks).unwrap_or(usize::MAX / 4),
+            );
         }
         Self {
             inputs,
-            round,
-            writing,
-            watch,
-            block,
+            kind,
+            writer,
+            progress,
+            block_len,
             bytes,
-            first,
-            next: AtomicUsize::new(0),
-            read: AtomicU64::new(0),
+            first_blocks,
+            next_block: AtomicUsize::new(0),
+            bytes_read: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             failure: Mutex::new(None),
-            differed: Mutex::default(),
+            differing_integers: Mutex::default(),
         }
     }
 
-    /// Block `number` of all.
+    /// Block with this number, `None` after the last.
     fn block(&self, number: usize) -> Option<Block> {
-        let slot = self.first.partition_point(|first| *first <= number).checked_sub(1)?;
-        let bytes = self.inputs.layout.slots.get(slot)?.tensor.bytes();
-        let begin = (number - self.first[slot]) as u64 * self.block as u64;
+        let tensor_index = self.first_blocks.partition_point(|first| *first <= number).checked_sub(1)?;
+        let bytes = self.inputs.layout.tensors.get(tensor_index)?.tensor.bytes();
+        let begin = (number - self.first_blocks[tensor_index]) as u64 * self.block_len as u64;
         let length = bytes.checked_sub(begin).filter(|rest| *rest > 0)?;
-        Some((slot, begin, usize::try_from(length).map_or(self.block, |length| length.min(self.block))))
+        Some((
+            tensor_index,
+            begin,
+            usize::try_from(length).map_or(self.block_len, |length| length.min(self.block_len)),
+        ))
     }
 
+    /// Processes blocks until none is left or a thread fails.
     fn run(&self) {
         let count = self.inputs.clients();
-        let mut room = Room {
+        let mut buffers = Buffers {
             clients: vec![Vec::new(); count],
             means: Vec::new(),
-            written: Vec::new(),
-            exact: Exact::default(),
+            output: Vec::new(),
+            exact: MeanBuffers::default(),
         };
         while !self.stop.load(Ordering::Relaxed) {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let number = self.next_block.fetch_add(1, Ordering::Relaxed);
             let Some(block) = self.block(number) else { break };
-            let frozen = self.round.freezes(self.inputs.layout.slots[block.0].role);
-            let done = match self.inputs.layout.slots[block.0].tensor.kind.rule() {
-                _ if frozen => self.keep(block, &mut room),
-                Rule::Mean => self.average(block, &mut room),
-                Rule::Largest => self.largest(block, &mut room),
-                Rule::Agreed => self.agreed(block, &mut room),
+            let frozen = self.kind.freezes(self.inputs.layout.tensors[block.0].role);
+            let result = match self.inputs.layout.tensors[block.0].tensor.dtype.rule() {
+                _ if frozen => self.copy_frozen(block, &mut buffers),
+                MergeRule::Mean => self.write_mean(block, &mut buffers),
+                MergeRule::Largest => self.write_largest(block, &mut buffers),
+                MergeRule::Equal => self.write_common(block, &mut buffers),
             };
-            let read = block.2 as u64 * (count + usize::from(frozen)) as u64;
-            let read = self.read.fetch_add(read, Ordering::Relaxed) + read;
-            let done = done.and_then(|()| match (self.watch)(read, self.bytes) {
+            let length = block.2 as u64 * (count + usize::from(frozen)) as u64;
+            let read = self.bytes_read.fetch_add(length, Ordering::Relaxed) + length;
+            let result = result.and_then(|()| match (self.progress)(read, self.bytes) {
                 true => Ok(()),
                 false => Err(AdapterError::Interrupted),
             });
-            if let Err(error) = done {
+            if let Err(error) = result {
                 self.stop.store(true, Ordering::Relaxed);
                 let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 if failure.as_ref().is_none_or(|(other, _)| number < *other) {
@@ -181,116 +197,136 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The first failure; or which tensors of integers differed.
-    fn end(self) -> Result<BTreeSet<usize>, AdapterError> {
+    /// Indices of integer tensors in which clients differ.
+    ///
+    /// # Errors
+    /// The earliest failure.
+    fn finish(self) -> Result<BTreeSet<usize>, AdapterError> {
         let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let differed = self.differed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        failure.map_or(Ok(differed), |(_, error)| Err(error))
+        let differing = self.differing_integers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failure.map_or(Ok(differing), |(_, error)| Err(error))
     }
 
-    /// Copies a block of the base's, which every client's must be.
-    fn keep(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
+    /// Writes a block of a frozen factor, which must be the base's in every client.
+    fn copy_frozen(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
         let Inputs { base, clients, layout, .. } = self.inputs;
-        let Slot { tensor, role } = &layout.slots[slot];
-        let Room { clients: buffers, written: original, means, .. } = room;
-        let at = |source: &Source| source.places[slot] + begin;
-        let size = tensor.kind.size();
+        let AdapterTensor { tensor, role } = &layout.tensors[tensor_index];
+        let Buffers { clients: client_buffers, output: original, means, .. } = buffers;
+        let offset = |file: &InputFile| file.offsets[tensor_index] + begin;
+        let size = tensor.dtype.size();
         original.resize(length, 0);
-        base.read(original, at(base))?;
-        // It is none of the clients' numbers that are not finite, then.
-        if let Some((index, value)) = not_finite(tensor.kind, original) {
+        base.read(original, offset(base))?;
+        // The base is checked first: a value that is not finite is its fault, not that of the clients with the same factor.
+        if let Some((index, value)) = not_finite(tensor.dtype, original) {
             let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             return Err(AdapterError::tensor(&base.path, &tensor.name, fault));
         }
-        let buffer = &mut buffers[0];
+        let buffer = &mut client_buffers[0];
         buffer.resize(length, 0);
         for client in clients {
-            client.read(buffer, at(client))?;
-            if let Some(index) = differing(tensor.kind, buffer, original) {
+            client.read(buffer, offset(client))?;
+            if let Some(index) = differing(tensor.dtype, buffer, original) {
                 let index = begin / size as u64 + index as u64;
-                let fault = Fault::Frozen { role: *role, index, base: base.path.clone() };
+                let fault = Fault::FrozenFactorChanged { role: *role, index, base: base.path.clone() };
                 return Err(AdapterError::tensor(&client.path, &tensor.name, fault));
             }
         }
         means.clear();
-        self.writing.write(original, at(base))
+        self.writer.write(original, offset(base))
     }
 
-    fn average(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
+    /// Writes the weighted mean of a block.
+    fn write_mean(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
         let Inputs { base, clients, layout, weights, total, .. } = self.inputs;
-        let Slot { tensor, .. } = &layout.slots[slot];
-        let Room { clients: buffers, means, written, exact } = room;
-        let kind = tensor.kind;
-        for (client, buffer) in clients.iter().zip(buffers.iter_mut()) {
+        let AdapterTensor { tensor, .. } = &layout.tensors[tensor_index];
+        let Buffers { clients: client_buffers, means, output, exact } = buffers;
+        let dtype = tensor.dtype;
+        for (client, buffer) in clients.iter().zip(client_buffers.iter_mut()) {
             buffer.resize(length, 0);
-            client.read(buffer, client.places[slot] + begin)?;
+            client.read(buffer, client.offsets[tensor_index] + begin)?;
         }
         let blocks: Vec<(f64, &[u8])> =
-            weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
-        means.resize(length / kind.size(), 0.0);
-        mean(&blocks, kind, *total, means, exact).map_err(|(client, element)| {
-            let value = kind.number(&buffers[client][element * kind.size()..]);
-            let index = begin / kind.size() as u64 + element as u64;
+            weights.iter().copied().zip(client_buffers.iter().map(Vec::as_slice)).collect();
+        means.resize(length / dtype.size(), 0.0);
+        weighted_mean(&blocks, dtype, *total, means, exact).map_err(|(client, element)| {
+            let value = dtype.number(&client_buffers[client][element * dtype.size()..]);
+            let index = begin / dtype.size() as u64 + element as u64;
             AdapterError::tensor(&clients[client].path, &tensor.name, Fault::NotFinite { index, value })
         })?;
-        written.clear();
-        kind.encode(means, written);
-        self.writing.write(written, base.places[slot] + begin)
+        output.clear();
+        dtype.encode(means, output);
+        self.writer.write(output, base.offsets[tensor_index] + begin)
     }
 
-    /// Clients that count, and their places.
-    fn counted(&self) -> impl Iterator<Item = &'a Source> {
+    /// Clients with a weight.
+    fn weighted_clients(&self) -> impl Iterator<Item = &'a InputFile> {
         let Inputs { clients, weights, .. } = self.inputs;
         clients.iter().zip(weights).filter(|(_, weight)| **weight > 0.0).map(|(client, _)| client)
     }
 
-    /// Writes the largest integers of a block.
-    fn largest(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
-        let Slot { tensor, .. } = &self.inputs.layout.slots[slot];
-        let Room { clients: buffers, written, .. } = room;
-        let (kind, buffer) = (tensor.kind, &mut buffers[0]);
+    /// Writes the largest value of every element of an integer block.
+    fn write_largest(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
+        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[tensor_index];
+        let Buffers { clients: client_buffers, output, .. } = buffers;
+        let (dtype, buffer) = (tensor.dtype, &mut client_buffers[0]);
         let mut differs = false;
-        for (number, client) in self.counted().enumerate() {
+        for (number, client) in self.weighted_clients().enumerate() {
             buffer.resize(length, 0);
-            client.read(buffer, client.places[slot] + begin)?;
+            client.read(buffer, client.offsets[tensor_index] + begin)?;
             if number == 0 {
-                written.clone_from(buffer);
+                output.clone_from(buffer);
                 continue;
             }
-            differs |= buffer != written;
-            let pairs = written.chunks_mut(kind.size()).zip(buffer.chunks(kind.size()));
+            differs |= buffer != output;
+            let pairs = output.chunks_mut(dtype.size()).zip(buffer.chunks(dtype.size()));
             for (largest, value) in
-                pairs.filter(|(largest, value)| kind.integer(value) > kind.integer(largest))
+                pairs.filter(|(largest, value)| dtype.integer(value) > dtype.integer(largest))
             {
                 largest.copy_from_slice(value);
             }
         }
         if differs {
-            self.differed.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
+            self.differing_integers.lock().unwrap_or_else(PoisonError::into_inner).insert(tensor_index);
         }
-        self.writing.write(written, self.inputs.base.places[slot] + begin)
+        self.writer.write(output, self.inputs.base.offsets[tensor_index] + begin)
     }
 
-    /// Writes the block that all clients have.
-    fn agreed(&self, (slot, begin, length): Block, room: &mut Room) -> Result<(), AdapterError> {
-        let Slot { tensor, .. } = &self.inputs.layout.slots[slot];
-        let Room { clients: buffers, written, .. } = room;
-        let (kind, buffer) = (tensor.kind, &mut buffers[0]);
-        let mut first: Option<&Source> = None;
-        for client in self.counted() {
+    /// Writes a block that must be equal in all clients with a weight.
+    fn write_common(
+        &self,
+        (tensor_index, begin, length): Block,
+        buffers: &mut Buffers,
+    ) -> Result<(), AdapterError> {
+        let AdapterTensor { tensor, .. } = &self.inputs.layout.tensors[tensor_index];
+        let Buffers { clients: client_buffers, output, .. } = buffers;
+        let (dtype, buffer) = (tensor.dtype, &mut client_buffers[0]);
+        let mut first: Option<&InputFile> = None;
+        for client in self.weighted_clients() {
             buffer.resize(length, 0);
-            client.read(buffer, client.places[slot] + begin)?;
+            client.read(buffer, client.offsets[tensor_index] + begin)?;
             let Some(first) = first else {
                 first = Some(client);
-                written.clone_from(buffer);
+                output.clone_from(buffer);
                 continue;
             };
-            if let Some(place) = differing(kind, buffer, written) {
-                let index = begin / kind.size() as u64 + place as u64;
-                let fault = disagree(kind, index, place, buffer, written, &first.path);
+            if let Some(in_block) = differing(dtype, buffer, output) {
+                let index = begin / dtype.size() as u64 + in_block as u64;
+                let fault = values_differ(dtype, index, in_block, buffer, output, &first.path);
                 return Err(AdapterError::tensor(&client.path, &tensor.name, fault));
             }
         }
-        self.writing.write(written, self.inputs.base.places[slot] + begin)
+        self.writer.write(output, self.inputs.base.offsets[tensor_index] + begin)
     }
 }

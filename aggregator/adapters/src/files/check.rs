@@ -1,33 +1,35 @@
-//! What each client changed, which round that fits, and what plain averaging would have lost.
+//! Report on clients' adapters: norms of their changes, the factors that they changed, and the interference of plain averaging.
 
 use serde::Serialize;
 
 use super::dtype::not_finite;
-use super::interference::{Factors, Gram, Squares, is_too_large, squares};
-use super::scaling::Share;
-use super::source::Source;
-use super::{AdapterError, Counted, Fault, Inputs, Kind, Pair, Role, Rule, Slot, Watch};
+use super::interference::{FactorSet, GramMatrices, SquaredNorms, expert_norms, is_too_large};
+use super::scaling::ModuleScaling;
+use super::source::InputFile;
+use super::{
+    AdapterError, AdapterTensor, ClientWeight, Dtype, FactorPair, Fault, Inputs, MergeRule, ProgressFn, Role,
+};
 
-/// How much something changed: norms of the change and of what it was before.
+/// Norms of a change and of the base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Changed {
+pub struct ChangeNorms {
     /// Frobenius norm of the change.
     pub change: f64,
-    /// Of the base.
+    /// Frobenius norm of the base.
     pub base: f64,
-    /// Whether any bit differs.
+    /// True if any bit differs.
     pub differs: bool,
 }
 
-impl Changed {
-    /// The change over the base; infinite where the base is zero, as an up factor is before the first round.
+impl ChangeNorms {
+    /// Norm of the change over the norm of the base; infinite if the base is zero, as up factors are before the first round.
     #[must_use]
     pub fn relative(&self) -> f64 {
         if self.change == 0.0 { 0.0 } else { self.change / self.base }
     }
 
-    /// Both together.
-    fn with(self, other: &Self) -> Self {
+    /// Norms of two changes together.
+    fn combine(self, other: &Self) -> Self {
         Self {
             change: self.change.hypot(other.change),
             base: self.base.hypot(other.base),
@@ -36,22 +38,22 @@ impl Changed {
     }
 }
 
-/// In which round a client's file can be averaged.
+/// Factors that a client changed, and therefore the rounds that accept its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fits {
-    /// Only down factors changed.
+pub enum ChangedFactors {
+    /// Down factors only: for a down round.
     Down,
-    /// Only up factors changed.
+    /// Up factors only: for an up round.
     Up,
-    /// Both did: only plain averaging takes it.
+    /// Both: for plain averaging only.
     Both,
-    /// Neither did: every round takes it, and learns nothing but saved modules.
+    /// None: every round accepts the file, and only its saved modules matter.
     Nothing,
 }
 
-impl Fits {
-    /// Its name.
+impl ChangedFactors {
+    /// Name in tables and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,145 +65,156 @@ impl Fits {
     }
 }
 
-/// One client.
+/// Changes of one client.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Reported {
-    /// Its file.
+pub struct ClientReport {
+    /// Path of the client's file.
     pub file: String,
-    /// All down factors.
-    pub down: Changed,
-    /// All up factors.
-    pub up: Changed,
-    /// All saved modules, if there are any; norms of their real numbers alone.
-    pub saved: Option<Changed>,
-    /// The round it fits.
-    pub fits: Fits,
-    /// Every tensor, in the order of the base's file.
-    pub tensors: Vec<(String, Changed)>,
+    /// Change of all down factors together.
+    pub down: ChangeNorms,
+    /// Change of all up factors together.
+    pub up: ChangeNorms,
+    /// Change of all saved modules together, `None` without any. The norms include float dtypes only.
+    pub saved: Option<ChangeNorms>,
+    /// Factors that changed.
+    pub fits: ChangedFactors,
+    /// Change of every tensor, in the order of the base.
+    pub tensors: Vec<(String, ChangeNorms)>,
 }
 
-/// One module that is adapted.
+/// Interference of one module.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Target {
-    /// Its name.
+pub struct ModuleReport {
+    /// Name of the module.
     pub module: String,
-    /// Rank of the adapter, of one expert where there are several.
+    /// Rank of the module, or of each expert.
     pub rank: u64,
     /// Number of experts: 1 for a plain module.
     pub experts: u64,
-    /// The number that `B A` is multiplied with: alpha/r or alpha/sqrt(r). Without a configuration 1/r.
+    /// Factor of `B A`: alpha/r or alpha/sqrt(r), 1/r without a configuration.
     pub scale: f64,
     /// `|mean(B_i A_i) - mean(B) mean(A)| / |mean(B_i A_i)|`, Frobenius norms.
     pub interference: f64,
-    /// The same of every expert, where there are several.
+    /// Interference of every expert, empty for a single one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expert_interference: Vec<f64>,
 }
 
-/// Everything.
+/// Result of [`check`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Checked {
-    /// In the order that they were given in.
-    pub clients: Vec<Reported>,
-    /// Modules whose interference is known.
-    pub targets: Vec<Target>,
-    /// The same of all modules as one matrix, each multiplied with its scale.
+pub struct CheckReport {
+    /// Changes of every client, in the order of the inputs.
+    pub clients: Vec<ClientReport>,
+    /// Modules whose interference was computed.
+    pub targets: Vec<ModuleReport>,
+    /// Interference of all modules as one matrix, each multiplied by its scale. `None` if that of a module is unknown.
     pub interference: Option<f64>,
-    /// Clients in their order, and the weight of each in the mean.
-    pub weights: Vec<Counted>,
-    /// Lines for people: differences that may be meant, and why the interference is not that of all modules.
+    /// Weight of every client in the mean, in the order of the inputs.
+    pub weights: Vec<ClientWeight>,
+    /// Warnings for the user: differences that may be intended, and reasons for a missing interference.
     pub warnings: Vec<String>,
 }
 
-/// Compares clients with the base and with each other.
+/// Compares the clients with the base and with each other.
 ///
 /// # Errors
-/// A file that cannot be read, a number that is not finite.
-pub fn check(inputs: &Inputs, watch: &Watch<'_>) -> Result<Checked, AdapterError> {
-    // Factors are read a second time.
-    let mut progress = Progress { watch, read: 0, of: inputs.bytes().saturating_mul(2) };
-    let mut clients: Vec<Vec<Changed>> = vec![Vec::new(); inputs.clients()];
-    let mut alike = Vec::with_capacity(inputs.layout.slots.len());
-    for slot in 0..inputs.layout.slots.len() {
-        let (changed, same) = changes(inputs, slot, &mut progress)?;
+/// [`AdapterError::File`] for a file that cannot be read, has changed, or has a value that is not finite;
+/// [`AdapterError::Interrupted`] if `progress` returns false.
+pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, AdapterError> {
+    // The interference reads the factors a second time.
+    let mut progress = Progress { report: progress, read: 0, of: inputs.bytes().saturating_mul(2) };
+    let mut clients: Vec<Vec<ChangeNorms>> = vec![Vec::new(); inputs.clients()];
+    let mut shared = Vec::with_capacity(inputs.layout.tensors.len());
+    for index in 0..inputs.layout.tensors.len() {
+        let (changed, is_shared) = tensor_changes(inputs, index, &mut progress)?;
         clients.iter_mut().zip(changed).for_each(|(client, changed)| client.push(changed));
-        alike.push(same);
+        shared.push(is_shared);
     }
     let mut warnings = inputs.warnings().to_vec();
-    let mut found: Vec<(Squares, f64)> = Vec::new();
+    let mut found: Vec<(SquaredNorms, f64)> = Vec::new();
     let (mut targets, mut unknown) = (Vec::new(), Vec::new());
-    for (pair, share) in inputs.layout.pairs.iter().zip(&inputs.shares) {
-        let alike = [alike[pair.down], alike[pair.up]];
-        let share = match share {
-            Ok(share) => *share,
-            // Where one factor is everybody's, nothing is lost in any layout.
-            Err(_) if alike[0] || alike[1] => {
-                Share { rank: pair.rank, experts: 1, scale: 1.0 / rank_of(pair) }
+    for (pair, scaling) in inputs.layout.pairs.iter().zip(&inputs.scalings) {
+        let shared = [shared[pair.down], shared[pair.up]];
+        let scaling = match scaling {
+            Ok(scaling) => *scaling,
+            // If all clients share one factor, nothing is lost for any number of experts.
+            Err(_) if shared[0] || shared[1] => {
+                ModuleScaling { rank: pair.rank, experts: 1, scale: 1.0 / rank_of(pair) }
             }
-            Err(why) => {
-                unknown.push((pair, why.clone()));
+            Err(reason) => {
+                unknown.push((pair, reason.clone()));
                 continue;
             }
         };
-        if let (Some(why), false) = (inputs.other_product, alike[0] || alike[1]) {
-            unknown.push((pair, why.to_owned()));
+        if let (Some(reason), false) = (inputs.other_product, shared[0] || shared[1]) {
+            unknown.push((pair, reason.to_owned()));
             continue;
         }
-        let Some(squares) = interference(inputs, pair, share, alike, &mut progress)? else {
+        let Some(norms) = module_norms(inputs, pair, scaling, shared, &mut progress)? else {
             unknown.push((pair, "too many clients for its rank".to_owned()));
             continue;
         };
-        let all = squares.iter().fold(Squares::default(), |all, one| all.plus(*one));
-        found.push((all, share.scale));
-        let experts =
-            if share.experts > 1 { squares.iter().map(|one| one.ratio()).collect() } else { Vec::new() };
-        targets.push(Target {
+        let all = norms.iter().fold(SquaredNorms::default(), |all, one| all.plus(*one));
+        found.push((all, scaling.scale));
+        let experts = if scaling.experts > 1 {
+            norms.iter().map(|one| one.interference()).collect()
+        } else {
+            Vec::new()
+        };
+        targets.push(ModuleReport {
             module: pair.module.clone(),
-            rank: share.rank,
-            experts: share.experts,
-            scale: share.scale,
-            interference: all.ratio(),
+            rank: scaling.rank,
+            experts: scaling.experts,
+            scale: scaling.scale,
+            interference: all.interference(),
             expert_interference: experts,
         });
     }
-    inputs.unchanged()?;
-    if let Some((pair, why)) = unknown.first() {
+    inputs.ensure_unchanged()?;
+    if let Some((pair, reason)) = unknown.first() {
         let module = pair.module.escape_debug();
         warnings.push(format!(
-            "the interference of {} of {} modules is not computed, the first of them {module}: {why}",
+            "the interference of {} of {} modules is not computed, the first of them {module}: {reason}",
             unknown.len(),
             inputs.layout.pairs.len()
         ));
     }
-    let interference = unknown.is_empty().then(|| total(&found));
-    let unlike = targets.windows(2).any(|pair| pair[0].scale != pair[1].scale);
-    if unlike && !inputs.is_configured && interference.is_some_and(|all| all > 0.0) {
+    let interference = unknown.is_empty().then(|| total_interference(&found));
+    let scales_differ = targets.windows(2).any(|pair| pair[0].scale != pair[1].scale);
+    if scales_differ && !inputs.is_configured && interference.is_some_and(|all| all > 0.0) {
         warnings.push(
-            "no adapter_config.json says how modules of different ranks are scaled: they are weighed with 1/r, as for one alpha"
+            "without an adapter_config.json, modules of different ranks are scaled by 1/r, as if all had the same alpha"
                 .to_owned(),
         );
     }
     let clients =
-        inputs.clients.iter().zip(clients).map(|(source, tensors)| reported(inputs, source, tensors));
-    Ok(Checked { clients: clients.collect(), targets, interference, weights: inputs.counted(), warnings })
+        inputs.clients.iter().zip(clients).map(|(source, tensors)| client_report(inputs, source, tensors));
+    Ok(CheckReport {
+        clients: clients.collect(),
+        targets,
+        interference,
+        weights: inputs.client_weights(),
+        warnings,
+    })
 }
 
-/// The interference of modules with these scales.
-fn total(found: &[(Squares, f64)]) -> f64 {
-    let most = found.iter().fold(0.0, |most, (_, scale)| f64::max(most, scale.abs()));
-    // Only how scales compare matters; equal ones are 1.
-    let scaled = |scale: f64| if most > 0.0 { scale / most } else { 0.0 };
-    let all = found.iter().fold(Squares::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
-    all.ratio()
+/// Interference of all modules as one matrix, from their norms and scales.
+fn total_interference(found: &[(SquaredNorms, f64)]) -> f64 {
+    let largest = found.iter().fold(0.0, |largest, (_, scale)| f64::max(largest, scale.abs()));
+    // Only ratios of scales matter; dividing by the largest avoids overflow.
+    let scaled = |scale: f64| if largest > 0.0 { scale / largest } else { 0.0 };
+    let all =
+        found.iter().fold(SquaredNorms::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
+    all.interference()
 }
 
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
-fn rank_of(pair: &Pair) -> f64 {
+fn rank_of(pair: &FactorPair) -> f64 {
     pair.rank as f64
 }
 
 struct Progress<'a> {
-    watch: &'a Watch<'a>,
+    report: &'a ProgressFn<'a>,
     read: u64,
     of: u64,
 }
@@ -209,77 +222,77 @@ struct Progress<'a> {
 impl Progress<'_> {
     fn add(&mut self, bytes: u64) -> Result<(), AdapterError> {
         self.read += bytes;
-        if (self.watch)(self.read, self.of) { Ok(()) } else { Err(AdapterError::Interrupted) }
+        if (self.report)(self.read, self.of) { Ok(()) } else { Err(AdapterError::Interrupted) }
     }
 }
 
-fn reported(inputs: &Inputs, source: &Source, tensors: Vec<Changed>) -> Reported {
-    let of = |role: Role| {
-        let changed = inputs.layout.slots.iter().zip(&tensors).filter(|(slot, _)| slot.role == role);
-        // A counter's steps are no distance between numbers.
-        let norms = changed.map(|(slot, changed)| match slot.tensor.kind.rule() {
-            Rule::Mean => *changed,
-            _ => Changed { change: 0.0, base: 0.0, ..*changed },
+fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>) -> ClientReport {
+    let change_of = |role: Role| {
+        let changed = inputs.layout.tensors.iter().zip(&tensors).filter(|(entry, _)| entry.role == role);
+        // Differences of counters are no distances, so they do not enter the norms.
+        let norms = changed.map(|(entry, changed)| match entry.tensor.dtype.rule() {
+            MergeRule::Mean => *changed,
+            _ => ChangeNorms { change: 0.0, base: 0.0, ..*changed },
         });
-        norms.fold(Changed::default(), |all, one| all.with(&one))
+        norms.fold(ChangeNorms::default(), |all, one| all.combine(&one))
     };
-    let (down, up) = (of(Role::Down), of(Role::Up));
+    let (down, up) = (change_of(Role::Down), change_of(Role::Up));
     let fits = match (down.differs, up.differs) {
-        (true, false) => Fits::Down,
-        (false, true) => Fits::Up,
-        (true, true) => Fits::Both,
-        (false, false) => Fits::Nothing,
+        (true, false) => ChangedFactors::Down,
+        (false, true) => ChangedFactors::Up,
+        (true, true) => ChangedFactors::Both,
+        (false, false) => ChangedFactors::Nothing,
     };
-    let has_saved = inputs.layout.slots.iter().any(|slot| slot.role == Role::Saved);
-    let names = inputs.layout.slots.iter().map(|slot| slot.tensor.name.clone());
-    Reported {
+    let has_saved = inputs.layout.tensors.iter().any(|entry| entry.role == Role::Saved);
+    let names = inputs.layout.tensors.iter().map(|entry| entry.tensor.name.clone());
+    ClientReport {
         file: source.path.display().to_string(),
         down,
         up,
-        saved: has_saved.then(|| of(Role::Saved)),
+        saved: has_saved.then(|| change_of(Role::Saved)),
         fits,
         tensors: names.zip(tensors).collect(),
     }
 }
 
-/// What every client changed in one tensor, and whether all clients have the same there.
-fn changes(
+/// Change of one tensor in every client, and true if all clients have the same tensor.
+fn tensor_changes(
     inputs: &Inputs,
-    slot: usize,
+    tensor_index: usize,
     progress: &mut Progress<'_>,
-) -> Result<(Vec<Changed>, bool), AdapterError> {
-    let Slot { tensor, .. } = &inputs.layout.slots[slot];
-    let (kind, size) = (tensor.kind, tensor.kind.size());
+) -> Result<(Vec<ChangeNorms>, bool), AdapterError> {
+    let AdapterTensor { tensor, .. } = &inputs.layout.tensors[tensor_index];
+    let (dtype, size) = (tensor.dtype, tensor.dtype.size());
     let mut squares = vec![(0.0, false); inputs.clients()];
-    let (mut base_square, mut alike) = (0.0, true);
-    let block = inputs.block(1);
+    let (mut base_square, mut shared) = (0.0, true);
+    let block = inputs.block_len(1);
     let (mut bytes, mut other, mut first) = (Vec::new(), Vec::new(), Vec::new());
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for begin in (0..tensor.bytes()).step_by(block) {
         let length = usize::try_from(tensor.bytes() - begin).map_or(block, |rest| rest.min(block));
-        let finite = |source: &Source, bytes: &[u8]| {
-            let Some((index, value)) = not_finite(kind, bytes) else { return Ok(()) };
+        let check_finite = |source: &InputFile, bytes: &[u8]| {
+            let Some((index, value)) = not_finite(dtype, bytes) else { return Ok(()) };
             let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             Err(AdapterError::tensor(&source.path, &tensor.name, fault))
         };
         bytes.resize(length, 0);
-        inputs.base.read(&mut bytes, inputs.base.places[slot] + begin)?;
-        finite(&inputs.base, &bytes)?;
-        numbers(kind, &bytes, &mut before);
+        inputs.base.read(&mut bytes, inputs.base.offsets[tensor_index] + begin)?;
+        check_finite(&inputs.base, &bytes)?;
+        decode_block(dtype, &bytes, &mut before);
         base_square += before.iter().fold(0.0, |sum, value| sum + value.powi(2));
         for (client, (source, (square, differs))) in inputs.clients.iter().zip(&mut squares).enumerate() {
             other.resize(length, 0);
-            source.read(&mut other, source.places[slot] + begin)?;
+            source.read(&mut other, source.offsets[tensor_index] + begin)?;
             if client == 0 {
                 first.clone_from(&other);
             }
-            alike &= other == first;
+            shared &= other == first;
             if other == bytes {
                 continue;
             }
             *differs = true;
-            finite(source, &other)?;
-            numbers(kind, &other, &mut after);
+            check_finite(source, &other)?;
+            decode_block(dtype, &other, &mut after);
             let change = |sum: f64, (after, before): (&f64, &f64)| sum + (after - before).powi(2);
             *square = after.iter().zip(&before).fold(*square, change);
         }
@@ -287,64 +300,64 @@ fn changes(
     }
     let base = base_square.sqrt();
     let changed =
-        squares.into_iter().map(|(square, differs)| Changed { change: square.sqrt(), base, differs });
-    Ok((changed.collect(), alike))
+        squares.into_iter().map(|(square, differs)| ChangeNorms { change: square.sqrt(), base, differs });
+    Ok((changed.collect(), shared))
 }
 
-/// The numbers of a block, as f64.
-fn numbers(kind: Kind, bytes: &[u8], values: &mut Vec<f64>) {
+/// Decodes the values of a block to f64.
+fn decode_block(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
     values.clear();
-    if kind.is_of_factors() {
-        let mut room = [0.0_f32; 256];
-        for group in bytes.chunks(room.len() * kind.size()) {
-            let room = &mut room[..group.len() / kind.size()];
-            kind.decode(group, room);
-            values.extend(room.iter().map(|value| f64::from(*value)));
+    if dtype.is_factor_dtype() {
+        let mut values32 = [0.0_f32; 256];
+        for group in bytes.chunks(values32.len() * dtype.size()) {
+            let values32 = &mut values32[..group.len() / dtype.size()];
+            dtype.decode(group, values32);
+            values.extend(values32.iter().map(|value| f64::from(*value)));
         }
     } else {
-        values.extend(bytes.chunks_exact(kind.size()).map(|bytes| kind.number(bytes)));
+        values.extend(bytes.chunks_exact(dtype.size()).map(|bytes| dtype.number(bytes)));
     }
 }
 
-/// The squares of every expert of one module; `None` if they would take too much memory.
-fn interference(
+/// Squared norms of every expert of one module; `None` if they would take too much memory.
+fn module_norms(
     inputs: &Inputs,
-    pair: &Pair,
-    share: Share,
-    alike: [bool; 2],
+    pair: &FactorPair,
+    scaling: ModuleScaling,
+    shared: [bool; 2],
     progress: &mut Progress<'_>,
-) -> Result<Option<Vec<Squares>>, AdapterError> {
+) -> Result<Option<Vec<SquaredNorms>>, AdapterError> {
     let [rank, experts] =
-        [share.rank, share.experts].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-    // Where one factor is the same everywhere, the mean of products is the product of means.
-    let centred = !alike[0] && !alike[1];
+        [scaling.rank, scaling.experts].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+    // If all clients share one factor, the mean of products is the product of means.
+    let centred = !shared[0] && !shared[1];
     let parts = if centred { inputs.clients() + 1 } else { 2 };
     if is_too_large(parts, rank, experts) {
         return Ok(None);
     }
-    let [down, up] = [pair.down, pair.up].map(|slot| {
-        let Slot { tensor, role } = &inputs.layout.slots[slot];
+    let [down, up] = [pair.down, pair.up].map(|tensor_index| {
+        let AdapterTensor { tensor, role } = &inputs.layout.tensors[tensor_index];
         let length = usize::try_from(tensor.bytes()).unwrap_or(usize::MAX);
         let mut buffers = Vec::with_capacity(inputs.clients());
         for source in &inputs.clients {
             let mut buffer = vec![0; length];
-            source.read(&mut buffer, source.places[slot])?;
+            source.read(&mut buffer, source.offsets[tensor_index])?;
             buffers.push(buffer);
         }
         let clients: Vec<(f64, &[u8])> =
             inputs.weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
-        let (kind, role, total) = (tensor.kind, *role, inputs.total);
-        let factors = Factors { kind, role, rank, experts, clients: &clients, total, centred };
-        Gram::of(&factors).map_err(|(client, index)| {
-            // It was finite a moment ago.
+        let (dtype, role, total) = (tensor.dtype, *role, inputs.total);
+        let factors = FactorSet { dtype, role, rank, experts, clients: &clients, total, centred };
+        GramMatrices::from_factors(&factors).map_err(|(client, index)| {
+            // The value was finite in the first pass, so the file has changed; its value is not kept.
             let path = &inputs.clients[client].path;
             let fault = Fault::NotFinite { index: index as u64, value: f64::NAN };
             AdapterError::tensor(path, &tensor.name, fault)
         })
     });
     let (down, up) = (down?, up?);
-    let bytes = [pair.down, pair.up].map(|slot| inputs.layout.slots[slot].tensor.bytes());
+    let bytes = [pair.down, pair.up].map(|index| inputs.layout.tensors[index].tensor.bytes());
     progress.add((bytes[0] + bytes[1]).saturating_mul(inputs.clients() as u64))?;
     let weights = if centred { inputs.weights.as_slice() } else { &[] };
-    Ok(Some(squares(&down, &up, weights, inputs.total)))
+    Ok(Some(expert_norms(&down, &up, weights, inputs.total)))
 }

@@ -1,68 +1,67 @@
-//! Whether a client's file has the tensors of the base, no more and no less; or no less but those it may leave out.
+//! Comparison of a client's header with the base: the same tensors, in any order.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::layout::rank;
-use super::tensor_name::named;
-use super::{Fault, Header, Layout, Role, Slot};
+use super::tensor_name::parse_tensor_name;
+use super::{AdapterTensor, Fault, Header, Layout, LocatedFault, Role};
 
-/// Where the base's tensors are in another file, in the base's order; its tensors may lie in another one.
+/// Offsets of the base's tensors in another file, in the order of the base.
 ///
 /// # Errors
-/// The first difference in that order, then what the base has not.
-pub(super) fn places(
-    layout: &Layout,
-    header: &Header,
-    base: &Path,
-) -> Result<Vec<u64>, (Option<String>, Fault)> {
-    let places = present(layout, header, base, |_| false)?;
-    Ok(places.into_iter().flatten().collect())
+/// The first difference in the order of the base, then a tensor that the base does not have.
+pub(super) fn offsets(layout: &Layout, header: &Header, base: &Path) -> Result<Vec<u64>, LocatedFault> {
+    let offsets = optional_offsets(layout, header, base, |_| false)?;
+    Ok(offsets.into_iter().flatten().collect())
 }
 
-/// The same of a file that may leave tensors of some roles out.
+/// Like [`offsets`], for a file that may lack tensors of some roles.
 ///
 /// # Errors
-/// As [`places`].
-pub(super) fn present(
+/// As [`offsets`].
+pub(super) fn optional_offsets(
     layout: &Layout,
     header: &Header,
     base: &Path,
     may_lack: impl Fn(Role) -> bool,
-) -> Result<Vec<Option<u64>>, (Option<String>, Fault)> {
-    let mut theirs: HashMap<&str, _> =
+) -> Result<Vec<Option<u64>>, LocatedFault> {
+    let mut tensors: HashMap<&str, _> =
         header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
-    let mut places = Vec::with_capacity(layout.slots.len());
-    for Slot { tensor, role } in &layout.slots {
+    let mut offsets = Vec::with_capacity(layout.tensors.len());
+    for AdapterTensor { tensor, role } in &layout.tensors {
         let base = || base.to_owned();
-        let wrong = |fault| (Some(tensor.name.clone()), fault);
-        let Some(found) = theirs.remove(tensor.name.as_str()) else {
+        let located = |fault| (Some(tensor.name.clone()), fault);
+        let Some(found) = tensors.remove(tensor.name.as_str()) else {
             if may_lack(*role) {
-                places.push(None);
+                offsets.push(None);
                 continue;
             }
-            return Err(wrong(Fault::Missing { base: base() }));
+            return Err(located(Fault::MissingTensor { base: base() }));
         };
-        if found.kind != tensor.kind {
-            let (found, expected) = (found.kind, tensor.kind);
-            return Err(wrong(Fault::OtherKind { found, expected, base: base() }));
+        if found.dtype != tensor.dtype {
+            let (found, expected) = (found.dtype, tensor.dtype);
+            return Err(located(Fault::DtypeMismatch { found, expected, base: base() }));
         }
         if found.shape != tensor.shape {
-            let of = |tensor: &_| rank(&Slot { tensor: Clone::clone(tensor), role: *role }).ok();
-            // Of a factor it is most likely the rank, and that is said in one word.
-            let ranks = of(found).zip(of(tensor)).filter(|(found, expected)| found != expected);
-            return Err(wrong(match ranks {
-                Some((found, expected)) => Fault::Rank { found, expected, base: base() },
-                None => {
-                    Fault::Shape { found: found.shape.clone(), expected: tensor.shape.clone(), base: base() }
-                }
+            let rank_of =
+                |tensor: &_| rank(&AdapterTensor { tensor: Clone::clone(tensor), role: *role }).ok();
+            // Factors differ most likely in rank, which is easier to read than two shapes.
+            let ranks = rank_of(found).zip(rank_of(tensor)).filter(|(found, expected)| found != expected);
+            return Err(located(match ranks {
+                Some((found, expected)) => Fault::RankMismatch { found, expected, base: base() },
+                None => Fault::ShapeMismatch {
+                    found: found.shape.clone(),
+                    expected: tensor.shape.clone(),
+                    base: base(),
+                },
             }));
         }
-        places.push(Some(found.begin));
+        offsets.push(Some(found.begin));
     }
-    let Some(extra) = theirs.into_keys().min() else { return Ok(places) };
-    let fault = match named(extra) {
-        Ok((Role::Down | Role::Up | Role::Saved, _)) => Fault::Extra { base: base.to_owned() },
+    let Some(extra) = tensors.into_keys().min() else { return Ok(offsets) };
+    let fault = match parse_tensor_name(extra) {
+        Ok((Role::Down | Role::Up | Role::Saved, _)) => Fault::UnexpectedTensor { base: base.to_owned() },
         Err(fault) => fault,
     };
     Err((Some(extra.to_owned()), fault))

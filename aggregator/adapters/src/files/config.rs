@@ -1,157 +1,159 @@
-//! `adapter_config.json`, as far as two adapters must agree in it to be averaged.
+//! PEFT configuration `adapter_config.json`: the settings that two adapters must share to be averaged.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::short;
+use super::config_keys::{KEYS, KeyUse, canonical, key_use, model_statement};
+use super::error::shortened;
 use super::json::Json;
-use super::meaning::{KEYS, Use, known, normal, stated};
 use super::pattern::Patterns;
 use super::{AdapterError, Fault};
 
-/// Its name beside an adapter's file.
+/// Name of the configuration in the directory of an adapter file.
 pub(super) const CONFIG: &str = "adapter_config.json";
 
-/// Longest configuration that is read.
+/// Longest configuration that is read, in bytes.
 const CONFIG_MAX: u64 = 1 << 20;
 
-/// Greatest rank: exact in f64.
+/// Largest rank, exact in f64.
 const RANK_MAX: i128 = 1 << 32;
 
-/// The contents of a configuration.
+/// Parsed configuration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Only LORA is known here.
+    /// Type of adapter, always `LORA`.
     pub peft_type: String,
-    /// The rank of modules that have no other.
+    /// Rank of modules without one in `rank_pattern`.
     pub r: u64,
-    /// The alpha of modules that have no other.
+    /// Alpha of modules without one in `alpha_pattern`.
     pub lora_alpha: f64,
-    /// Whether `B A` is multiplied with alpha/sqrt(r) instead of alpha/r.
+    /// True if `B A` is multiplied by alpha/sqrt(r) instead of alpha/r.
     pub use_rslora: bool,
-    /// Why the product of the two factors is not the update itself, if it is not.
+    /// Reason why the update of a module is not the product of its factors, if it is not.
     pub(super) other_product: Option<&'static str>,
     ranks: Patterns,
     alphas: Patterns,
-    /// Names of parameters that are wrapped themselves.
+    /// Names of `target_parameters`, which PEFT wraps themselves.
     parameters: Vec<String>,
-    /// All keys, as they are in the file.
+    /// All keys with their values in the file.
     values: BTreeMap<String, Json>,
 }
 
-/// Two values of one key that do not mean the same.
+/// Values of one key that mean different things in two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// The key.
+pub struct ConfigDifference {
+    /// Key of the setting.
     pub key: String,
     /// Value in this configuration.
     pub found: String,
     /// Value in the other one.
     pub expected: String,
-    /// Whether it is known what the key means.
+    /// True if the key is in the table of known keys.
     pub is_known: bool,
 }
 
 impl Config {
-    /// Takes a file apart.
+    /// Parses the bytes of a configuration.
     ///
     /// # Errors
-    /// A fault of form; a kind of adapter that is not supported.
+    /// [`Fault::Json`] if the bytes are no JSON map with unique keys, [`Fault::ConfigValue`] for a value that is not supported.
     pub fn parse(text: &[u8]) -> Result<Self, Fault> {
         let json: Json = serde_json::from_slice(text)?;
         let Json::Map(entries) = json else {
-            return Err(Fault::Config {
-                field: "all of it",
-                found: short(&json.to_string()),
+            return Err(Fault::ConfigValue {
+                field: "the configuration",
+                found: shortened(&json.to_string()),
                 expected: "a map of settings",
             });
         };
         let values: BTreeMap<String, Json> = entries.into_iter().collect();
-        let wrong = |field, expected| {
+        let unsupported = |field, expected| {
             let found =
-                values.get(field).map_or_else(|| "missing".to_owned(), |value| short(&value.to_string()));
-            Fault::Config { field, found, expected }
+                values.get(field).map_or_else(|| "missing".to_owned(), |value| shortened(&value.to_string()));
+            Fault::ConfigValue { field, found, expected }
         };
-        let of = |key: &str| match known(key) {
-            Some(Use::Same(form)) => normal(form, values.get(key)),
+        let value_of = |key: &str| match key_use(key) {
+            Some(KeyUse::MustAgree(form)) => canonical(form, values.get(key)),
             _ => Json::Null,
         };
         let peft_type = match values.get("peft_type") {
             Some(Json::Text(text)) if text == "LORA" => text.clone(),
-            _ => return Err(wrong("peft_type", "\"LORA\"")),
+            _ => return Err(unsupported("peft_type", "\"LORA\"")),
         };
-        let flag = |key| match of(key) {
+        let flag = |key| match value_of(key) {
             Json::Flag(flag) => Ok(flag),
-            _ => Err(wrong(key, "true or false")),
+            _ => Err(unsupported(key, "true or false")),
         };
         if flag("use_dora")? {
-            return Err(wrong("use_dora", "false"));
+            return Err(unsupported("use_dora", "false"));
         }
         let use_rslora = flag("use_rslora")?;
-        let r = rank(&of("r")).ok_or_else(|| wrong("r", "a whole number from 1 on"))?;
-        let lora_alpha = of("lora_alpha").number().ok_or_else(|| wrong("lora_alpha", "a number"))?;
-        let parameters = match of("target_parameters") {
+        let r = rank(&value_of("r")).ok_or_else(|| unsupported("r", "a whole number of at least 1"))?;
+        let lora_alpha =
+            value_of("lora_alpha").number().ok_or_else(|| unsupported("lora_alpha", "a number"))?;
+        let parameters = match value_of("target_parameters") {
             Json::List(names) => names.into_iter().map(|name| match name {
                 Json::Text(name) => Ok(name),
-                _ => Err(wrong("target_parameters", "a list of names")),
+                _ => Err(unsupported("target_parameters", "a list of names")),
             }),
-            _ => return Err(wrong("target_parameters", "a list of names")),
+            _ => return Err(unsupported("target_parameters", "a list of names")),
         };
         let parameters = parameters.collect::<Result<_, _>>()?;
-        let patterns = |key, is_sound: fn(&Json) -> bool, expected| {
+        let patterns = |key, is_valid: fn(&Json) -> bool, expected| {
             let entries = match values.get(key) {
                 None | Some(Json::Null) => &[][..],
-                Some(Json::Map(entries)) if entries.iter().all(|(_, value)| is_sound(value)) => entries,
-                _ => return Err(wrong(key, expected)),
+                Some(Json::Map(entries)) if entries.iter().all(|(_, value)| is_valid(value)) => entries,
+                _ => return Err(unsupported(key, expected)),
             };
             let entries = entries.iter().filter_map(|(key, value)| Some((key.as_str(), value.number()?)));
             Ok(Patterns::new(entries))
         };
         let ranks =
-            patterns("rank_pattern", |value| rank(value).is_some(), "a map of whole numbers from 1 on")?;
+            patterns("rank_pattern", |value| rank(value).is_some(), "a map of whole numbers of at least 1")?;
         let alphas = patterns("alpha_pattern", |value| value.number().is_some(), "a map of numbers")?;
-        let other_product = (of("use_bdlora") != Json::Null).then_some("use_bdlora makes factors of blocks");
+        let other_product =
+            (value_of("use_bdlora") != Json::Null).then_some("use_bdlora makes the factors block-diagonal");
         Ok(Self { peft_type, r, lora_alpha, use_rslora, other_product, ranks, alphas, parameters, values })
     }
 
-    /// The first key in which another one means something else: those that are known in the order of the table in
-    /// `ADAPTERS.md`, then all others.
+    /// First key whose value means something else in another configuration: known keys in a fixed order, then unknown keys
+    /// in ascending order.
     #[must_use]
-    pub fn difference(&self, other: &Self) -> Option<Difference> {
+    pub fn difference(&self, other: &Self) -> Option<ConfigDifference> {
         let value = |config: &Self, key: &str| {
             let value = config.values.get(key);
-            match known(key) {
-                Some(Use::Same(form)) => normal(form, value),
+            match key_use(key) {
+                Some(KeyUse::MustAgree(form)) => canonical(form, value),
                 Some(_) => Json::Null,
                 None => value.filter(|value| !value.is_off()).map_or(Json::Null, Json::sorted),
             }
         };
-        let unknown = self.values.keys().chain(other.values.keys()).filter(|key| known(key).is_none());
+        let unknown = self.values.keys().chain(other.values.keys()).filter(|key| key_use(key).is_none());
         let mut unknown: Vec<&str> = unknown.map(String::as_str).collect();
         unknown.sort_unstable();
-        let known_ones = KEYS.iter().map(|(key, _)| *key);
-        let mut pairs = known_ones.chain(unknown).map(|key| (key, value(self, key), value(other, key)));
+        let known = KEYS.iter().map(|(key, _)| *key);
+        let mut pairs = known.chain(unknown).map(|key| (key, value(self, key), value(other, key)));
         let (key, ours, theirs) = pairs.find(|(_, ours, theirs)| ours != theirs)?;
-        let shown = |config: &Self, value: &Json| match (config.values.contains_key(key), known(key)) {
+        let quoted = |config: &Self, value: &Json| match (config.values.contains_key(key), key_use(key)) {
             (false, None) => "missing".to_owned(),
-            (true, None) => short(&config.values.get(key).unwrap_or(&Json::Null).to_string()),
-            (false, _) if !value.is_off() => format!("{} by default", short(&value.to_string())),
-            _ => short(&value.to_string()),
+            (true, None) => shortened(&config.values.get(key).unwrap_or(&Json::Null).to_string()),
+            (false, _) if !value.is_off() => format!("{} by default", shortened(&value.to_string())),
+            _ => shortened(&value.to_string()),
         };
-        let (found, expected) = (shown(self, &ours), shown(other, &theirs));
-        Some(Difference { key: key.to_owned(), found, expected, is_known: known(key).is_some() })
+        let (found, expected) = (quoted(self, &ours), quoted(other, &theirs));
+        Some(ConfigDifference { key: key.to_owned(), found, expected, is_known: key_use(key).is_some() })
     }
 
-    /// Statement of a key that tells the model: in a form to compare, and to print.
-    pub(super) fn stated(&self, key: &str) -> Option<(String, String)> {
+    /// Value of a key that names the model: its canonical form, and the text to print. `None` if the file does not name it.
+    pub(super) fn model_statement(&self, key: &str) -> Option<(String, String)> {
         let value = self.values.get(key);
-        let shown = value.map_or_else(|| "true by default".to_owned(), |value| short(&value.to_string()));
-        Some((stated(key, value)?, shown))
+        let shown = value.map_or_else(|| "true by default".to_owned(), |value| shortened(&value.to_string()));
+        Some((model_statement(key, value)?, shown))
     }
 
-    /// Whether the patterns have their keys in the same order: the first one that matches counts.
+    /// True if the patterns of both configurations have their keys in the same order.
     pub(super) fn has_order_of(&self, other: &Self) -> bool {
         let keys = |config: &Self, key: &str| match config.values.get(key) {
             Some(Json::Map(entries)) => entries.iter().map(|(key, _)| key.clone()).collect(),
@@ -160,10 +162,10 @@ impl Config {
         ["rank_pattern", "alpha_pattern"].iter().all(|key| keys(self, key) == keys(other, key))
     }
 
-    /// The rank and the alpha of a module or parameter by its name in the model.
+    /// Rank and alpha of a module or parameter, given by its name in the model.
     ///
     /// # Errors
-    /// The key of a pattern that is not read here and may be that of the module.
+    /// An unsupported key of a pattern that might match the name.
     pub(super) fn rank_and_alpha(&self, name: &str) -> Result<(u64, f64), String> {
         let rank = self.ranks.find(name).map_err(str::to_owned)?;
         let alpha = self.alphas.find(name).map_err(str::to_owned)?.unwrap_or(self.lora_alpha);
@@ -176,25 +178,27 @@ impl Config {
         Ok((rank, alpha))
     }
 
-    /// Names in the model of the parameters of a module that are wrapped, as far as the configuration knows them.
+    /// Names in the model of the parameters of a module that `target_parameters` selects.
     pub(super) fn parameters_of(&self, module: &str) -> Vec<String> {
         let own = |target: &String| match target.rsplit_once('.') {
-            Some((owner, parameter)) => is_end(module, owner).then(|| format!("{module}.{parameter}")),
+            Some((owner, parameter)) => {
+                has_dotted_end(module, owner).then(|| format!("{module}.{parameter}"))
+            }
             None => Some(format!("{module}.{target}")),
         };
         self.parameters.iter().filter_map(own).collect()
     }
 
-    /// Whether a parameter that is wrapped is named together with this module.
+    /// True if an entry of `target_parameters` includes the name of this module.
     pub(super) fn names_module(&self, module: &str) -> bool {
         self.parameters
             .iter()
-            .any(|target| target.rsplit_once('.').is_some_and(|(owner, _)| is_end(module, owner)))
+            .any(|target| target.rsplit_once('.').is_some_and(|(owner, _)| has_dotted_end(module, owner)))
     }
 }
 
-/// Whether a name is this end of it, or has it behind a point.
-fn is_end(name: &str, end: &str) -> bool {
+/// True if a dotted name is `end`, or ends with `.` and `end`.
+fn has_dotted_end(name: &str, end: &str) -> bool {
     name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
@@ -205,22 +209,25 @@ fn rank(value: &Json) -> Option<u64> {
     }
 }
 
-/// The configuration beside an adapter's file, its path and its bytes, if there is one.
-pub(super) fn beside(file: &Path) -> Result<Option<(PathBuf, Vec<u8>, Config)>, AdapterError> {
+/// Reads the configuration in the directory of an adapter file: path, bytes and parsed value. `None` if there is none.
+///
+/// # Errors
+/// [`AdapterError::File`] if the configuration is no regular file, too long, cannot be read, or as [`Config::parse`].
+pub(super) fn read_beside(file: &Path) -> Result<Option<(PathBuf, Vec<u8>, Config)>, AdapterError> {
     let path = file.with_file_name(CONFIG);
-    let wrong = |fault: Fault| AdapterError::file(&path, fault);
+    let in_config = |fault: Fault| AdapterError::file(&path, fault);
     match std::fs::metadata(&path) {
-        Ok(about) if about.is_file() => {}
-        Ok(_) => return Err(wrong(Fault::NotRegular)),
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return Err(in_config(Fault::NotRegular)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(wrong(error.into())),
+        Err(error) => return Err(in_config(error.into())),
     }
-    let file = std::fs::File::open(&path).map_err(|error| wrong(error.into()))?;
+    let file = std::fs::File::open(&path).map_err(|error| in_config(error.into()))?;
     let mut bytes = Vec::new();
-    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(error.into()))?;
+    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes).map_err(|error| in_config(error.into()))?;
     if bytes.len() as u64 > CONFIG_MAX {
-        return Err(wrong(Fault::LongConfig { most: CONFIG_MAX }));
+        return Err(in_config(Fault::ConfigTooLong { max: CONFIG_MAX }));
     }
-    let config = Config::parse(&bytes).map_err(wrong)?;
+    let config = Config::parse(&bytes).map_err(in_config)?;
     Ok(Some((path, bytes, config)))
 }

@@ -1,65 +1,65 @@
-//! Numbers as they lie in files, little-endian: from and to the numbers that are computed with, and what a mean is of each type.
+//! Dtypes of tensors: conversion between little-endian bytes and f32 or f64, and the rule for merging values of each dtype.
 
 use half::{bf16, f16};
 
-/// A type of numbers.
+/// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Dtype {
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary16.
     F16,
-    /// The upper half of a binary32.
+    /// Upper 16 bits of an IEEE 754 binary32 (bfloat16).
     Bf16,
     /// IEEE 754 binary64.
     F64,
-    /// 8 bits with a sign.
+    /// Signed 8-bit integer.
     I8,
-    /// 8 bits.
+    /// Unsigned 8-bit integer.
     U8,
-    /// 16 bits with a sign.
+    /// Signed 16-bit integer.
     I16,
-    /// 16 bits.
+    /// Unsigned 16-bit integer.
     U16,
-    /// 32 bits with a sign.
+    /// Signed 32-bit integer.
     I32,
-    /// 32 bits.
+    /// Unsigned 32-bit integer.
     U32,
-    /// 64 bits with a sign.
+    /// Signed 64-bit integer.
     I64,
-    /// 64 bits.
+    /// Unsigned 64-bit integer.
     U64,
-    /// A byte that is 0 or 1.
+    /// Boolean, a byte 0 or 1.
     Bool,
-    /// 8 bits, 4 of them an exponent.
+    /// 8-bit float with 4 bits of exponent and 3 of mantissa.
     F8E4M3,
-    /// 8 bits, 5 of them an exponent.
+    /// 8-bit float with 5 bits of exponent and 2 of mantissa.
     F8E5M2,
-    /// 8 bits, all of them an exponent.
+    /// 8-bit exponent without sign and mantissa.
     F8E8M0,
-    /// Two binary32.
+    /// Complex number of two binary32.
     C64,
 }
 
-/// Rules for the mean of numbers of a type.
+/// Rule for merging the clients' values of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// The weighted mean, rounded once to the type.
+pub enum MergeRule {
+    /// Weighted mean, rounded once to the dtype.
     Mean,
-    /// The largest: integers that differ are counters, and no client's may run ahead of it.
+    /// Largest value: integers are counters, and the merged counter must not be behind any client's.
     Largest,
-    /// The value that all have; nothing is between two of them.
-    Agreed,
+    /// Common value; clients with different values are refused, as these dtypes have no mean.
+    Equal,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for Dtype {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.about().0)
+        f.write_str(self.properties().0)
     }
 }
 
-impl Kind {
-    /// All of them.
+impl Dtype {
+    /// All dtypes.
     pub const ALL: [Self; 17] = [
         Self::F32,
         Self::F16,
@@ -80,54 +80,54 @@ impl Kind {
         Self::C64,
     ];
 
-    /// Name in headers, bytes of a number, and rule.
-    const fn about(self) -> (&'static str, usize, Rule) {
+    /// Name in headers, size of an element in bytes, and merge rule.
+    const fn properties(self) -> (&'static str, usize, MergeRule) {
         match self {
-            Self::F32 => ("F32", 4, Rule::Mean),
-            Self::F16 => ("F16", 2, Rule::Mean),
-            Self::Bf16 => ("BF16", 2, Rule::Mean),
-            Self::F64 => ("F64", 8, Rule::Mean),
-            Self::I8 => ("I8", 1, Rule::Largest),
-            Self::U8 => ("U8", 1, Rule::Largest),
-            Self::I16 => ("I16", 2, Rule::Largest),
-            Self::U16 => ("U16", 2, Rule::Largest),
-            Self::I32 => ("I32", 4, Rule::Largest),
-            Self::U32 => ("U32", 4, Rule::Largest),
-            Self::I64 => ("I64", 8, Rule::Largest),
-            Self::U64 => ("U64", 8, Rule::Largest),
-            Self::Bool => ("BOOL", 1, Rule::Agreed),
-            Self::F8E4M3 => ("F8_E4M3", 1, Rule::Agreed),
-            Self::F8E5M2 => ("F8_E5M2", 1, Rule::Agreed),
-            Self::F8E8M0 => ("F8_E8M0", 1, Rule::Agreed),
-            Self::C64 => ("C64", 8, Rule::Agreed),
+            Self::F32 => ("F32", 4, MergeRule::Mean),
+            Self::F16 => ("F16", 2, MergeRule::Mean),
+            Self::Bf16 => ("BF16", 2, MergeRule::Mean),
+            Self::F64 => ("F64", 8, MergeRule::Mean),
+            Self::I8 => ("I8", 1, MergeRule::Largest),
+            Self::U8 => ("U8", 1, MergeRule::Largest),
+            Self::I16 => ("I16", 2, MergeRule::Largest),
+            Self::U16 => ("U16", 2, MergeRule::Largest),
+            Self::I32 => ("I32", 4, MergeRule::Largest),
+            Self::U32 => ("U32", 4, MergeRule::Largest),
+            Self::I64 => ("I64", 8, MergeRule::Largest),
+            Self::U64 => ("U64", 8, MergeRule::Largest),
+            Self::Bool => ("BOOL", 1, MergeRule::Equal),
+            Self::F8E4M3 => ("F8_E4M3", 1, MergeRule::Equal),
+            Self::F8E5M2 => ("F8_E5M2", 1, MergeRule::Equal),
+            Self::F8E8M0 => ("F8_E8M0", 1, MergeRule::Equal),
+            Self::C64 => ("C64", 8, MergeRule::Equal),
         }
     }
 
-    /// The type of a name in a header.
+    /// Dtype with this name in headers.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.about().0 == name)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.properties().0 == name)
     }
 
-    /// Bytes of one number.
+    /// Size of an element, in bytes.
     #[must_use]
     pub fn size(self) -> usize {
-        self.about().1
+        self.properties().1
     }
 
-    /// The rule for their mean.
+    /// Merge rule.
     #[must_use]
-    pub fn rule(self) -> Rule {
-        self.about().2
+    pub fn rule(self) -> MergeRule {
+        self.properties().2
     }
 
-    /// Whether factors may be of this type: the numbers are f32.
+    /// True for the dtypes of factors, whose values f32 represents exactly.
     #[must_use]
-    pub fn is_of_factors(self) -> bool {
+    pub fn is_factor_dtype(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// The numbers of factors that these bytes are; every one is an f32. As many as both have room for; others are 0.
+    /// Decodes the values of a factor dtype, as many as both slices hold. Fills `values` with 0 for other dtypes.
     pub fn decode(self, bytes: &[u8], values: &mut [f32]) {
         match self {
             Self::F32 => {
@@ -137,7 +137,7 @@ impl Kind {
             }
             Self::F16 => {
                 for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-                    *value = widened(u16::from_le_bytes(*bytes));
+                    *value = half_to_f32(u16::from_le_bytes(*bytes));
                 }
             }
             Self::Bf16 => {
@@ -149,7 +149,7 @@ impl Kind {
         }
     }
 
-    /// The f64 next to one number; 0 for types without numbers.
+    /// Value of one element as f64, rounded to nearest; 0 for dtypes without numbers.
     #[must_use]
     pub fn number(self, bytes: &[u8]) -> f64 {
         match self {
@@ -164,7 +164,7 @@ impl Kind {
         }
     }
 
-    /// One integer, or 0 or 1; 0 for types without integers.
+    /// Value of one integer or boolean; 0 for other dtypes.
     #[must_use]
     pub fn integer(self, bytes: &[u8]) -> i128 {
         match self {
@@ -181,77 +181,78 @@ impl Kind {
         }
     }
 
-    /// One number as people write it; its bytes for types without numbers.
+    /// Text of one element for messages: a number, or the bytes in hexadecimal digits for dtypes without numbers.
     #[must_use]
-    pub fn shown(self, bytes: &[u8]) -> String {
+    pub fn format(self, bytes: &[u8]) -> String {
         match self {
             Self::Bool => (array::<1>(bytes) != [0]).to_string(),
-            _ if self.rule() == Rule::Largest => self.integer(bytes).to_string(),
-            _ if self.rule() == Rule::Mean => self.number(bytes).to_string(),
+            _ if self.rule() == MergeRule::Largest => self.integer(bytes).to_string(),
+            _ if self.rule() == MergeRule::Mean => self.number(bytes).to_string(),
             _ => bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}")),
         }
     }
 
-    /// The bytes of the nearest numbers, ties to even, after what is there already.
+    /// Appends the values, rounded to nearest, ties to even, to `bytes`. Appends nothing for dtypes without a mean.
     pub fn encode(self, values: &[f64], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => {
                 values.iter().for_each(|value| bytes.extend_from_slice(&nearest(*value).to_le_bytes()))
             }
             Self::F16 => {
-                values.iter().for_each(|value| bytes.extend(f16::from_f32(odd(*value)).to_le_bytes()));
+                values
+                    .iter()
+                    .for_each(|value| bytes.extend(f16::from_f32(round_to_odd(*value)).to_le_bytes()));
             }
-            Self::Bf16 => {
-                values.iter().for_each(|value| bytes.extend(bf16::from_f32(odd(*value)).to_le_bytes()))
-            }
+            Self::Bf16 => values
+                .iter()
+                .for_each(|value| bytes.extend(bf16::from_f32(round_to_odd(*value)).to_le_bytes())),
             Self::F64 => values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes())),
-            // There is no mean of these.
             _ => {}
         }
     }
 }
 
-/// The first number that is NaN or infinite, and its place.
-pub(super) fn not_finite(kind: Kind, bytes: &[u8]) -> Option<(usize, f64)> {
-    if kind.rule() != Rule::Mean {
+/// Index and value of the first element that is NaN or infinite.
+pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
+    if dtype.rule() != MergeRule::Mean {
         return None;
     }
-    if !kind.is_of_factors() {
-        let numbers = bytes.chunks_exact(kind.size()).map(|bytes| kind.number(bytes));
+    if !dtype.is_factor_dtype() {
+        let numbers = bytes.chunks_exact(dtype.size()).map(|bytes| dtype.number(bytes));
         return numbers.enumerate().find(|(_, value)| !value.is_finite());
     }
     let mut values = [0.0_f32; 256];
-    bytes.chunks(values.len() * kind.size()).enumerate().find_map(|(number, group)| {
-        let values = &mut values[..group.len() / kind.size()];
-        kind.decode(group, values);
+    bytes.chunks(values.len() * dtype.size()).enumerate().find_map(|(number, group)| {
+        let values = &mut values[..group.len() / dtype.size()];
+        dtype.decode(group, values);
         let index = values.iter().position(|value| !value.is_finite())?;
         Some((number * 256 + index, values[index].into()))
     })
 }
 
-/// The first number in which two blocks differ.
-pub(super) fn differing(kind: Kind, left: &[u8], right: &[u8]) -> Option<usize> {
-    left.iter().zip(right).position(|(left, right)| left != right).map(|byte| byte / kind.size())
+/// Index of the first element in which two blocks differ.
+pub(super) fn differing(dtype: Dtype, left: &[u8], right: &[u8]) -> Option<usize> {
+    left.iter().zip(right).position(|(left, right)| left != right).map(|byte| byte / dtype.size())
 }
 
-/// The first bytes; zeros where there are fewer.
+/// First N bytes, padded with zeros.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut found = [0; N];
     found.iter_mut().zip(bytes).for_each(|(found, byte)| *found = *byte);
     found
 }
 
-/// A binary16, whose bits these are, without a branch: a compiler makes several of them at once.
-fn widened(bits: u16) -> f32 {
+/// Converts binary16 bits to f32 without branches, so that the compiler can vectorise the loop.
+fn half_to_f32(bits: u16) -> f32 {
     const EXPONENT: u32 = 0x7c00 << 13;
-    /// From the bias of one exponent to that of the other.
+    /// Difference of the exponent biases, in exponent bits.
     const BIAS: u32 = (127 - 15) << 23;
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let exponent = magnitude & EXPONENT;
     let normal = magnitude + BIAS;
-    // The exponent that says infinity and NaN, too.
+    // Infinity and NaN: add the difference once more to reach the largest exponent.
     let special = normal + BIAS;
-    // 2^-14 and a fraction, without the 2^-14.
+    // Subnormal: build 2^-14 plus the fraction, and subtract 2^-14.
     let small = (f32::from_bits(magnitude + BIAS + (1 << 23)) - f32::from_bits(BIAS + (1 << 23))).to_bits();
     let found = if exponent == EXPONENT {
         special
@@ -263,21 +264,21 @@ fn widened(bits: u16) -> f32 {
     f32::from_bits(found | u32::from(bits & 0x8000) << 16)
 }
 
-/// Ties to even.
-#[allow(clippy::cast_possible_truncation, reason = "rounded, which is what it is for")]
+/// Nearest f32, ties to even.
+#[allow(clippy::cast_possible_truncation, reason = "rounding is intended")]
 fn nearest(value: f64) -> f32 {
     value as f32
 }
 
-/// Of the two f32 around a value that is none, the one whose last bit is 1: rounded again to fewer bits it is what the
-/// value itself would be (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
-fn odd(value: f64) -> f32 {
+/// Rounds to odd: of the two f32 around an inexact value, the one whose last bit is 1. Rounding that to fewer bits gives the same
+/// as rounding the value itself (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+fn round_to_odd(value: f64) -> f32 {
     let near = nearest(value);
     let back = f64::from(near);
     if back == value || near.to_bits() & 1 == 1 || !near.is_finite() {
         return near;
     }
-    // Away from zero bits ascend; zero itself is below every magnitude.
+    // The bits of f32 magnitudes ascend with the magnitude.
     let up = value.abs() > back.abs();
     let bits = near.to_bits();
     let magnitude = if up { (bits & 0x7fff_ffff) + 1 } else { (bits & 0x7fff_ffff) - 1 };
@@ -288,34 +289,34 @@ fn odd(value: f64) -> f32 {
 mod tests {
     use half::{bf16, f16};
 
-    use super::{Kind, widened};
+    use super::{Dtype, half_to_f32};
 
     #[test]
-    fn every_half_is_what_the_library_makes_of_it() {
+    fn half_conversion_matches_the_half_crate() {
         for bits in 0..=u16::MAX {
-            let (ours, theirs) = (widened(bits), f16::from_bits(bits).to_f32());
+            let (ours, theirs) = (half_to_f32(bits), f16::from_bits(bits).to_f32());
             assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()), "{bits:#06x}");
             let mut value = [0.0];
-            Kind::Bf16.decode(&bits.to_le_bytes(), &mut value);
+            Dtype::Bf16.decode(&bits.to_le_bytes(), &mut value);
             let theirs = bf16::from_bits(bits).to_f32();
             assert!(value[0].to_bits() == theirs.to_bits() || (value[0].is_nan() && theirs.is_nan()));
         }
     }
 
-    /// Numbers, midpoints and what is next to them: a second rounding would show.
+    /// Values, midpoints and their neighbours, where rounding twice would give other results.
     #[test]
-    fn rounding_is_to_the_nearest_and_to_even_where_two_are() {
-        for (kind, last) in [(Kind::F16, 0x7bff_u16), (Kind::Bf16, 0x7f7f)] {
+    fn encoding_rounds_to_nearest_even() {
+        for (dtype, last) in [(Dtype::F16, 0x7bff_u16), (Dtype::Bf16, 0x7f7f)] {
             let value = |bits: u16| {
                 let mut values = [0.0];
-                kind.decode(&bits.to_le_bytes(), &mut values);
+                dtype.decode(&bits.to_le_bytes(), &mut values);
                 f64::from(values[0])
             };
             let round = |value: f64| {
                 let mut bytes = Vec::new();
-                kind.encode(&[value, -value], &mut bytes);
+                dtype.encode(&[value, -value], &mut bytes);
                 let found = u16::from_le_bytes([bytes[0], bytes[1]]);
-                assert_eq!(u16::from_le_bytes([bytes[2], bytes[3]]), found | 0x8000, "{kind} {value:e}");
+                assert_eq!(u16::from_le_bytes([bytes[2], bytes[3]]), found | 0x8000, "{dtype} {value:e}");
                 found
             };
             for bits in 0..last {
@@ -323,20 +324,20 @@ mod tests {
                 let middle = f64::midpoint(low, high);
                 let even = bits + (bits & 1);
                 assert_eq!(round(low), bits);
-                assert_eq!(round(middle), even, "{kind} {middle:e}");
-                assert_eq!(round(middle.next_down()), bits, "{kind} below {middle:e}");
-                assert_eq!(round(middle.next_up()), bits + 1, "{kind} above {middle:e}");
+                assert_eq!(round(middle), even, "{dtype} {middle:e}");
+                assert_eq!(round(middle.next_down()), bits, "{dtype} below {middle:e}");
+                assert_eq!(round(middle.next_up()), bits + 1, "{dtype} above {middle:e}");
             }
             assert_eq!(round(value(last)), last);
         }
     }
 
     #[test]
-    fn names_are_those_of_headers() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::named(&kind.to_string()), Some(kind));
+    fn names_round_trip() {
+        for dtype in Dtype::ALL {
+            assert_eq!(Dtype::from_name(&dtype.to_string()), Some(dtype));
         }
-        assert_eq!(Kind::named("f32"), None);
-        assert_eq!(Kind::named("F4"), None);
+        assert_eq!(Dtype::from_name("f32"), None);
+        assert_eq!(Dtype::from_name("F4"), None);
     }
 }

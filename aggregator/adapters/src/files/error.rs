@@ -1,377 +1,387 @@
-//! Why adapters are refused: one file, one tensor, one reason.
+//! Errors of adapter files: one file, one tensor, one reason.
 
 use std::path::{Path, PathBuf};
 
-use super::header::SIDES_MAX;
-use super::{Difference, HEADER_MAX, Kind, NAME_MAX, Role, SAMPLES_MAX};
+use super::header::DIMENSIONS_MAX;
+use super::{ConfigDifference, Dtype, HEADER_MAX, NAME_MAX, Role, SAMPLES_MAX};
 
-/// Characters of a name or a value that are printed.
-const SHOWN: usize = 200;
+/// Most characters of a name or value that an error text quotes.
+const QUOTE_MAX: usize = 200;
 
-/// Reason and remedy where files differ in a key of another version of PEFT.
-const UNKNOWN_KEY: &str =
-    ": the key is not known here, and may change what the numbers mean; make it the same in all files";
+/// End of the error text for a configuration key that this version does not know.
+const UNKNOWN_KEY: &str = "; the meaning of this key is unknown here, so it must be the same in all files";
 
-/// Adapters cannot be averaged or compared; nothing was written.
+/// Fault of a file, with the name of the tensor if it belongs to one.
+pub type LocatedFault = (Option<String>, Fault);
+
+/// Adapters cannot be averaged or compared. No output was written, except with [`Self::NotDurable`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdapterError {
-    /// A file is not what it should be.
-    #[error("{}: {}{fault}", file.display(), in_tensor(tensor.as_deref()))]
+    /// An input file is invalid or does not fit the others.
+    #[error("{}: {}{fault}", file.display(), tensor_prefix(tensor.as_deref()))]
     File {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// Where in it.
+        /// Name of the tensor, if the fault belongs to one.
         tensor: Option<String>,
-        /// What is wrong.
+        /// Description of the fault.
         fault: Box<Fault>,
     },
-    /// Nobody to average.
-    #[error("no client: give the files of those who trained")]
+    /// The list of clients is empty.
+    #[error("found no client files; give the file of at least one client")]
     NoClients,
-    /// There must be a number of samples for every client.
-    #[error("{given} numbers of samples for {clients} clients")]
+    /// The number of sample counts differs from the number of clients.
+    #[error("found {given} numbers of samples for {clients} clients; give one for each client")]
     Samples {
-        /// How many numbers.
+        /// Number of sample counts.
         given: usize,
-        /// How many clients.
+        /// Number of clients.
         clients: usize,
     },
-    /// Nobody would count.
-    #[error("every number of samples is 0: one at least must be from 1 to {SAMPLES_MAX}")]
+    /// No client has a weight.
+    #[error("every number of samples is 0; at least one must be from 1 to {SAMPLES_MAX}")]
     NoSamples,
-    /// More than can be multiplied exactly.
+    /// A number of samples is too large for exact products.
     #[error("{}: {found} samples of one client, allowed: 0 to {SAMPLES_MAX}", file.display())]
     TooManySamples {
-        /// The client's file.
+        /// Path of the client's file.
         file: PathBuf,
-        /// The number that was given.
+        /// Number of samples.
         found: u64,
     },
     /// The output cannot be written.
     #[error("{}: {error}", file.display())]
     Output {
-        /// Where.
+        /// Path of the output.
         file: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// The output is in place, but the system refused to make that durable.
-    #[error("{}: it is in place, but may not survive a power cut: {error}", file.display())]
+    /// The output was written and renamed, but its directory could not be synced.
+    #[error("{}: written, but a power failure may undo it: {error}", file.display())]
     NotDurable {
-        /// Which.
+        /// Path of the output.
         file: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// The caller ended the work.
+    /// The progress function has returned false.
     #[error("interrupted, nothing was written")]
     Interrupted,
 }
 
 impl AdapterError {
-    /// Of a file.
+    /// Error for a file.
     pub(super) fn file(path: &Path, fault: impl Into<Fault>) -> Self {
         Self::File { file: path.to_owned(), tensor: None, fault: Box::new(fault.into()) }
     }
 
-    /// Of what was found in a file.
-    pub(super) fn found(path: &Path, (tensor, fault): (Option<String>, Fault)) -> Self {
+    /// Error for a file, with the tensor of the fault.
+    pub(super) fn located(path: &Path, (tensor, fault): LocatedFault) -> Self {
         Self::File { file: path.to_owned(), tensor, fault: Box::new(fault) }
     }
 
-    /// Of a tensor in a file.
+    /// Error for a tensor of a file.
     pub(super) fn tensor(path: &Path, tensor: &str, fault: impl Into<Fault>) -> Self {
         Self::File { file: path.to_owned(), tensor: Some(tensor.to_owned()), fault: Box::new(fault.into()) }
     }
 
-    /// Whether a file or an argument is wrong; otherwise the work failed.
+    /// True if a file or an argument of the user is wrong; false if an operation failed.
     #[must_use]
-    pub fn is_wrong_input(&self) -> bool {
+    pub fn is_invalid_input(&self) -> bool {
         !matches!(self, Self::Output { .. } | Self::NotDurable { .. } | Self::Interrupted)
     }
 }
 
-/// Names come from files: control characters are escaped, and nothing is longer than a line.
-fn in_tensor(name: Option<&str>) -> String {
+/// Quotes a tensor name: names come from files, so control characters are escaped and long names are shortened.
+fn tensor_prefix(name: Option<&str>) -> String {
     let Some(name) = name else { return String::new() };
-    format!("tensor {}: ", short(&name.escape_debug().to_string()))
+    format!("tensor {}: ", shortened(&name.escape_debug().to_string()))
 }
 
-/// What a message may hold of a file.
-pub(super) fn short(text: &str) -> String {
-    let mut shown: String = text.chars().take(SHOWN).collect();
+/// Shortens a text from a file for an error text.
+pub(super) fn shortened(text: &str) -> String {
+    let mut shown: String = text.chars().take(QUOTE_MAX).collect();
     if shown.len() < text.len() {
         shown.push_str("...");
     }
     shown
 }
 
-/// What is wrong with a file.
+/// Fault of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The system refused.
+    /// An operation on the file failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// A pipe, a device, a directory without an adapter.
+    /// The path is a directory, a pipe, a device, or a link where none is allowed.
     #[error("not a regular file")]
     NotRegular,
-    /// Its header would begin or end after the file does.
-    #[error("truncated: {got} bytes, and its header ends at {needed}")]
-    ShortHeader {
-        /// Where the header would end.
+    /// The file ends before its header does.
+    #[error("truncated: found {got} bytes, expected at least {needed} (the end of the header)")]
+    Truncated {
+        /// End of the header, in bytes.
         needed: u64,
-        /// How long the file is.
+        /// Length of the file, in bytes.
         got: u64,
     },
-    /// A header nobody needs.
-    #[error("a header of {length} bytes, at most {HEADER_MAX} are read; is this a safetensors file?")]
-    LongHeader {
-        /// What the file says.
+    /// The header is longer than [`HEADER_MAX`].
+    #[error("found a header of {length} bytes, allowed: at most {HEADER_MAX}; is this a safetensors file?")]
+    HeaderTooLong {
+        /// Length of the header according to the file.
         length: u64,
     },
-    /// Not JSON of the form that headers and configurations have.
-    #[error("cannot be read: {}", short(&.0.to_string()))]
+    /// A header or a configuration is not JSON of the expected form.
+    #[error("cannot be parsed: {}", shortened(&.0.to_string()))]
     Json(#[from] serde_json::Error),
-    /// Names are kept in memory and printed.
-    #[error("a name of {length} bytes, at most {NAME_MAX} are read")]
-    LongName {
-        /// Its length.
+    /// A tensor name is longer than [`NAME_MAX`].
+    #[error("found a name of {length} bytes, allowed: at most {NAME_MAX}")]
+    NameTooLong {
+        /// Length of the name, in bytes.
         length: usize,
     },
-    /// The header has the name twice.
-    #[error("it is there twice")]
-    Twice,
-    /// A shape that no tensor has.
-    #[error("a shape of {sides} sides, at most {SIDES_MAX} are read")]
-    Sides {
-        /// How many.
-        sides: usize,
+    /// Two tensors have the same name, or the same factor has two names.
+    #[error("the file has this tensor twice")]
+    DuplicateName,
+    /// A shape has too many dimensions.
+    #[error("found a shape with {dimensions} dimensions, allowed: at most {DIMENSIONS_MAX}")]
+    TooManyDimensions {
+        /// Number of dimensions.
+        dimensions: usize,
     },
-    /// Numbers of a type that is not known.
-    #[error("dtype {found}; F32, F16, BF16 and F64 can be averaged, integers and BOOL kept")]
-    Dtype {
-        /// Type that the header says.
+    /// The dtype is not supported.
+    #[error(
+        "found dtype {found}, allowed: F32, F16, BF16, F64, I8 to I64, U8 to U64, BOOL, F8_E4M3, F8_E5M2, F8_E8M0, C64"
+    )]
+    UnknownDtype {
+        /// Dtype in the header.
         found: String,
     },
-    /// Factors of a type that cannot be averaged as factors.
-    #[error("dtype {found}; lora_A and lora_B are F32, F16 or BF16")]
-    FactorKind {
-        /// Type that the header says.
-        found: Kind,
+    /// A factor has a dtype that cannot be averaged exactly.
+    #[error("found dtype {found}, allowed for lora_A and lora_B: F32, F16, BF16")]
+    FactorDtype {
+        /// Dtype in the header.
+        found: Dtype,
     },
-    /// The number of elements, or of bytes, is none.
-    #[error("the product of the shape {shape:?} overflows")]
+    /// The number of elements or bytes of a tensor overflows 64 bits.
+    #[error("the size of shape {shape:?} overflows")]
     Overflow {
-        /// What the header says.
+        /// Shape in the header.
         shape: Vec<u64>,
     },
-    /// Shape, dtype and offsets do not agree.
-    #[error("bytes {begin} to {end} of the data, and shape {shape:?} in {kind} is {bytes} bytes")]
-    Size {
-        /// First byte.
+    /// Shape, dtype and data offsets contradict each other.
+    #[error(
+        "data offsets {begin} to {end} do not fit shape {shape:?} of dtype {dtype}, which is {bytes} bytes"
+    )]
+    SizeMismatch {
+        /// Offset of the first byte.
         begin: u64,
-        /// After the last byte.
+        /// Offset after the last byte.
         end: u64,
-        /// What the header says.
+        /// Shape in the header.
         shape: Vec<u64>,
-        /// What the header says.
-        kind: Kind,
-        /// What that takes.
+        /// Dtype in the header.
+        dtype: Dtype,
+        /// Size of this shape in this dtype.
         bytes: u64,
     },
-    /// Tensors overlap, or something is between them.
-    #[error("it begins at byte {begin} of the data, and what is before it ends at {end}")]
+    /// The data of two tensors overlap or have a gap between them.
+    #[error("begins at byte {begin} of the data, expected {end}, the end of the previous tensor")]
     NotAdjacent {
-        /// Where it begins.
+        /// Offset of the tensor.
         begin: u64,
-        /// Where it should.
+        /// End of the previous tensor.
         end: u64,
     },
-    /// The file has less than its header says, or more.
-    #[error("{found} bytes of data, and its header accounts for {expected}")]
-    Length {
-        /// What there is.
+    /// The length of the data differs from the sum of the tensors.
+    #[error("found {found} bytes of data, expected {expected} from the header")]
+    DataLength {
+        /// Length of the data in the file.
         found: u64,
-        /// What the header says.
+        /// Length of all tensors in the header.
         expected: u64,
     },
-    /// Something of LoRA's that is neither factor.
-    #[error("neither lora_A nor lora_B (DoRA and biases of factors are not supported)")]
-    Unknown,
-    /// Half an adapter.
-    #[error("the {role} factor without the other one")]
-    Alone {
-        /// Which half is there.
+    /// The tensor belongs to a variant of LoRA that is not supported.
+    #[error(
+        "found a LoRA tensor that is neither lora_A nor lora_B; DoRA and biases of factors are not supported"
+    )]
+    UnsupportedLora,
+    /// A module has only one factor.
+    #[error("found the {role} factor of a module without the other factor")]
+    Unpaired {
+        /// Factor that the file has.
         role: Role,
     },
-    /// Not an adapter at all.
-    #[error("no lora_A and lora_B in it: not an adapter")]
+    /// The file has no factors.
+    #[error("found no lora_A and lora_B tensors: not an adapter")]
     NoFactors,
-    /// A factor of no rank.
-    #[error("shape {shape:?} is no {role} factor: lora_A is r x d_in, lora_B is d_out x r")]
-    NoFactor {
-        /// Which half it would be.
+    /// The shape is not that of a factor.
+    #[error(
+        "found shape {shape:?} for the {role} factor, allowed: r x d_in for lora_A, d_out x r for lora_B"
+    )]
+    FactorShape {
+        /// Role of the factor according to its name.
         role: Role,
-        /// What the header says.
+        /// Shape in the header.
         shape: Vec<u64>,
     },
-    /// The two factors of a target differ in rank.
-    #[error("rank {up}, and its lora_A has rank {down}")]
-    TwoRanks {
-        /// Of the down factor.
+    /// The two factors of a module have different ranks.
+    #[error("found rank {up}, but the module's lora_A has rank {down}")]
+    PairRankMismatch {
+        /// Rank of the down factor.
         down: u64,
-        /// Of the up factor.
+        /// Rank of the up factor.
         up: u64,
     },
-    /// The configuration says another rank.
-    #[error("rank {found}, and adapter_config.json says r = {expected} for this module{}", if *times {
+    /// The configuration has another rank than the factors.
+    #[error("found rank {found}, but adapter_config.json says r = {expected} for this module{}", if *times {
         ", times the number of experts (target_parameters)"
     } else {
         ""
     })]
-    RankOfConfig {
+    ConfigRankMismatch {
         /// Rank of the factors.
         found: u64,
         /// Rank in the configuration.
         expected: u64,
-        /// Whether a multiple of it would do.
+        /// True if a multiple of the configured rank is allowed too.
         times: bool,
     },
-    /// The base has a tensor that this file has not.
-    #[error("missing; {} has it", base.display())]
-    Missing {
-        /// The base.
+    /// A tensor of the base is missing.
+    #[error("missing, but {} has this tensor", base.display())]
+    MissingTensor {
+        /// Path of the base.
         base: PathBuf,
     },
-    /// The file has a tensor that the base has not.
-    #[error("{} has no such tensor", base.display())]
-    Extra {
-        /// The base.
+    /// The base has no tensor of this name.
+    #[error("unexpected: {} has no such tensor", base.display())]
+    UnexpectedTensor {
+        /// Path of the base.
         base: PathBuf,
     },
-    /// Another rank than the base's.
-    #[error("rank {found}, and that of {} is {expected}", base.display())]
-    Rank {
-        /// This file's.
+    /// A factor has another rank than in the base.
+    #[error("found rank {found}, expected {expected} as in {}", base.display())]
+    RankMismatch {
+        /// Rank in this file.
         found: u64,
-        /// The base's.
+        /// Rank in the base.
         expected: u64,
-        /// The base.
+        /// Path of the base.
         base: PathBuf,
     },
-    /// Another shape than the base's.
-    #[error("shape {found:?}, and that in {} is {expected:?}", base.display())]
-    Shape {
-        /// This file's.
+    /// A tensor has another shape than in the base.
+    #[error("found shape {found:?}, expected {expected:?} as in {}", base.display())]
+    ShapeMismatch {
+        /// Shape in this file.
         found: Vec<u64>,
-        /// The base's.
+        /// Shape in the base.
         expected: Vec<u64>,
-        /// The base.
+        /// Path of the base.
         base: PathBuf,
     },
-    /// Another dtype than the base's.
-    #[error("dtype {found}, and that in {} is {expected}", base.display())]
-    OtherKind {
-        /// This file's.
-        found: Kind,
-        /// The base's.
-        expected: Kind,
-        /// The base.
+    /// A tensor has another dtype than in the base.
+    #[error("found dtype {found}, expected {expected} as in {}", base.display())]
+    DtypeMismatch {
+        /// Dtype in this file.
+        found: Dtype,
+        /// Dtype in the base.
+        expected: Dtype,
+        /// Path of the base.
         base: PathBuf,
     },
-    /// A configuration that is none of LoRA.
-    #[error("{field} is {found}, and only {expected} is supported")]
-    Config {
-        /// The setting.
+    /// A setting of the configuration is not supported.
+    #[error("{field} is {found}, allowed: {expected}")]
+    ConfigValue {
+        /// Key of the setting.
         field: &'static str,
         /// Value in the file.
         found: String,
-        /// Values that it may have.
+        /// Supported values.
         expected: &'static str,
     },
-    /// Another configuration than the first one's.
+    /// The configuration means something else than the first one.
     #[error(
-        "{} is {}, and {} in {}{}", difference.key, difference.found, difference.expected, first.display(),
+        "{} is {}, but {} in {}{}", difference.key, difference.found, difference.expected, first.display(),
         if difference.is_known { "" } else { UNKNOWN_KEY }
     )]
-    OtherConfig {
-        /// The key and both values.
-        difference: Box<Difference>,
-        /// The other file.
+    ConfigMismatch {
+        /// Key and both values.
+        difference: Box<ConfigDifference>,
+        /// Path of the first configuration.
         first: PathBuf,
     },
-    /// A pattern whose keys come in another order, where the first one that matches counts.
+    /// Two keys of a pattern match a module, and their order gives it another rank or scale than in the first configuration.
     #[error(
-        "the keys of rank_pattern or alpha_pattern are in another order than in {}, and two of them match this module: rank {found}, \
-         and {expected} there", first.display()
+        "two keys of rank_pattern or alpha_pattern match this module, in another order than in {}: rank {found}, but {expected} there",
+        first.display()
     )]
-    OtherOrder {
-        /// Rank and scale here.
+    PatternOrderMismatch {
+        /// Rank and scale from this configuration.
         found: String,
-        /// Rank and scale there.
+        /// Rank and scale from the first configuration.
         expected: String,
-        /// Path of the other file.
+        /// Path of the first configuration.
         first: PathBuf,
     },
-    /// A configuration longer than any.
-    #[error("longer than {most} bytes, the most there may be")]
-    LongConfig {
-        /// The most.
-        most: u64,
+    /// The configuration is too long.
+    #[error("longer than the allowed {max} bytes")]
+    ConfigTooLong {
+        /// Most bytes that are allowed.
+        max: u64,
     },
-    /// A client that would count twice.
-    #[error("the same file as {}", other.display())]
-    SameFile {
-        /// What it was called before.
+    /// Two arguments name the same file, which would count twice.
+    #[error("the same file as {}; give every file once", other.display())]
+    DuplicateFile {
+        /// Path under which the file was given first.
         other: PathBuf,
     },
-    /// An output that would replace an input.
-    #[error("it is an input; give the output another name")]
+    /// The output would replace an input.
+    #[error("this file is an input; give the output another name")]
     OutputIsInput,
     /// Another command writes the same output.
-    #[error("another command is writing it")]
-    Busy,
-    /// Somebody wrote to an input.
-    #[error("it changed while it was read")]
-    Altered,
-    /// An element that is no number.
-    #[error("element {index} is {value}")]
+    #[error("another command is writing this file; wait for it, or give the output another name")]
+    OutputBusy,
+    /// An input was modified during the work.
+    #[error("the file changed while it was read")]
+    ChangedDuringRead,
+    /// An element is NaN or infinite.
+    #[error("element {index} is {value}, allowed: finite numbers")]
     NotFinite {
-        /// Place in the order of the file.
+        /// Index of the element in the order of the file.
         index: u64,
         /// NaN or an infinity.
         value: f64,
     },
-    /// Two files that differ where nothing can be between them.
+    /// Two files differ in a tensor of a dtype that is not averaged.
     #[error(
-        "element {index} of dtype {kind} is {found}, and {expected} in {}: such tensors are not averaged, and must be the same in all",
+        "element {index} of dtype {dtype} is {found}, but {expected} in {}; tensors of this dtype are not averaged and must be equal in all files",
         other.display()
     )]
-    Disagree {
-        /// Place in the order of the file.
+    ValuesDiffer {
+        /// Index of the element in the order of the file.
         index: u64,
-        /// Type of the tensor.
-        kind: Kind,
-        /// The value here.
+        /// Dtype of the tensor.
+        dtype: Dtype,
+        /// Value in this file.
         found: String,
-        /// The value there.
+        /// Value in the other file.
         expected: String,
-        /// The other file.
+        /// Path of the other file.
         other: PathBuf,
     },
-    /// A factor that was to stay changed.
+    /// A frozen factor differs from the base.
     #[error(
-        "the {role} factor is frozen in this round, and element {index} is not that of {}: did the client train the wrong \
-         factor, or both?", base.display()
+        "the {role} factor is frozen in this round, but element {index} differs from {}; did the client train the wrong factor, or both?",
+        base.display()
     )]
-    Frozen {
-        /// Which factor.
+    FrozenFactorChanged {
+        /// Role of the factor.
         role: Role,
-        /// The first element that differs.
+        /// Index of the first element that differs.
         index: u64,
-        /// The base.
+        /// Path of the base.
         base: PathBuf,
     },
 }

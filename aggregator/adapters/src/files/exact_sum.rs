@@ -1,73 +1,70 @@
-//! The weighted mean of numbers, from their exact sum: one result for one set of clients.
+//! Weighted mean from the exact sum: the result does not depend on the order of clients.
 //!
-//! Weights are integers below 2^29 and numbers are f32, so products are exact in f64. They are added up in f64 together with
-//! what every addition loses (Knuth 1969, 4.2.2: it is an f64 itself). Nearly always that is nothing, and the sum is exact.
-//! Elsewhere it is made again as Shewchuk (1997, "Adaptive precision floating-point arithmetic") does, and rounded once. So
-//! what is divided is in every case the f64 next to the exact sum, and no order of clients can be seen in it.
+//! Weights are integers below 2^29 and values are f32, so their products are exact in f64. A first pass adds the products in f64
+//! and computes the rounding error of every addition, which is an f64 itself (Knuth 1969, 4.2.2). Nearly always all errors are
+//! zero and the sum is exact. Otherwise the sum is computed again with Shewchuk's expansions (1997, "Adaptive precision
+//! floating-point arithmetic") and rounded once. In both cases the dividend is the f64 nearest to the exact sum.
 //!
-//! A product of f64 is two numbers (with a fused multiplication), all of which are added up as Shewchuk does.
+//! For f64 values a product is the sum of two f64 (by a fused multiply-add), and all parts are added with Shewchuk's expansions.
 //!
-//! The mean differs from the exact one by two roundings of f64, 2^-52 of its magnitude, before it is rounded into a file's
-//! numbers.
+//! The mean differs from the exact one by two roundings in f64, 2^-52 of its magnitude, before it is rounded to the dtype of the
+//! file.
 
-use super::Kind;
+use super::Dtype;
 
-/// Elements that are added up together: they and their sums stay in the nearest cache.
-const TOGETHER: usize = 1024;
+/// Elements per pass: their values and sums stay in the L1 cache.
+const CHUNK: usize = 1024;
 
-/// Magnitude of f64 above which sums are made of numbers that are scaled down, and how much.
+/// Magnitude of f64 values above which they are scaled down before they are added.
 const WIDE_MAX: f64 = 1e280;
-const WIDE_STEP: f64 = 1.0 / (1u64 << 60) as f64;
 
-/// Room to compute in.
+/// Scale of values above [`WIDE_MAX`].
+const WIDE_SCALE: f64 = 1.0 / (1u64 << 60) as f64;
+
+/// Buffers of [`weighted_mean`], kept between calls.
 #[derive(Clone, Debug)]
-pub struct Exact {
+pub struct MeanBuffers {
     values: Vec<f32>,
     sums: Vec<f64>,
     lost: Vec<u64>,
     parts: Vec<f64>,
 }
 
-impl Default for Exact {
+impl Default for MeanBuffers {
     fn default() -> Self {
-        Self {
-            values: vec![0.0; TOGETHER],
-            sums: vec![0.0; TOGETHER],
-            lost: vec![0; TOGETHER],
-            parts: Vec::new(),
-        }
+        Self { values: vec![0.0; CHUNK], sums: vec![0.0; CHUNK], lost: vec![0; CHUNK], parts: Vec::new() }
     }
 }
 
-/// The mean of `blocks`, element by element, into `means`; each block is a weight, an integer below 2^29, and as many numbers
-/// of `kind` as there are means. `total` is the sum of the weights, above 0.
+/// Writes the weighted mean of `blocks` to `means`, element by element. A block is a weight (an integer below 2^29) with as many
+/// little-endian values of `dtype` as there are means. `total` is the sum of the weights, above 0.
 ///
 /// # Errors
-/// The first block and the first element in it that is no finite number.
-pub fn mean(
+/// Index of the first block with a value that is not finite, and the index of that value in the block.
+pub fn weighted_mean(
     blocks: &[(f64, &[u8])],
-    kind: Kind,
+    dtype: Dtype,
     total: f64,
     means: &mut [f64],
-    room: &mut Exact,
+    buffers: &mut MeanBuffers,
 ) -> Result<(), (usize, usize)> {
-    if kind == Kind::F64 {
-        return mean_wide(blocks, total, means, &mut room.parts);
+    if dtype == Dtype::F64 {
+        return mean_wide(blocks, total, means, &mut buffers.parts);
     }
-    let size = kind.size();
-    for (group, means) in means.chunks_mut(TOGETHER).enumerate() {
-        let first = group * TOGETHER;
+    let size = dtype.size();
+    for (group, means) in means.chunks_mut(CHUNK).enumerate() {
+        let first = group * CHUNK;
         let count = means.len();
         let part = |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
-        let Exact { values, sums, lost, parts } = room;
+        let MeanBuffers { values, sums, lost, parts } = buffers;
         let (values, sums, lost) = (&mut values[..count], &mut sums[..count], &mut lost[..count]);
-        // The only number that changes none that is added to it.
+        // -0.0 is the neutral element: 0.0 would turn a sum of -0.0 into 0.0.
         sums.fill(-0.0);
         lost.fill(0);
         for (weight, bytes) in blocks {
-            kind.decode(&bytes[part(bytes)], values);
+            dtype.decode(&bytes[part(bytes)], values);
             if *weight == 0.0 {
-                // It does not count, but is looked at.
+                // Without weight in the sum, but checked for finite values.
                 lost.iter_mut()
                     .zip(&*values)
                     .for_each(|(lost, value)| *lost |= u64::from(!value.is_finite()));
@@ -77,9 +74,9 @@ pub fn mean(
         }
         for (index, mean) in means.iter_mut().enumerate() {
             if lost[index] != 0 {
-                sums[index] = again(blocks, kind, first + index, parts).map_err(|block| {
-                    // Of that block there may be one before.
-                    (block, first_not_finite(blocks[block].1, kind).unwrap_or(first + index))
+                sums[index] = exact_sum(blocks, dtype, first + index, parts).map_err(|block| {
+                    // The block may have an earlier value that is not finite.
+                    (block, first_not_finite(blocks[block].1, dtype).unwrap_or(first + index))
                 })?;
             }
             *mean = sums[index] / total;
@@ -88,43 +85,43 @@ pub fn mean(
     Ok(())
 }
 
-/// The same of f64: a product is two of them, and the mean stays within what is averaged.
+/// Weighted mean of f64 values, clamped to the range of the values that are averaged.
 fn mean_wide(
     blocks: &[(f64, &[u8])],
     total: f64,
     means: &mut [f64],
     parts: &mut Vec<f64>,
 ) -> Result<(), (usize, usize)> {
-    let size = Kind::F64.size();
-    let at = |bytes: &[u8], index: usize| Kind::F64.number(bytes.get(index * size..).unwrap_or_default());
+    let size = Dtype::F64.size();
+    let at = |bytes: &[u8], index: usize| Dtype::F64.number(bytes.get(index * size..).unwrap_or_default());
     for (block, (_, bytes)) in blocks.iter().enumerate() {
         if let Some(index) = (0..means.len()).find(|index| !at(bytes, *index).is_finite()) {
             return Err((block, index));
         }
     }
     for (index, mean) in means.iter_mut().enumerate() {
-        let counted = || blocks.iter().filter(|(weight, _)| *weight != 0.0);
-        let values = || counted().map(|(_, bytes)| at(bytes, index));
+        let weighted = || blocks.iter().filter(|(weight, _)| *weight != 0.0);
+        let values = || weighted().map(|(_, bytes)| at(bytes, index));
         let (least, most) = values().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| {
             (least.min(value), most.max(value))
         });
-        // Sums of the greatest numbers would overflow.
-        let scale = if least < -WIDE_MAX || most > WIDE_MAX { WIDE_STEP } else { 1.0 };
+        // Sums of values near f64::MAX would overflow.
+        let scale = if least < -WIDE_MAX || most > WIDE_MAX { WIDE_SCALE } else { 1.0 };
         parts.clear();
-        for ((weight, _), value) in counted().zip(values()) {
+        for ((weight, _), value) in weighted().zip(values()) {
             let product = weight * (value * scale);
             let rest = weight.mul_add(value * scale, -product);
             if rest != 0.0 {
-                grow(parts, rest);
+                grow_expansion(parts, rest);
             }
-            grow(parts, product);
+            grow_expansion(parts, product);
         }
-        *mean = (rounded(parts) / total / scale).clamp(least, most);
+        *mean = (round_expansion(parts) / total / scale).clamp(least, most);
     }
     Ok(())
 }
 
-/// Adds products; whatever an addition loses, a NaN where something is not finite, leaves bits in `lost`.
+/// Adds the products to `sums`. A rounding error, or NaN if a value is not finite, sets bits in `lost`.
 fn add(weight: f64, values: &[f32], sums: &mut [f64], lost: &mut [u64]) {
     for ((value, sum), lost) in values.iter().zip(sums).zip(lost) {
         let product = weight * f64::from(*value);
@@ -132,28 +129,34 @@ fn add(weight: f64, values: &[f32], sums: &mut [f64], lost: &mut [u64]) {
         let back = after - before;
         let error = (before - (after - back)) + (product - back);
         *sum = after;
-        // Its sign says nothing.
+        // Shift out the sign: an error of -0.0 is no error.
         *lost |= error.to_bits() << 1;
     }
 }
 
-/// The f64 next to the exact sum of one element's products, or which block's is not finite.
-fn again(blocks: &[(f64, &[u8])], kind: Kind, index: usize, parts: &mut Vec<f64>) -> Result<f64, usize> {
+/// Exact sum of one element's products, rounded once to f64. The error is the index of the first block whose value is not
+/// finite.
+fn exact_sum(
+    blocks: &[(f64, &[u8])],
+    dtype: Dtype,
+    index: usize,
+    parts: &mut Vec<f64>,
+) -> Result<f64, usize> {
     parts.clear();
     for (block, (weight, bytes)) in blocks.iter().enumerate() {
         let mut value = [0.0];
-        let from = (index * kind.size()).min(bytes.len());
-        kind.decode(&bytes[from..], &mut value);
+        let from = (index * dtype.size()).min(bytes.len());
+        dtype.decode(&bytes[from..], &mut value);
         if !value[0].is_finite() {
             return Err(block);
         }
-        grow(parts, weight * f64::from(value[0]));
+        grow_expansion(parts, weight * f64::from(value[0]));
     }
-    Ok(rounded(parts))
+    Ok(round_expansion(parts))
 }
 
-/// Adds a number to parts that do not overlap, smallest first.
-fn grow(parts: &mut Vec<f64>, number: f64) {
+/// Adds a number to an expansion of non-overlapping parts in ascending order (Shewchuk's Grow-Expansion).
+fn grow_expansion(parts: &mut Vec<f64>, number: f64) {
     let (mut sum, mut kept) = (number, 0);
     for index in 0..parts.len() {
         let part = parts[index];
@@ -170,8 +173,8 @@ fn grow(parts: &mut Vec<f64>, number: f64) {
     parts.push(sum);
 }
 
-/// The f64 next to the sum of parts that do not overlap.
-fn rounded(parts: &[f64]) -> f64 {
+/// Sum of an expansion, rounded once to the nearest f64.
+fn round_expansion(parts: &[f64]) -> f64 {
     let mut rest = parts.iter().rev().copied();
     let mut sum = rest.next().unwrap_or(0.0);
     while let Some(part) = rest.next() {
@@ -181,7 +184,7 @@ fn rounded(parts: &[f64]) -> f64 {
         if error == 0.0 {
             continue;
         }
-        // A tie that went to even goes where the rest pulls it.
+        // A tie was rounded to even; correct it if the remaining parts lie on the other side.
         if rest.next().is_some_and(|next| next != 0.0 && (next > 0.0) == (error > 0.0)) {
             let twice = 2.0 * error;
             let pulled = sum + twice;
@@ -194,11 +197,11 @@ fn rounded(parts: &[f64]) -> f64 {
     sum
 }
 
-/// Within a block.
-fn first_not_finite(bytes: &[u8], kind: Kind) -> Option<usize> {
+/// Index of the first value of a block that is not finite.
+fn first_not_finite(bytes: &[u8], dtype: Dtype) -> Option<usize> {
     let mut value = [0.0];
-    bytes.chunks(kind.size()).position(|bytes| {
-        kind.decode(bytes, &mut value);
+    bytes.chunks(dtype.size()).position(|bytes| {
+        dtype.decode(bytes, &mut value);
         !value[0].is_finite()
     })
 }
@@ -207,16 +210,16 @@ fn first_not_finite(bytes: &[u8], kind: Kind) -> Option<usize> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{Exact, mean};
-    use crate::files::Kind;
+    use super::{MeanBuffers, weighted_mean};
+    use crate::files::Dtype;
     use fedspan_engine::random::{Purpose, stream};
 
-    /// Integers far apart, which i128 adds up exactly: the quotient is that of the f64 next to the sum, ties to even.
+    /// Integers of very different magnitude, whose exact sum i128 holds: the mean is the f64 nearest to it, ties to even.
     #[test]
-    fn sums_are_those_of_integers() {
+    fn sums_match_exact_integer_sums() {
         let random = &mut stream(5, Purpose::Start, 2);
         let mut below = |bound: f64| {
-            #[allow(clippy::cast_possible_truncation, reason = "rounded down, which is meant")]
+            #[allow(clippy::cast_possible_truncation, reason = "rounding down is intended")]
             let drawn = (random.normal().abs() * 1e6 % 1.0 * bound) as i64;
             drawn
         };
@@ -240,12 +243,12 @@ mod tests {
             let blocks: Vec<(f64, &[u8])> =
                 terms.iter().zip(&values).map(|((w, ..), bytes)| (*w as f64, &bytes[..])).collect();
             let mut means = [0.0];
-            mean(&blocks, Kind::F32, 1.0, &mut means, &mut Exact::default()).unwrap();
+            weighted_mean(&blocks, Dtype::F32, 1.0, &mut means, &mut MeanBuffers::default()).unwrap();
             #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "to the nearest")]
             let (expected, exact) = (sum as f64, sum as f64 as i128 == sum);
             assert_eq!(means[0].abs().to_bits(), expected.abs().to_bits(), "{terms:?}");
             lossy += usize::from(!exact);
         }
-        assert!(lossy > 5_000, "{lossy} sums that f64 cannot hold");
+        assert!(lossy > 5_000, "only {lossy} sums are inexact in f64");
     }
 }

@@ -1,117 +1,118 @@
-//! Parts of adapters: what a client trained put into the base's file, and what a round changed taken out of one. Both go
-//! block by block: memory does not depend on the length of files.
+//! Partial adapters: merging the tensors that a client trained into a copy of the base, and extracting the tensors that a round
+//! trained. Both work block by block, so memory does not grow with the files.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::agreement::Configs;
+use super::agreement::ConfigSet;
 use super::dtype::{differing, not_finite};
-use super::source::Source;
-use super::{AdapterError, Fault, Kind, Layout, Round, Rule, Slot, compare};
+use super::source::InputFile;
+use super::{AdapterError, AdapterTensor, Dtype, Fault, Layout, MergeRule, RoundKind, compare};
 
-/// Bytes that are read at a time; whole numbers.
+/// Bytes that are read at a time, a multiple of 8 so that numbers are not split.
 const BLOCK: usize = 1 << 18;
 
-/// Looks at an adapter without a client: what it is made of, and how long its file is.
+/// Reads and validates the header of an adapter and its configuration. Returns the layout and the length of the file in bytes.
 ///
 /// # Errors
-/// What makes it none, or the configuration beside it.
-pub fn examine(path: &Path) -> Result<(Layout, u64), AdapterError> {
-    let (source, header) = Source::open(path, true)?;
-    let layout = Layout::of(&header).map_err(|found| AdapterError::found(&source.path, found))?;
-    Configs::default().check(&source.path, &layout)?;
+/// [`AdapterError::File`] if the file is no adapter, or its configuration is invalid or contradicts its ranks.
+pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
+    let (source, header) = InputFile::open(path, true)?;
+    let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&source.path, found))?;
+    ConfigSet::default().check(&source.path, &layout)?;
     let length = header.bytes.len() as u64 + layout.bytes();
     Ok((layout, length))
 }
 
-/// Writes `to`, a new file: the base's, with the tensors of a client's in it. The client's may leave the factor out that the
-/// round freezes; what it has of it must be the base's, bit by bit, and so must tensors of types that are not averaged: no
-/// two clients differ in them then. Durable when this returns.
+/// Writes a copy of the base with the tensors of a client to `to`, a new file, and syncs it. The client's file may lack the
+/// factors that the round freezes; those that it has must equal the base's bit by bit. So must tensors of dtypes that are not
+/// averaged, so that no two clients differ in them.
 ///
 /// # Errors
-/// What does not fit the base, the first in its order; a number that is not finite; `to` is incomplete then, or not there.
-pub fn adopt(base: &Path, client: &Path, round: Round, to: &Path) -> Result<(), AdapterError> {
-    let (base, header) = Source::open(base, true)?;
-    let layout = Layout::of(&header).map_err(|found| AdapterError::found(&base.path, found))?;
-    let (client, theirs) = Source::open(client, true)?;
-    let places = compare::present(&layout, &theirs, &base.path, |role| round.freezes(role))
-        .map_err(|found| AdapterError::found(&client.path, found))?;
-    let file = new(to)?;
+/// [`AdapterError::File`] for the first tensor, in the order of the base, that does not fit the base or is not finite;
+/// [`AdapterError::Output`]. `to` is incomplete or missing then.
+pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, to: &Path) -> Result<(), AdapterError> {
+    let (base, header) = InputFile::open(base, true)?;
+    let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&base.path, found))?;
+    let (client, client_header) = InputFile::open(client, true)?;
+    let offsets = compare::optional_offsets(&layout, &client_header, &base.path, |role| kind.freezes(role))
+        .map_err(|found| AdapterError::located(&client.path, found))?;
+    let file = create_new(to)?;
     let failed = |error| AdapterError::Output { file: to.to_owned(), error };
     file.write_all_at(&header.bytes, 0).map_err(failed)?;
     let (mut bytes, mut original) = (Vec::new(), Vec::new());
-    for ((slot, place), own) in layout.slots.iter().zip(places).zip(&*base.places) {
-        let frozen = round.freezes(slot.role);
-        for (begin, length) in blocks(slot) {
+    for ((entry, client_offset), base_offset) in layout.tensors.iter().zip(offsets).zip(&*base.offsets) {
+        let frozen = kind.freezes(entry.role);
+        for (begin, length) in blocks(entry) {
             bytes.resize(length, 0);
-            match place {
-                Some(place) => client.read(&mut bytes, place + begin)?,
-                None => base.read(&mut bytes, own + begin)?,
+            match client_offset {
+                Some(offset) => client.read(&mut bytes, offset + begin)?,
+                None => base.read(&mut bytes, base_offset + begin)?,
             }
-            let kind = slot.tensor.kind;
-            if place.is_some() && (frozen || kind.rule() == Rule::Agreed) {
+            let dtype = entry.tensor.dtype;
+            if client_offset.is_some() && (frozen || dtype.rule() == MergeRule::Equal) {
                 original.resize(length, 0);
-                base.read(&mut original, own + begin)?;
-                if let Some(place) = differing(kind, &bytes, &original) {
-                    let index = begin / kind.size() as u64 + place as u64;
+                base.read(&mut original, base_offset + begin)?;
+                if let Some(in_block) = differing(dtype, &bytes, &original) {
+                    let index = begin / dtype.size() as u64 + in_block as u64;
                     let fault = if frozen {
-                        Fault::Frozen { role: slot.role, index, base: base.path.clone() }
+                        Fault::FrozenFactorChanged { role: entry.role, index, base: base.path.clone() }
                     } else {
-                        disagree(kind, index, place, &bytes, &original, &base.path)
+                        values_differ(dtype, index, in_block, &bytes, &original, &base.path)
                     };
-                    return Err(AdapterError::tensor(&client.path, &slot.tensor.name, fault));
+                    return Err(AdapterError::tensor(&client.path, &entry.tensor.name, fault));
                 }
             }
-            finite(slot, begin, &bytes)
-                .map_err(|fault| AdapterError::tensor(&client.path, &slot.tensor.name, fault))?;
-            file.write_all_at(&bytes, own + begin).map_err(failed)?;
+            check_finite(entry, begin, &bytes)
+                .map_err(|fault| AdapterError::tensor(&client.path, &entry.tensor.name, fault))?;
+            file.write_all_at(&bytes, base_offset + begin).map_err(failed)?;
         }
     }
-    client.unchanged()?;
-    base.unchanged()?;
+    client.ensure_unchanged()?;
+    base.ensure_unchanged()?;
     file.sync_all().map_err(failed)
 }
 
-/// Writes `to`, a new file: those tensors of an adapter that a round does not freeze, in their order. Durable when this returns.
+/// Writes the tensors of an adapter that a round does not freeze to `to`, a new file, and syncs it.
 ///
 /// # Errors
-/// A file that is no adapter, or cannot be read or written.
-pub fn extract(adapter: &Path, round: Round, to: &Path) -> Result<(), AdapterError> {
-    let (source, header) = Source::open(adapter, true)?;
-    let layout = Layout::of(&header).map_err(|found| AdapterError::found(&source.path, found))?;
-    let kept = || layout.slots.iter().zip(&*source.places).filter(|(slot, _)| !round.freezes(slot.role));
-    let mut file = new(to)?;
+/// [`AdapterError::File`] if the file is no adapter or cannot be read, [`AdapterError::Output`] if `to` cannot be written.
+pub fn extract_trained(adapter: &Path, kind: RoundKind, to: &Path) -> Result<(), AdapterError> {
+    let (source, header) = InputFile::open(adapter, true)?;
+    let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&source.path, found))?;
+    let kept = || layout.tensors.iter().zip(&*source.offsets).filter(|(entry, _)| !kind.freezes(entry.role));
+    let mut file = create_new(to)?;
     let failed = |error| AdapterError::Output { file: to.to_owned(), error };
-    file.write_all(&described(kept().map(|(slot, _)| slot))).map_err(failed)?;
+    file.write_all(&header_of(kept().map(|(entry, _)| entry))).map_err(failed)?;
     let mut bytes = Vec::new();
-    for (slot, place) in kept() {
-        for (begin, length) in blocks(slot) {
+    for (entry, offset) in kept() {
+        for (begin, length) in blocks(entry) {
             bytes.resize(length, 0);
-            source.read(&mut bytes, place + begin)?;
+            source.read(&mut bytes, offset + begin)?;
             file.write_all(&bytes).map_err(failed)?;
         }
     }
-    source.unchanged()?;
+    source.ensure_unchanged()?;
     file.sync_all().map_err(failed)
 }
 
-/// The header of a file of these tensors.
-fn described<'a>(slots: impl Iterator<Item = &'a Slot>) -> Vec<u8> {
+/// Header of a file with these tensors.
+fn header_of<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
     let mut text = r#"{"__metadata__":{"format":"pt"}"#.to_owned();
     let mut begin = 0;
-    for Slot { tensor, .. } in slots {
+    for AdapterTensor { tensor, .. } in entries {
         let end = begin + tensor.bytes();
         let name = serde_json::Value::from(tensor.name.as_str());
         let about = serde_json::json!({
-            "dtype": tensor.kind.to_string(), "shape": tensor.shape, "data_offsets": [begin, end],
+            "dtype": tensor.dtype.to_string(), "shape": tensor.shape, "data_offsets": [begin, end],
         });
         text += &format!(",{name}:{about}");
         begin = end;
     }
     text.push('}');
-    // Numbers begin where a word does.
+    // Pad, so that the data are aligned to 8 bytes.
     while !text.len().is_multiple_of(8) {
         text.push(' ');
     }
@@ -120,35 +121,35 @@ fn described<'a>(slots: impl Iterator<Item = &'a Slot>) -> Vec<u8> {
     header
 }
 
-/// First byte and length of every block of a tensor.
-fn blocks(slot: &Slot) -> impl Iterator<Item = (u64, usize)> + use<> {
-    let bytes = slot.tensor.bytes();
+/// Offset and length of every block of a tensor.
+fn blocks(entry: &AdapterTensor) -> impl Iterator<Item = (u64, usize)> + use<> {
+    let bytes = entry.tensor.bytes();
     let length = move |begin| usize::try_from(bytes - begin).map_or(BLOCK, |rest| rest.min(BLOCK));
     (0..bytes).step_by(BLOCK).map(move |begin| (begin, length(begin)))
 }
 
-/// Two files differ in a number of a type that is not averaged.
-pub(super) fn disagree(
-    kind: Kind,
+/// Fault of two blocks that differ in the element `in_block` of the block, `index` of the tensor.
+pub(super) fn values_differ(
+    dtype: Dtype,
     index: u64,
-    place: usize,
+    in_block: usize,
     own: &[u8],
     others: &[u8],
     other: &Path,
 ) -> Fault {
-    let shown = |bytes: &[u8]| kind.shown(bytes.chunks(kind.size()).nth(place).unwrap_or_default());
-    Fault::Disagree { index, kind, found: shown(own), expected: shown(others), other: other.to_owned() }
+    let text = |bytes: &[u8]| dtype.format(bytes.chunks(dtype.size()).nth(in_block).unwrap_or_default());
+    Fault::ValuesDiffer { index, dtype, found: text(own), expected: text(others), other: other.to_owned() }
 }
 
-fn finite(slot: &Slot, begin: u64, bytes: &[u8]) -> Result<(), Fault> {
-    let (kind, size) = (slot.tensor.kind, slot.tensor.kind.size());
-    match not_finite(kind, bytes) {
+fn check_finite(entry: &AdapterTensor, begin: u64, bytes: &[u8]) -> Result<(), Fault> {
+    let (dtype, size) = (entry.tensor.dtype, entry.tensor.dtype.size());
+    match not_finite(dtype, bytes) {
         Some((index, value)) => Err(Fault::NotFinite { index: begin / size as u64 + index as u64, value }),
         None => Ok(()),
     }
 }
 
-fn new(to: &Path) -> Result<File, AdapterError> {
+fn create_new(to: &Path) -> Result<File, AdapterError> {
     let opened = OpenOptions::new().write(true).create_new(true).open(to);
     opened.map_err(|error| AdapterError::Output { file: to.to_owned(), error })
 }

@@ -1,89 +1,86 @@
-//! The header of a safetensors file: eight bytes of length, JSON with every tensor's name, dtype, shape and place, then the
-//! numbers, without holes.
+//! Header of a safetensors file: eight bytes of length, then JSON with name, dtype, shape and offsets of every tensor. The data
+//! follow without gaps.
 
 use std::io::Read;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
-use super::error::short;
+use super::error::shortened;
 use super::tensor_name::NAME_MAX;
-use super::{Fault, Kind};
+use super::{Dtype, Fault, LocatedFault};
 
-/// Longest header that is read: that of an adapter with 200 tensors is 40 kB.
+/// Longest header that is read, in bytes. The header of an adapter with 200 tensors is 40 kB.
 pub const HEADER_MAX: u64 = 1 << 24;
 
-/// Most sides of a shape.
-pub(super) const SIDES_MAX: usize = 8;
+/// Most dimensions of a shape.
+pub(super) const DIMENSIONS_MAX: usize = 8;
 
-/// Bytes of the length before the header.
+/// Size of the length field before the JSON, in bytes.
 const LENGTH: u64 = 8;
 
-/// One tensor.
+/// Tensor of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Type of its numbers.
-    pub kind: Kind,
-    /// Its shape; empty for a single number.
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// Shape, empty for a scalar.
     pub shape: Vec<u64>,
-    /// Where in the file its first byte is.
+    /// Offset of the first byte in the file.
     pub begin: u64,
-    /// How many numbers it has.
+    /// Number of elements.
     pub elements: u64,
 }
 
 impl Tensor {
-    /// How many bytes it has.
+    /// Length of the data, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.elements * self.kind.size() as u64
+        self.elements * self.dtype.size() as u64
     }
 }
 
-/// What a file has.
+/// Validated header of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// In the order of their places.
+    /// Tensors in the order of their offsets.
     pub tensors: Vec<Tensor>,
-    /// The header as it is in the file, its length included.
+    /// Bytes of the header as they are in the file, including the length field.
     pub bytes: Vec<u8>,
 }
 
-/// A fault, and in which tensor.
-type Found = (Option<String>, Fault);
-
 impl Header {
-    /// Reads the header of a file of `length` bytes, and nothing behind it. Of what it says everything holds: tensors have
-    /// names of their own, are as long as their shapes, lie one after the other, and end where the file does.
+    /// Reads and validates the header of a file of `length` bytes, and nothing after it. Names are unique, the data of every
+    /// tensor have the size of its shape, follow each other without gaps and end with the file.
     ///
     /// # Errors
-    /// What is wrong, and in which tensor.
-    pub fn read(mut file: impl Read, length: u64) -> Result<Self, Found> {
+    /// [`LocatedFault`] with the tensor whose entry is invalid, if there is one.
+    pub fn read(mut file: impl Read, length: u64) -> Result<Self, LocatedFault> {
         let mut first = [0; LENGTH as usize];
         if length < LENGTH {
-            return Err((None, Fault::ShortHeader { needed: LENGTH, got: length }));
+            return Err((None, Fault::Truncated { needed: LENGTH, got: length }));
         }
         file.read_exact(&mut first).map_err(|error| (None, error.into()))?;
-        let text = u64::from_le_bytes(first);
-        if text > HEADER_MAX {
-            return Err((None, Fault::LongHeader { length: text }));
+        let json_length = u64::from_le_bytes(first);
+        if json_length > HEADER_MAX {
+            return Err((None, Fault::HeaderTooLong { length: json_length }));
         }
-        let data = length.checked_sub(LENGTH + text);
-        let data = data.ok_or((None, Fault::ShortHeader { needed: LENGTH + text, got: length }))?;
+        let data = length.checked_sub(LENGTH + json_length);
+        let data = data.ok_or((None, Fault::Truncated { needed: LENGTH + json_length, got: length }))?;
         let mut bytes = first.to_vec();
-        file.take(text).read_to_end(&mut bytes).map_err(|error| (None, error.into()))?;
+        file.take(json_length).read_to_end(&mut bytes).map_err(|error| (None, error.into()))?;
         let got = bytes.len() as u64;
-        if got != LENGTH + text {
-            return Err((None, Fault::ShortHeader { needed: LENGTH + text, got }));
+        if got != LENGTH + json_length {
+            return Err((None, Fault::Truncated { needed: LENGTH + json_length, got }));
         }
-        let entries = entries(bytes.get(LENGTH as usize..).unwrap_or_default())?;
-        Ok(Self { tensors: placed(entries, got, data)?, bytes })
+        let entries = parse_entries(bytes.get(LENGTH as usize..).unwrap_or_default())?;
+        Ok(Self { tensors: validate_entries(entries, got, data)?, bytes })
     }
 }
 
-/// What the header says of one tensor.
+/// JSON value of one tensor.
 #[derive(Deserialize)]
 struct Entry {
     dtype: String,
@@ -91,13 +88,14 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-fn entries(text: &[u8]) -> Result<Vec<(String, Entry)>, Found> {
-    // From a text: what the reader skips is checked as well.
+/// Parses the JSON of a header into names and entries, in the order of the file.
+fn parse_entries(text: &[u8]) -> Result<Vec<(String, Entry)>, LocatedFault> {
+    // Parsed from a `str`, so that the parts that serde_json skips are valid UTF-8 too.
     let text = std::str::from_utf8(text).map_err(|error| (None, serde_json::Error::custom(error).into()))?;
     let mut json = serde_json::Deserializer::from_str(text);
     let (mut found, mut current) = (Vec::new(), None);
     let read = Entries { found: &mut found, current: &mut current }.deserialize(&mut json);
-    // What comes after the last tensor is not in it.
+    // An error after the last tensor belongs to no tensor.
     let read = read.inspect(|()| current = None).and_then(|()| json.end());
     match read {
         Ok(()) => Ok(found),
@@ -105,7 +103,7 @@ fn entries(text: &[u8]) -> Result<Vec<(String, Entry)>, Found> {
     }
 }
 
-/// A map that keeps what is in it twice, and says where it was when something was wrong.
+/// Deserializer of a map that keeps duplicate names, and remembers the current tensor for errors.
 struct Entries<'a> {
     found: &'a mut Vec<(String, Entry)>,
     current: &'a mut Option<String>,
@@ -127,19 +125,19 @@ impl<'de> Visitor<'de> for Entries<'_> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        let mut about = false;
+        let mut has_metadata = false;
         while let Some(name) = map.next_key::<String>()? {
             if name == "__metadata__" {
-                if std::mem::replace(&mut about, true) {
-                    return Err(M::Error::custom("__metadata__ is there twice"));
+                if std::mem::replace(&mut has_metadata, true) {
+                    return Err(M::Error::custom("the header has __metadata__ twice"));
                 }
-                map.next_value::<std::collections::BTreeMap<String, Words>>()?;
+                map.next_value::<std::collections::BTreeMap<String, IgnoredText>>()?;
                 continue;
             }
             if name.len() > NAME_MAX {
                 let length = name.len();
                 return Err(M::Error::custom(format!(
-                    "a name of {length} bytes, at most {NAME_MAX} are read"
+                    "found a name of {length} bytes, allowed: at most {NAME_MAX}"
                 )));
             }
             *self.current = Some(name.clone());
@@ -151,35 +149,40 @@ impl<'de> Visitor<'de> for Entries<'_> {
     }
 }
 
-/// Text that nobody needs.
-struct Words;
+/// String that is checked and discarded.
+struct IgnoredText;
 
-impl<'de> Deserialize<'de> for Words {
+impl<'de> Deserialize<'de> for IgnoredText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         <std::borrow::Cow<'de, str>>::deserialize(deserializer).map(|_| Self)
     }
 }
 
-/// Tensors in the order of their places, for data that begins at `start` and has `length` bytes.
-fn placed(entries: Vec<(String, Entry)>, start: u64, length: u64) -> Result<Vec<Tensor>, Found> {
+/// Validates the entries against data that begin at offset `start` and have `length` bytes. Returns the tensors in the order
+/// of their offsets.
+fn validate_entries(
+    entries: Vec<(String, Entry)>,
+    start: u64,
+    length: u64,
+) -> Result<Vec<Tensor>, LocatedFault> {
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
         let Entry { dtype, shape, data_offsets: (begin, end) } = entry;
-        match sized(&dtype, shape, begin, end) {
-            Ok((kind, shape, elements)) => {
-                tensors.push((end, Tensor { name, kind, shape, begin, elements }));
+        match validate_size(&dtype, shape, begin, end) {
+            Ok((dtype, shape, elements)) => {
+                tensors.push((end, Tensor { name, dtype, shape, begin, elements }));
             }
             Err(fault) => return Err((Some(name), fault)),
         }
     }
-    // Tensors without elements lie anywhere between others.
+    // Empty tensors may lie between any two others; their end breaks the tie.
     tensors.sort_by(|(left_end, left), (right_end, right)| {
         (left.begin, left_end, &left.name).cmp(&(right.begin, right_end, &right.name))
     });
     let mut names: Vec<&str> = tensors.iter().map(|(_, tensor)| tensor.name.as_str()).collect();
     names.sort_unstable();
-    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err((Some(twice[0].to_owned()), Fault::Twice));
+    if let Some(duplicate) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err((Some(duplicate[0].to_owned()), Fault::DuplicateName));
     }
     let mut expected = 0;
     for (end, tensor) in &tensors {
@@ -190,22 +193,28 @@ fn placed(entries: Vec<(String, Entry)>, start: u64, length: u64) -> Result<Vec<
         expected = *end;
     }
     if expected != length {
-        return Err((None, Fault::Length { found: length, expected }));
+        return Err((None, Fault::DataLength { found: length, expected }));
     }
     Ok(tensors.into_iter().map(|(_, tensor)| Tensor { begin: start + tensor.begin, ..tensor }).collect())
 }
 
-fn sized(dtype: &str, shape: Vec<u64>, begin: u64, end: u64) -> Result<(Kind, Vec<u64>, u64), Fault> {
-    let kind =
-        Kind::named(dtype).ok_or_else(|| Fault::Dtype { found: short(&dtype.escape_debug().to_string()) })?;
-    if shape.len() > SIDES_MAX {
-        return Err(Fault::Sides { sides: shape.len() });
+/// Checks that dtype, shape and data offsets agree. Returns dtype, shape and number of elements.
+fn validate_size(
+    dtype: &str,
+    shape: Vec<u64>,
+    begin: u64,
+    end: u64,
+) -> Result<(Dtype, Vec<u64>, u64), Fault> {
+    let dtype = Dtype::from_name(dtype)
+        .ok_or_else(|| Fault::UnknownDtype { found: shortened(&dtype.escape_debug().to_string()) })?;
+    if shape.len() > DIMENSIONS_MAX {
+        return Err(Fault::TooManyDimensions { dimensions: shape.len() });
     }
     let elements = shape.iter().try_fold(1_u64, |product, side| product.checked_mul(*side));
-    let size = elements.and_then(|elements| Some((elements, elements.checked_mul(kind.size() as u64)?)));
+    let size = elements.and_then(|elements| Some((elements, elements.checked_mul(dtype.size() as u64)?)));
     let Some((elements, bytes)) = size else { return Err(Fault::Overflow { shape }) };
     if end.checked_sub(begin) != Some(bytes) {
-        return Err(Fault::Size { begin, end, shape, kind, bytes });
+        return Err(Fault::SizeMismatch { begin, end, shape, dtype, bytes });
     }
-    Ok((kind, shape, elements))
+    Ok((dtype, shape, elements))
 }

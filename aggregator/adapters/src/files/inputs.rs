@@ -1,98 +1,99 @@
-//! A base and clients that fit it.
+//! Inputs of an average or a check: a base and the clients' files that fit it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::agreement::Configs;
-use super::scaling::{Shares, shares};
-use super::source::{Source, kept_open};
-use super::{AdapterError, Fault, Layout, compare};
+use super::agreement::ConfigSet;
+use super::scaling::{ModuleScalings, module_scalings};
+use super::source::{InputFile, open_file_budget};
+use super::{AdapterError, Fault, Layout, LocatedFault, compare};
 
-/// Most samples of one client: with more, products would not be exact.
+/// Most samples of one client: products of larger weights and f32 values would not be exact in f64.
 pub const SAMPLES_MAX: u32 = (1 << 29) - 1;
 
-/// Bytes that are read ahead of all clients together, unless they are very many.
+/// Memory for one block of every client together, in bytes, unless [`BLOCK_MIN`] times the clients is more.
 const READ_AHEAD: usize = 1 << 22;
 
-/// Bytes of one client at least: below, the system is asked too often.
+/// Shortest block of one client, in bytes: shorter ones cost too many system calls.
 const BLOCK_MIN: usize = 1 << 14;
 
-/// Bytes of one client at most.
+/// Longest block of one client, in bytes.
 const BLOCK_MAX: usize = 1 << 18;
 
-/// A client's part in a mean.
+/// Weight of a client in the mean.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Counted {
-    /// The client's file.
+pub struct ClientWeight {
+    /// Path of the client's file.
     pub file: String,
-    /// Samples that it was trained with, if they were given.
+    /// Number of samples, if it was given.
     pub samples: Option<u64>,
-    /// Weight in the mean: all of them make 1.
+    /// Share of the mean, between 0 and 1. All shares add up to 1.
     pub weight: f64,
 }
 
-/// What is averaged, or compared: opened, and found to fit.
+/// Base and clients, opened and checked against each other.
 #[derive(Debug)]
 pub struct Inputs {
-    pub(super) base: Source,
-    pub(super) clients: Vec<Source>,
+    pub(super) base: InputFile,
+    pub(super) clients: Vec<InputFile>,
     pub(super) layout: Layout,
-    /// The base's header, as it is in the file.
+    /// Header of the base, byte for byte.
     pub(super) header: Vec<u8>,
-    /// The base's configuration, as it is in the file.
+    /// Configuration of the base, byte for byte.
     pub(super) config: Option<Vec<u8>>,
-    /// Rank, experts and scale of every pair of the layout.
-    pub(super) shares: Shares,
-    /// Whether a configuration says them.
+    /// Rank, experts and scale of every factor pair of the layout.
+    pub(super) scalings: ModuleScalings,
+    /// True if the scalings come from a configuration.
     pub(super) is_configured: bool,
-    /// Why products of factors are not the update, if they are not.
+    /// Reason why the update of a module is not the product of its factors, if it is not.
     pub(super) other_product: Option<&'static str>,
-    /// Differences that may be meant.
+    /// Differences between configurations that may be intended.
     warnings: Vec<String>,
-    /// Samples of every client, if they were given.
+    /// Number of samples of every client, if given.
     samples: Option<Vec<u64>>,
-    /// Integers without a common divisor.
+    /// Weights of the clients: integers without a common divisor.
     pub(super) weights: Vec<f64>,
-    /// Their sum.
+    /// Sum of the weights.
     pub(super) total: f64,
 }
 
 impl Inputs {
-    /// Opens the files of a base and of clients: files, or directories in the layout of PEFT. `samples` are what each client
-    /// counts for; without it all count the same.
+    /// Opens a base and clients: safetensors files, or directories in PEFT's layout. `samples` are the weights of the clients;
+    /// without them all weights are equal.
     ///
     /// # Errors
-    /// The first that is wrong or does not fit the base.
+    /// [`AdapterError::NoClients`], [`AdapterError::Samples`], [`AdapterError::NoSamples`] or [`AdapterError::TooManySamples`]
+    /// for the arguments; [`AdapterError::File`] for the first file that is invalid or does not fit the base.
     pub fn open(base: &Path, clients: &[PathBuf], samples: Option<&[u64]>) -> Result<Self, AdapterError> {
         if clients.is_empty() {
             return Err(AdapterError::NoClients);
         }
         let (weights, total) = weights(clients, samples)?;
-        let (base, header) = Source::open(base, true)?;
-        let layout = Layout::of(&header).map_err(in_file(&base.path))?;
-        let mut configs = Configs::default();
+        let (base, header) = InputFile::open(base, true)?;
+        let layout = Layout::from_header(&header).map_err(in_file(&base.path))?;
+        let mut configs = ConfigSet::default();
         let config = configs.check(&base.path, &layout)?;
         let mut seen = HashMap::from([(base.identity(), base.path.clone())]);
         let mut sources = Vec::with_capacity(clients.len());
-        let keep = kept_open();
+        let budget = open_file_budget();
         for (index, path) in clients.iter().enumerate() {
-            let (mut client, found) = Source::open(path, index < keep)?;
+            let (mut client, found) = InputFile::open(path, index < budget)?;
             if let Some(other) = seen.insert(client.identity(), client.path.clone()) {
-                return Err(AdapterError::file(&client.path, Fault::SameFile { other }));
+                return Err(AdapterError::file(&client.path, Fault::DuplicateFile { other }));
             }
-            let places = compare::places(&layout, &found, &base.path).map_err(in_file(&client.path))?;
-            // Nearly always they are where the base has them.
-            client.places = match places == *base.places {
-                true => Arc::clone(&base.places),
-                false => places.into(),
+            let offsets = compare::offsets(&layout, &found, &base.path).map_err(in_file(&client.path))?;
+            // Most files have the base's order of tensors; share one list then.
+            client.offsets = match offsets == *base.offsets {
+                true => Arc::clone(&base.offsets),
+                false => offsets.into(),
             };
             configs.check(&client.path, &layout)?;
             sources.push(client);
         }
-        let shares = match configs.shares() {
-            Some(shares) => shares,
-            None => shares(None, &layout).map_err(in_file(&base.path))?,
+        let scalings = match configs.scalings() {
+            Some(scalings) => scalings,
+            None => module_scalings(None, &layout).map_err(in_file(&base.path))?,
         };
         Ok(Self {
             base,
@@ -100,7 +101,7 @@ impl Inputs {
             layout,
             header: header.bytes,
             config,
-            shares,
+            scalings,
             is_configured: configs.first().is_some(),
             other_product: configs.first().and_then(|config| config.other_product),
             warnings: configs.warnings(),
@@ -110,65 +111,65 @@ impl Inputs {
         })
     }
 
-    /// Differences between configurations that may be meant, and are worth a look: one line each.
+    /// Differences between configurations that may be intended, one line each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Every client's file, its samples if they were given, and its share of the mean.
+    /// File, samples and share of the mean of every client.
     #[must_use]
-    pub fn counted(&self) -> Vec<Counted> {
-        let of = |(index, (source, weight)): (usize, (&Source, &f64))| Counted {
+    pub fn client_weights(&self) -> Vec<ClientWeight> {
+        let weight_of = |(index, (source, weight)): (usize, (&InputFile, &f64))| ClientWeight {
             file: source.path.display().to_string(),
             samples: self.samples.as_ref().and_then(|samples| samples.get(index).copied()),
             weight: weight / self.total,
         };
-        self.clients.iter().zip(&self.weights).enumerate().map(of).collect()
+        self.clients.iter().zip(&self.weights).enumerate().map(weight_of).collect()
     }
 
-    /// How many clients.
+    /// Number of clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// What they are made of.
+    /// Tensors of the base.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Bytes of a tensor that are read of every client at a time, on each of some threads; whole numbers.
-    pub(super) fn block(&self, threads: usize) -> usize {
+    /// Length of a block of one client in bytes, for this number of threads. A multiple of 8, so that numbers are not split.
+    pub(super) fn block_len(&self, threads: usize) -> usize {
         let share = READ_AHEAD / (self.clients.len() * threads).max(1);
-        let longest = usize::try_from(self.layout.longest()).unwrap_or(usize::MAX).max(8);
+        let longest = usize::try_from(self.layout.longest_tensor()).unwrap_or(usize::MAX).max(8);
         share.clamp(BLOCK_MIN, BLOCK_MAX).min(longest).next_multiple_of(8)
     }
 
-    /// Bytes of the base and all clients.
+    /// Bytes of the tensors of the base and all clients.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.layout.bytes().saturating_mul(self.clients.len() as u64 + 1)
     }
 
-    /// Whether all inputs are still what they were.
-    pub(super) fn unchanged(&self) -> Result<(), AdapterError> {
-        self.base.unchanged()?;
-        self.clients.iter().try_for_each(Source::unchanged)
+    /// Checks that no input has changed since it was opened.
+    pub(super) fn ensure_unchanged(&self) -> Result<(), AdapterError> {
+        self.base.ensure_unchanged()?;
+        self.clients.iter().try_for_each(InputFile::ensure_unchanged)
     }
 
-    /// Whether a file is one of the inputs.
-    pub(super) fn include(&self, identity: (u64, u64)) -> bool {
+    /// True if a file, given by device and inode, is one of the inputs.
+    pub(super) fn contains(&self, identity: (u64, u64)) -> bool {
         self.base.identity() == identity || self.clients.iter().any(|client| client.identity() == identity)
     }
 }
 
-fn in_file(path: &Path) -> impl Fn((Option<String>, Fault)) -> AdapterError {
-    move |found| AdapterError::found(path, found)
+fn in_file(path: &Path) -> impl Fn(LocatedFault) -> AdapterError {
+    move |found| AdapterError::located(path, found)
 }
 
-/// Integers as f64, divided by their greatest common divisor: equal weights are all 1.
+/// Weights as integers in f64, divided by their greatest common divisor, so that equal weights are all 1; and their sum.
 fn weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f64), AdapterError> {
     let samples = match samples {
         None => vec![1; clients.len()],
@@ -177,8 +178,8 @@ fn weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f6
         }
         Some(samples) => samples.to_vec(),
     };
-    let over = |(_, count): &(&PathBuf, &u64)| **count > u64::from(SAMPLES_MAX);
-    if let Some((file, found)) = clients.iter().zip(&samples).find(over) {
+    let too_many = |(_, count): &(&PathBuf, &u64)| **count > u64::from(SAMPLES_MAX);
+    if let Some((file, found)) = clients.iter().zip(&samples).find(too_many) {
         return Err(AdapterError::TooManySamples { file: file.clone(), found: *found });
     }
     let divisor = samples.iter().fold(0, |divisor, count| gcd(divisor, *count));

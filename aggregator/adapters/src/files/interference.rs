@@ -1,32 +1,31 @@
-//! What plain averaging would have lost: `|mean(B_i A_i) - mean(B) mean(A)|`, without forming a product.
+//! Interference, the loss of plain averaging: `|mean(B_i A_i) - mean(B) mean(A)|`, computed without forming a product.
 //!
-//! The difference is `mean((B_i - B) (A_i - A))`, B and A being the means, and the inner product of two products is that of
-//! two r x r matrices: `<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`. So the Gram matrices of all clients' centred factors and
-//! of the means are enough. Factors of a stack of experts are as many factors of rank r, one beside the other, with a Gram
-//! matrix each.
+//! The difference equals `mean((B_i - B) (A_i - A))`, where B and A are the means, and the inner product of two products is one
+//! of r x r matrices: `<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`. The Gram matrices of the clients' centred factors and of the
+//! means are therefore enough. The factors of a stack of E experts are E factors of rank r, with a Gram matrix each.
 
-use super::exact_sum::{Exact, mean};
-use super::{Kind, Role};
+use super::exact_sum::{MeanBuffers, weighted_mean};
+use super::{Dtype, Role};
 
-/// Rows of a Gram matrix at most, which is (clients + 1) r: 128 MiB. Several have no more numbers together.
+/// Most rows of a Gram matrix, (clients + 1) r: 128 MiB. The matrices of several experts together are no larger.
 pub(super) const ROWS_MAX: usize = 4096;
 
-/// Places along d that are taken together.
-const ALONG: usize = 64;
+/// Columns of the factors (along d) that are processed together.
+const CHUNK: usize = 64;
 
-/// Rows and columns of a tile whose sums stay in registers; the order of a sum's terms does not depend on it.
+/// Rows and columns of a tile whose sums stay in registers. The order of the terms of a sum does not depend on it.
 const TILE: usize = 4;
 
-/// `mean(B_i A_i)` and how far from it `mean(B) mean(A)` is, as squared Frobenius norms.
+/// Squared Frobenius norms of `mean(B_i A_i)` (`product`) and of `mean(B_i A_i) - mean(B) mean(A)` (`difference`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Squares {
+pub(super) struct SquaredNorms {
     pub(super) product: f64,
     pub(super) difference: f64,
 }
 
-impl Squares {
-    /// The interference: the norm of the difference over that of the mean of products; 0 if there is none, also of nothing.
-    pub(super) fn ratio(self) -> f64 {
+impl SquaredNorms {
+    /// Interference: the norm of the difference over the norm of the product, 0 if the difference is 0.
+    pub(super) fn interference(self) -> f64 {
         if self.difference == 0.0 { 0.0 } else { (self.difference / self.product).sqrt() }
     }
 
@@ -34,60 +33,62 @@ impl Squares {
         Self { product: self.product + other.product, difference: self.difference + other.difference }
     }
 
-    /// The squares of a module that is multiplied with this.
+    /// Squared norms of the module multiplied by `scale`.
     pub(super) fn scaled(self, scale: f64) -> Self {
         let square = scale * scale;
         Self { product: self.product * square, difference: self.difference * square }
     }
 }
 
-/// One factor of every client, as bytes, with its shape along r.
-pub(super) struct Factors<'a> {
-    pub(super) kind: Kind,
+/// One factor of every client, as bytes.
+pub(super) struct FactorSet<'a> {
+    pub(super) dtype: Dtype,
     pub(super) role: Role,
-    /// The rank of one expert, and how many there are; the tensor has the product of both.
+    /// Rank of one expert.
     pub(super) rank: usize,
+    /// Number of experts; the rank of the tensor is `rank * experts`.
     pub(super) experts: usize,
-    /// Weights and numbers.
+    /// Weight and data of every client.
     pub(super) clients: &'a [(f64, &'a [u8])],
+    /// Sum of the weights.
     pub(super) total: f64,
-    /// Whether clients' own parts are wanted; without them the matrix is that of the mean.
+    /// True to include the centred factors of the clients, false for the mean alone.
     pub(super) centred: bool,
 }
 
-/// The Gram matrices of a factor's parts along r, one for each expert: first the parts of every client less the mean, then
-/// those of the mean.
+/// Gram matrices of a factor, one for each expert. Their rows and columns are the r vectors of every client's centred factor,
+/// then those of the mean.
 #[derive(Debug)]
-pub(super) struct Gram {
+pub(super) struct GramMatrices {
     rank: usize,
     experts: usize,
-    /// Rows of one matrix, and those that fill the last tile.
+    /// Rows of one matrix, including the padding of the last tile.
     rows: usize,
     values: Vec<f64>,
 }
 
-/// Whether Gram matrices of `parts` clients and means are too large to be held.
+/// True if the Gram matrices of `parts` factors (clients and mean) would exceed [`ROWS_MAX`].
 pub(super) fn is_too_large(parts: usize, rank: usize, experts: usize) -> bool {
     let rows = parts.saturating_mul(rank).saturating_add(TILE - 1);
     rows.saturating_mul(rows).saturating_mul(experts) > (ROWS_MAX + TILE - 1) * (ROWS_MAX + TILE - 1)
 }
 
-impl Gram {
-    /// Of factors; or the first client and element that is not finite.
-    pub(super) fn of(factors: &Factors<'_>) -> Result<Self, (usize, usize)> {
-        let Factors { kind, role, rank, experts, clients, total, centred } = factors;
-        let (rank, experts, size) = (*rank, *experts, kind.size());
+impl GramMatrices {
+    /// Computes the Gram matrices. The error is the first client with a value that is not finite, and the index of that value.
+    pub(super) fn from_factors(factors: &FactorSet<'_>) -> Result<Self, (usize, usize)> {
+        let FactorSet { dtype, role, rank, experts, clients, total, centred } = factors;
+        let (rank, experts, size) = (*rank, *experts, dtype.size());
         let width = rank * experts;
         let elements = clients.first().map_or(0, |(_, bytes)| bytes.len() / size);
         let along = elements / width.max(1);
         let own = if *centred { clients.len() } else { 0 };
         let rows = ((own + 1) * rank).next_multiple_of(TILE);
         let mut gram = Self { rank, experts, rows, values: vec![0.0; experts * rows * rows] };
-        let mut columns = vec![0.0; experts * ALONG * rows];
-        let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), Exact::default());
-        for first in (0..along).step_by(ALONG) {
-            let count = ALONG.min(along - first);
-            // A down factor's parts are rows, an up factor's are columns.
+        let mut columns = vec![0.0; experts * CHUNK * rows];
+        let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), MeanBuffers::default());
+        for first in (0..along).step_by(CHUNK) {
+            let count = CHUNK.min(along - first);
+            // The vectors of a down factor are rows of the tensor, those of an up factor are columns.
             let (parts, length) = if *role == Role::Down { (width, count) } else { (1, width * count) };
             for part in 0..parts {
                 let from = if *role == Role::Down { part * along + first } else { first * width };
@@ -97,33 +98,33 @@ impl Gram {
                     .collect();
                 means.resize(length, 0.0);
                 values.resize(length, 0.0);
-                mean(&slices, *kind, *total, &mut means, &mut exact)
+                weighted_mean(&slices, *dtype, *total, &mut means, &mut exact)
                     .map_err(|(client, element)| (client, from + element))?;
-                let mut put = |block: usize, element: usize, value: f64| {
-                    // Rows of an expert lie together, and its columns are as far apart as there are experts.
-                    let (place, expert, r) = match *role {
+                let mut store = |block: usize, element: usize, value: f64| {
+                    // The rows of an expert are adjacent; its columns are `experts` apart.
+                    let (column, expert, r) = match *role {
                         Role::Down => (element, part / rank, part % rank),
                         _ => (element / width, element % width % experts, element % width / experts),
                     };
-                    columns[(expert * ALONG + place) * rows + block * rank + r] = value;
+                    columns[(expert * CHUNK + column) * rows + block * rank + r] = value;
                 };
                 for (client, (_, bytes)) in slices.iter().take(own).enumerate() {
-                    kind.decode(bytes, &mut values);
+                    dtype.decode(bytes, &mut values);
                     for (element, (value, mean)) in values.iter().zip(&means).enumerate() {
-                        put(client, element, f64::from(*value) - mean);
+                        store(client, element, f64::from(*value) - mean);
                     }
                 }
-                means.iter().enumerate().for_each(|(element, mean)| put(own, element, *mean));
+                means.iter().enumerate().for_each(|(element, mean)| store(own, element, *mean));
             }
             for expert in 0..experts {
-                let begin = expert * ALONG * rows;
+                let begin = expert * CHUNK * rows;
                 gram.add(expert, &columns[begin..begin + count * rows]);
             }
         }
         Ok(gram)
     }
 
-    /// Adds the products of all pairs of an expert's rows; of what is twice in the matrix only the lower tiles.
+    /// Adds the products of all pairs of an expert's rows. The matrix is symmetric, so only the lower tiles are computed.
     fn add(&mut self, expert: usize, columns: &[f64]) {
         let rows = self.rows;
         for i in (0..rows).step_by(TILE) {
@@ -152,12 +153,25 @@ impl Gram {
     }
 }
 
-/// The squares of every expert, from the Gram matrices of both factors and the weights of the clients whose parts are in them.
-pub(super) fn squares(down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Vec<Squares> {
-    (0..down.experts.min(up.experts)).map(|expert| of_one(expert, down, up, weights, total)).collect()
+/// Squared norms of every expert, from the Gram matrices of both factors and the weights of the clients in them.
+pub(super) fn expert_norms(
+    down: &GramMatrices,
+    up: &GramMatrices,
+    weights: &[f64],
+    total: f64,
+) -> Vec<SquaredNorms> {
+    (0..down.experts.min(up.experts))
+        .map(|expert| norms_of_expert(expert, down, up, weights, total))
+        .collect()
 }
 
-fn of_one(expert: usize, down: &Gram, up: &Gram, weights: &[f64], total: f64) -> Squares {
+fn norms_of_expert(
+    expert: usize,
+    down: &GramMatrices,
+    up: &GramMatrices,
+    weights: &[f64],
+    total: f64,
+) -> SquaredNorms {
     let rank = down.rank.min(up.rank);
     let inner = |i: usize, j: usize| {
         let mut sum = 0.0;
@@ -170,32 +184,32 @@ fn of_one(expert: usize, down: &Gram, up: &Gram, weights: &[f64], total: f64) ->
         sum
     };
     let mean = weights.len();
-    let (mut difference, mut crossed) = (0.0, 0.0);
+    let (mut difference, mut cross) = (0.0, 0.0);
     for (i, weight) in weights.iter().enumerate() {
         let weight = weight / total;
         for (j, other) in weights.iter().enumerate().take(i + 1) {
             let twice = if i == j { 1.0 } else { 2.0 };
             difference += twice * weight * (other / total) * inner(i, j);
         }
-        crossed += weight * inner(i, mean);
+        cross += weight * inner(i, mean);
     }
-    // Sums of rounded numbers may end below what they are sums of.
+    // Rounding may make sums that are zero slightly negative.
     let difference = f64::max(difference, 0.0);
-    let product = f64::max(difference + 2.0 * crossed + inner(mean, mean), 0.0);
-    Squares { product, difference }
+    let product = f64::max(difference + 2.0 * cross + inner(mean, mean), 0.0);
+    SquaredNorms { product, difference }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{Factors, Gram, squares};
-    use crate::files::{Kind, Role};
+    use super::{FactorSet, GramMatrices, expert_norms};
+    use crate::files::{Dtype, Role};
     use fedspan_engine::random::{Purpose, stream};
 
-    /// Non-square factors, unequal weights, one expert or several: the same as from dense products.
+    /// Non-square factors, unequal weights, one or several experts.
     #[test]
-    fn grams_say_what_dense_products_say() {
+    fn norms_match_dense_products() {
         for (seed, (n, rank, experts, d_in, d_out)) in [
             (1, 1, 1, 3, 2),
             (2, 1, 1, 70, 5),
@@ -212,7 +226,7 @@ mod tests {
             let random = &mut stream(seed as u64, Purpose::Start, 1);
             let weights: Vec<f64> = (0..n).map(|client| f64::from(client % 3 + 1)).collect();
             let total: f64 = weights.iter().sum();
-            #[allow(clippy::cast_possible_truncation, reason = "numbers as any")]
+            #[allow(clippy::cast_possible_truncation, reason = "random test data")]
             let mut draw = |count: usize| -> Vec<Vec<f32>> {
                 (0..n).map(|_| (0..count).map(|_| random.normal() as f32).collect()).collect()
             };
@@ -226,10 +240,18 @@ mod tests {
                 let clients: Vec<(f64, &[u8])> =
                     weights.iter().copied().zip(all.iter().map(Vec::as_slice)).collect();
                 let clients = &clients;
-                Gram::of(&Factors { kind: Kind::F32, role, rank, experts, clients, total, centred: true })
-                    .unwrap()
+                GramMatrices::from_factors(&FactorSet {
+                    dtype: Dtype::F32,
+                    role,
+                    rank,
+                    experts,
+                    clients,
+                    total,
+                    centred: true,
+                })
+                .unwrap()
             };
-            let found = squares(&gram(Role::Down, &down), &gram(Role::Up, &up), &weights, total);
+            let found = expert_norms(&gram(Role::Down, &down), &gram(Role::Up, &up), &weights, total);
             assert_eq!(found.len(), experts);
 
             let average = |all: &[Vec<f32>]| -> Vec<f64> {
@@ -259,7 +281,7 @@ mod tests {
                 let lost: f64 = dense.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();
                 assert!((found.product / square - 1.0).abs() < 1e-12, "{found:?} {square}");
                 assert!((found.difference - lost).abs() <= 1e-12 * square, "{found:?} {lost}");
-                assert!((found.ratio() - (lost / square).sqrt()).abs() < 1e-12, "{found:?}");
+                assert!((found.interference() - (lost / square).sqrt()).abs() < 1e-12, "{found:?}");
             }
         }
     }

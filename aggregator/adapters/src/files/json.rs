@@ -1,34 +1,35 @@
-//! JSON values of configurations: maps keep their order and have every key once, and equal numbers are equal however they
-//! are written. Another crate of the workspace decides whether the maps of `serde_json` keep theirs, so these are our own.
+//! JSON values of configurations: maps keep the order of the file, keys are unique, and `16` equals `16.0`.
+//!
+//! `serde_json::Value` does not fit: any crate of a build may enable its feature `preserve_order`, and duplicate keys pass.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Whole numbers up to this one are the same in f64.
+/// Largest magnitude up to which f64 represents every whole number: 2^53.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// One value.
+/// JSON value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
     /// `null`.
     Null,
     /// `true` or `false`.
     Flag(bool),
-    /// A whole number, 16.0 among them.
+    /// Whole number, also if it is written as `16.0`.
     Whole(i128),
-    /// Any other number.
+    /// Number that is not whole, or is beyond 2^53.
     Real(f64),
-    /// A string.
+    /// String.
     Text(String),
-    /// A list.
+    /// List.
     List(Vec<Self>),
-    /// A map, in the order of the file.
+    /// Map in the order of the file.
     Map(Vec<(String, Self)>),
 }
 
 impl Json {
-    /// Whether it is what switches of PEFT are when they are off: null, false, an empty list or map.
+    /// True for the values that mean "off" in PEFT: null, false, an empty list or map.
     pub(super) fn is_off(&self) -> bool {
         match self {
             Self::Null | Self::Flag(false) => true,
@@ -38,7 +39,7 @@ impl Json {
         }
     }
 
-    /// The same value with the keys of all maps in ascending order.
+    /// Copy with the keys of all maps in ascending order.
     pub(super) fn sorted(&self) -> Self {
         match self {
             Self::List(values) => Self::List(values.iter().map(Self::sorted).collect()),
@@ -52,7 +53,7 @@ impl Json {
         }
     }
 
-    /// The number, if it is one.
+    /// Value as f64, if it is a number.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             #[allow(clippy::cast_precision_loss, reason = "alphas and ranks are small")]

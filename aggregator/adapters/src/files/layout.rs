@@ -1,113 +1,114 @@
-//! What an adapter is made of: factors in pairs, saved modules, and where they lie.
+//! Layout of an adapter: its factor pairs and saved modules.
 
 use std::collections::BTreeMap;
 
 use super::header::Tensor;
-use super::tensor_name::named;
-use super::{Fault, Header, Role};
+use super::tensor_name::parse_tensor_name;
+use super::{Fault, Header, LocatedFault, Role};
 
-/// One tensor of an adapter.
+/// Tensor of an adapter, with its role.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// As the header has it.
+pub struct AdapterTensor {
+    /// Name, dtype, shape and offset from the header.
     pub tensor: Tensor,
-    /// What it is.
+    /// Role according to the name.
     pub role: Role,
 }
 
-/// The two factors of one module.
+/// Two factors of one module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// Which module.
+pub struct FactorPair {
+    /// Name of the module, with the suffixes of [`parse_tensor_name`].
     pub module: String,
-    /// Place of the down factor among the tensors.
+    /// Index of the down factor among the tensors.
     pub down: usize,
-    /// Place of the up factor.
+    /// Index of the up factor among the tensors.
     pub up: usize,
-    /// The rank r.
+    /// Rank of the factors.
     pub rank: u64,
 }
 
-/// All of it.
+/// All tensors and factor pairs of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// In the order of the file.
-    pub slots: Vec<Slot>,
-    /// In the order of their names.
-    pub pairs: Vec<Pair>,
+    /// Tensors in the order of the file.
+    pub tensors: Vec<AdapterTensor>,
+    /// Factor pairs in the order of their module names.
+    pub pairs: Vec<FactorPair>,
 }
 
 impl Layout {
-    /// Of a file.
+    /// Finds the factor pairs of a file.
     ///
     /// # Errors
-    /// What makes it no adapter, and in which tensor.
-    pub fn of(header: &Header) -> Result<Self, (Option<String>, Fault)> {
-        let mut slots: Vec<Slot> = Vec::with_capacity(header.tensors.len());
+    /// [`LocatedFault`] if a name, dtype, shape or rank is not that of an adapter, a factor is unpaired, or there are none.
+    pub fn from_header(header: &Header) -> Result<Self, LocatedFault> {
+        let mut tensors: Vec<AdapterTensor> = Vec::with_capacity(header.tensors.len());
         let mut modules: BTreeMap<String, [Option<usize>; 2]> = BTreeMap::new();
         for tensor in &header.tensors {
-            let (role, module) = named(&tensor.name).map_err(|fault| (Some(tensor.name.clone()), fault))?;
+            let (role, module) =
+                parse_tensor_name(&tensor.name).map_err(|fault| (Some(tensor.name.clone()), fault))?;
             if role != Role::Saved {
-                if !tensor.kind.is_of_factors() {
-                    return Err((Some(tensor.name.clone()), Fault::FactorKind { found: tensor.kind }));
+                if !tensor.dtype.is_factor_dtype() {
+                    return Err((Some(tensor.name.clone()), Fault::FactorDtype { found: tensor.dtype }));
                 }
-                let place = &mut modules.entry(module).or_default()[usize::from(role == Role::Up)];
-                // Two names of one factor: none of a file has both.
-                if place.replace(slots.len()).is_some() {
-                    return Err((Some(tensor.name.clone()), Fault::Twice));
+                let index = &mut modules.entry(module).or_default()[usize::from(role == Role::Up)];
+                // The same factor under two of its names.
+                if index.replace(tensors.len()).is_some() {
+                    return Err((Some(tensor.name.clone()), Fault::DuplicateName));
                 }
             }
-            slots.push(Slot { tensor: tensor.clone(), role });
+            tensors.push(AdapterTensor { tensor: tensor.clone(), role });
         }
         let mut pairs = Vec::with_capacity(modules.len());
-        for (module, places) in modules {
-            let alone = |place: usize| {
-                let Slot { tensor, role } = &slots[place];
-                Err((Some(tensor.name.clone()), Fault::Alone { role: *role }))
+        for (module, indices) in modules {
+            let unpaired = |index: usize| {
+                let AdapterTensor { tensor, role } = &tensors[index];
+                Err((Some(tensor.name.clone()), Fault::Unpaired { role: *role }))
             };
-            let (down, up) = match places {
+            let (down, up) = match indices {
                 [Some(down), Some(up)] => (down, up),
-                [Some(place), None] | [None, Some(place)] => return alone(place),
+                [Some(index), None] | [None, Some(index)] => return unpaired(index),
                 [None, None] => continue,
             };
-            let ranks = [down, up].map(|place| rank(&slots[place]));
+            let ranks = [down, up].map(|index| rank(&tensors[index]));
             let [rank, other] = ranks;
             let (rank, other) = (rank?, other?);
             if rank != other {
-                let fault = Fault::TwoRanks { down: rank, up: other };
-                return Err((Some(slots[up].tensor.name.clone()), fault));
+                let fault = Fault::PairRankMismatch { down: rank, up: other };
+                return Err((Some(tensors[up].tensor.name.clone()), fault));
             }
-            pairs.push(Pair { module, down, up, rank });
+            pairs.push(FactorPair { module, down, up, rank });
         }
         if pairs.is_empty() {
             return Err((None, Fault::NoFactors));
         }
-        Ok(Self { slots, pairs })
+        Ok(Self { tensors, pairs })
     }
 
-    /// Bytes of the longest tensor.
+    /// Length of the longest tensor, in bytes.
     #[must_use]
-    pub fn longest(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.tensor.bytes()).max().unwrap_or(0)
+    pub fn longest_tensor(&self) -> u64 {
+        self.tensors.iter().map(|entry| entry.tensor.bytes()).max().unwrap_or(0)
     }
 
-    /// Bytes of all tensors.
+    /// Length of all tensors together, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.tensor.bytes()).sum()
+        self.tensors.iter().map(|entry| entry.tensor.bytes()).sum()
     }
 }
 
-/// The rank of a factor: the first side of a down factor, the second of an up factor. Those of convolutions have more sides;
-/// an up factor's are 1.
-pub(super) fn rank(slot: &Slot) -> Result<u64, (Option<String>, Fault)> {
-    let Slot { tensor, role } = slot;
+/// Rank of a factor: the first dimension of a down factor, the second of an up factor. Factors of convolutions have more
+/// dimensions; those of an up factor are 1.
+pub(super) fn rank(entry: &AdapterTensor) -> Result<u64, LocatedFault> {
+    let AdapterTensor { tensor, role } = entry;
     let rank = match (role, tensor.shape.as_slice()) {
         (Role::Down, [rank, _, ..]) => Some(*rank),
-        (Role::Up, [_, rank, rest @ ..]) if rest.iter().all(|side| *side == 1) => Some(*rank),
+        (Role::Up, [_, rank, rest @ ..]) if rest.iter().all(|size| *size == 1) => Some(*rank),
         _ => None,
     };
     let rank = rank.filter(|rank| *rank > 0 && tensor.elements > 0);
-    let fault = || Fault::NoFactor { role: *role, shape: tensor.shape.clone() };
+    let fault = || Fault::FactorShape { role: *role, shape: tensor.shape.clone() };
     rank.ok_or_else(|| (Some(tensor.name.clone()), fault()))
 }

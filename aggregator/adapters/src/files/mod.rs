@@ -1,26 +1,27 @@
-//! Low-rank adapters in files: averaged factor by factor, exactly and in blocks; and what averaging would have lost.
+//! Adapter files: averaged factor by factor, exactly and block by block; and a report of what plain averaging would lose.
 //!
 //! ```text
-//!  PREVIOUS ---- Header, Layout, Config --+
-//!  CLIENT ...    the same, compared ------+--> Inputs --> average: block by block --> NEXT
-//!                                                  \----> check: what changed, interference
+//!  base ------ Header, Layout, Config --+
+//!  clients --- the same, compared ------+--> Inputs --> average: block by block --> output
+//!                                               \----> check: changes of each client, interference
 //! ```
 //!
 //! An adapter adds `B A` to a frozen weight; `A` is the *down* factor (r x d_in, `lora_A` in files), `B` the *up* factor
-//! (d_out x r, `lora_B`). The mean of products is not the product of means, so a [`Round`] trains and averages one of the
-//! two while the other is frozen (RoLoRA, Chen et al. 2025, Algorithm 1): then both are the same. `ADAPTERS.md` is for
-//! users.
+//! (d_out x r, `lora_B`). The mean of products is not the product of means. An up or down round ([`RoundKind`]) therefore trains
+//! and averages one of the two factors while the other is frozen (RoLoRA, Chen et al. 2025, Algorithm 1), so that both are
+//! equal. `ADAPTERS.md` is the user's guide.
 //!
-//! Files are read in place, a block of every client at a time: memory does not depend on a model's size. The mean is that
-//! of the exact sum, so it does not depend on the order of clients or the number of threads either.
+//! Files are read in place, one block of every client at a time, so memory does not grow with the model. The mean is that of
+//! the exact sum, so it depends neither on the order of clients nor on the number of threads.
 //!
-//! Headers are read by code of our own: what there is for them wants a whole file in memory and lets names be there twice.
+//! This module parses headers itself: the `safetensors` crate needs the whole file in memory and accepts duplicate names.
 
 mod agreement;
 mod average;
 mod check;
 mod compare;
 mod config;
+mod config_keys;
 mod dtype;
 mod error;
 mod exact_sum;
@@ -30,46 +31,45 @@ mod inputs;
 mod interference;
 mod json;
 mod layout;
-mod meaning;
 mod output;
 mod pattern;
 mod scaling;
 mod source;
 mod tensor_name;
 
-pub use average::{Averaged, Job, average};
-pub use check::{Changed, Checked, Fits, Reported, Target, check};
-pub use config::{Config, Difference};
-pub use dtype::{Kind, Rule};
-pub use error::{AdapterError, Fault};
-pub use exact_sum::{Exact, mean};
-pub use extract::{adopt, examine, extract};
+pub use average::{AverageJob, AverageReport, average};
+pub use check::{ChangeNorms, ChangedFactors, CheckReport, ClientReport, ModuleReport, check};
+pub use config::{Config, ConfigDifference};
+pub use dtype::{Dtype, MergeRule};
+pub use error::{AdapterError, Fault, LocatedFault};
+pub use exact_sum::{MeanBuffers, weighted_mean};
+pub use extract::{extract_trained, merge_update, read_layout};
 pub use header::{HEADER_MAX, Header, Tensor};
-pub use inputs::{Counted, Inputs, SAMPLES_MAX};
-pub use layout::{Layout, Pair, Slot};
+pub use inputs::{ClientWeight, Inputs, SAMPLES_MAX};
+pub use layout::{AdapterTensor, FactorPair, Layout};
 pub use output::Output;
-pub use scaling::Share;
-pub use tensor_name::{NAME_MAX, Role, named};
+pub use scaling::ModuleScaling;
+pub use tensor_name::{NAME_MAX, Role, parse_tensor_name};
 
-/// What was trained, and is averaged; saved modules always are.
+/// Factors that clients train in a round and that are averaged. Saved modules are averaged in every kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Round {
-    /// The down factors; the up factors are frozen.
+pub enum RoundKind {
+    /// Down factors; the up factors are frozen.
     Down,
-    /// The up factors; the down factors are frozen.
+    /// Up factors; the down factors are frozen.
     Up,
-    /// Both, each for itself: what plain averaging does.
+    /// Both factors, each averaged separately (plain averaging).
     Plain,
 }
 
-impl Round {
-    /// Whether tensors of this role must be the base's, bit by bit.
+impl RoundKind {
+    /// True if tensors of this role must equal the base's bit by bit.
     #[must_use]
     pub fn freezes(self, role: Role) -> bool {
         matches!((self, role), (Self::Down, Role::Up) | (Self::Up, Role::Down))
     }
 
-    /// Its name.
+    /// Name in options and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -80,5 +80,5 @@ impl Round {
     }
 }
 
-/// Is told how many bytes of how many have been read; `false` ends the work.
-pub type Watch<'a> = dyn Fn(u64, u64) -> bool + Sync + 'a;
+/// Progress function, called with the bytes read so far and in all; returning `false` interrupts the work.
+pub type ProgressFn<'a> = dyn Fn(u64, u64) -> bool + Sync + 'a;

@@ -1,4 +1,4 @@
-//! An output that is there whole, or not at all: written beside its place, made durable, renamed.
+//! Atomic output: written to a temporary file next to its path, synced, then renamed.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -10,19 +10,19 @@ use super::source::MODEL;
 use super::{AdapterError, Fault, Inputs};
 use fedspan_files::{sync_directory, with_suffix};
 
-/// Where an adapter goes.
+/// Path of an adapter to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     file: PathBuf,
-    /// A directory in the layout of PEFT, which gets a configuration as well.
+    /// Directory in PEFT's layout, which gets a copy of the base's configuration. `None` for a single file.
     directory: Option<PathBuf>,
 }
 
 impl Output {
-    /// A path that ends in `.safetensors` and is no directory is a file; everything else is a directory, to be made if it is
-    /// not there.
+    /// Interprets a path: one that ends in `.safetensors` and is no directory is a file, any other is a directory, created if
+    /// missing.
     #[must_use]
-    pub fn named(path: &Path) -> Self {
+    pub fn from_path(path: &Path) -> Self {
         let is_file = path.extension().is_some_and(|extension| extension == "safetensors");
         if is_file && !path.is_dir() {
             return Self { file: path.to_owned(), directory: None };
@@ -30,29 +30,35 @@ impl Output {
         Self { file: path.join(MODEL), directory: Some(path.to_owned()) }
     }
 
-    /// The adapter's file.
+    /// Path of the adapter file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Begins to write, if nothing stands in the way.
-    pub(super) fn begin(self, inputs: &Inputs) -> Result<Writing, AdapterError> {
+    /// Creates the temporary files.
+    ///
+    /// # Errors
+    /// [`AdapterError::File`] if the output is an input, no regular file, or being written by another command;
+    /// [`AdapterError::Output`].
+    pub(super) fn begin(self, inputs: &Inputs) -> Result<OutputWriter, AdapterError> {
         let config = self.directory.as_ref().and(inputs.config.as_deref());
         let config = config.map(|bytes| (self.file.with_file_name(CONFIG), bytes));
         for path in [&self.file].into_iter().chain(config.iter().map(|(path, _)| path)) {
             match std::fs::symlink_metadata(path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(AdapterError::file(path, error)),
-                Ok(about) if inputs.include((about.dev(), about.ino())) => {
+                Ok(metadata) if inputs.contains((metadata.dev(), metadata.ino())) => {
                     return Err(AdapterError::file(path, Fault::OutputIsInput));
                 }
-                // A link would be replaced, and what it points at would stay.
-                Ok(about) if !about.is_file() => return Err(AdapterError::file(path, Fault::NotRegular)),
+                // A rename would replace a symbolic link and leave its target as it was.
+                Ok(metadata) if !metadata.is_file() => {
+                    return Err(AdapterError::file(path, Fault::NotRegular));
+                }
                 Ok(_) => {}
             }
         }
-        let made = match &self.directory {
+        let created_directory = match &self.directory {
             Some(directory) => match std::fs::create_dir(directory) {
                 Ok(()) => Some(directory.clone()),
                 Err(_) if directory.is_dir() => None,
@@ -60,8 +66,8 @@ impl Output {
             },
             None => None,
         };
-        // From here on the directory goes with what is dropped.
-        let mut writing = Writing { made, files: Vec::new(), done: false };
+        // On drop, `OutputWriter` removes the directory again.
+        let mut writing = OutputWriter { created_directory, files: Vec::new(), committed: false };
         if let Some((path, bytes)) = config {
             writing.add(path)?;
             writing.write(bytes, 0)?;
@@ -71,17 +77,17 @@ impl Output {
     }
 }
 
-/// An output that is being written. Dropped before [`Self::commit`], it was never there.
+/// Output that is being written. Dropping it without [`Self::commit`] removes everything it has created.
 #[derive(Debug)]
-pub(super) struct Writing {
-    /// A directory that was not there.
-    made: Option<PathBuf>,
-    /// Open files, where they are, and where they go; the last one is the adapter.
+pub(super) struct OutputWriter {
+    /// Directory that this writer has created.
+    created_directory: Option<PathBuf>,
+    /// Open file, temporary path and final path of each output; the adapter is the last.
     files: Vec<(File, PathBuf, PathBuf)>,
-    done: bool,
+    committed: bool,
 }
 
-impl Writing {
+impl OutputWriter {
     fn add(&mut self, path: PathBuf) -> Result<(), AdapterError> {
         let partial = with_suffix(&path, ".partial");
         let file = create(&partial, &path)?;
@@ -89,13 +95,13 @@ impl Writing {
         Ok(())
     }
 
-    /// Writes to a place of the adapter's file.
-    pub(super) fn write(&self, bytes: &[u8], place: u64) -> Result<(), AdapterError> {
+    /// Writes at an offset of the adapter file.
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), AdapterError> {
         let Some((file, _, path)) = self.files.last() else { return Ok(()) };
-        file.write_all_at(bytes, place).map_err(|error| AdapterError::Output { file: path.clone(), error })
+        file.write_all_at(bytes, offset).map_err(|error| AdapterError::Output { file: path.clone(), error })
     }
 
-    /// Puts everything in its place, the adapter last.
+    /// Syncs and renames all files, the adapter last.
     pub(super) fn commit(mut self) -> Result<(), AdapterError> {
         let output = |path: &Path| {
             let file = path.to_owned();
@@ -107,41 +113,41 @@ impl Writing {
         for (_, partial, path) in &self.files {
             std::fs::rename(partial, path).map_err(output(path))?;
         }
-        self.done = true;
-        for path in self.made.iter().chain(self.files.last().map(|(_, _, path)| path)) {
+        self.committed = true;
+        for path in self.created_directory.iter().chain(self.files.last().map(|(_, _, path)| path)) {
             sync_directory(path).map_err(|error| AdapterError::NotDurable { file: path.clone(), error })?;
         }
         Ok(())
     }
 }
 
-impl Drop for Writing {
+impl Drop for OutputWriter {
     fn drop(&mut self) {
-        if self.done {
+        if self.committed {
             return;
         }
         for (_, partial, _) in &self.files {
             drop(std::fs::remove_file(partial));
         }
-        if let Some(made) = &self.made {
-            drop(std::fs::remove_dir(made));
+        if let Some(directory) = &self.created_directory {
+            drop(std::fs::remove_dir(directory));
         }
     }
 }
 
-/// A new file, locked as long as it is written to. What a command that was killed has left is not locked, and is removed.
+/// Creates a temporary file, locked while it is written. An unlocked one is left over from a killed command and is removed.
 fn create(partial: &Path, path: &Path) -> Result<File, AdapterError> {
     let new = || OpenOptions::new().write(true).create_new(true).open(partial);
     let failed = |error| AdapterError::Output { file: path.to_owned(), error };
-    let busy = || AdapterError::file(path, Fault::Busy);
+    let busy = || AdapterError::file(path, Fault::OutputBusy);
     let file = match new() {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let about = std::fs::symlink_metadata(partial).map_err(failed)?;
-            if !about.is_file() {
+            let metadata = std::fs::symlink_metadata(partial).map_err(failed)?;
+            if !metadata.is_file() {
                 return Err(AdapterError::file(partial, Fault::NotRegular));
             }
-            let left = File::open(partial).map_err(failed)?;
-            match left.try_lock() {
+            let leftover = File::open(partial).map_err(failed)?;
+            match leftover.try_lock() {
                 Ok(()) => std::fs::remove_file(partial).map_err(failed)?,
                 Err(TryLockError::WouldBlock) => return Err(busy()),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),

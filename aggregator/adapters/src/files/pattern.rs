@@ -1,39 +1,39 @@
-//! `rank_pattern` and `alpha_pattern`: names of modules, or regular expressions of them, and a value for each.
+//! Patterns of `rank_pattern` and `alpha_pattern`: module names or regular expressions, each with a value.
 //!
-//! A key is matched as PEFT does: `(.*\.)?(KEY)$` from the beginning of a module's name, and the first key that matches counts.
-//! Expressions are read by `regex-lite`, which takes time in proportion to a name's length whatever the expression is.
+//! Keys match as in PEFT: `(.*\.)?(KEY)$` from the beginning of a module's name, and the first matching key counts. Regular
+//! expressions run in `regex-lite`, whose time is linear in the length of the name for every expression.
 
 use regex_lite::{Regex, RegexBuilder};
 
-/// Most keys that are no plain names; with these bounds the longest configuration takes seconds.
+/// Most keys that are regular expressions. With this bound and [`EXPRESSION_BYTES`] the longest configuration takes seconds.
 const EXPRESSIONS_MAX: usize = 64;
 
-/// Bytes that one of them may take.
+/// Most memory of one compiled expression, in bytes.
 const EXPRESSION_BYTES: usize = 1 << 14;
 
-/// One key.
+/// Key of a pattern.
 #[derive(Clone, Debug)]
 enum Key {
-    /// A name, or the end of one.
+    /// Module name, or the end of one.
     Plain(Plain),
-    /// An expression.
+    /// Regular expression.
     Expression(Regex),
-    /// An expression of a kind that is not read here.
-    Unread(String),
+    /// Regular expression that `regex-lite` does not support, or beyond the bounds.
+    Unsupported(String),
 }
 
-/// A name whose points stand for any character, unless they are escaped.
+/// Name in which a dot stands for any character unless it is escaped.
 #[derive(Clone, Debug)]
 struct Plain {
-    /// Characters; none where any fits.
+    /// Characters of the name; `None` matches any character but a line break.
     letters: Vec<Option<char>>,
-    /// Whether it is all of a module's name.
+    /// True if the key must be the whole name of a module (`^`).
     is_whole: bool,
 }
 
 impl Plain {
-    /// Reads a key, if it has nothing of expressions but points, `\.`, and `^` and `$` at its ends.
-    fn read(key: &str) -> Option<Self> {
+    /// Parses a key that has no regular syntax but dots, `\.`, a leading `^` and a trailing `$`.
+    fn parse(key: &str) -> Option<Self> {
         let (key, is_whole) = key.strip_prefix('^').map_or((key, false), |rest| (rest, true));
         let mut rest = key.strip_suffix('$').unwrap_or(key).chars();
         let mut letters = Vec::new();
@@ -50,43 +50,48 @@ impl Plain {
 
     fn matches(&self, name: &str) -> bool {
         let mut rest = name.chars().rev();
-        let fits = |own: &Option<char>, letter: char| own.map_or(letter != '\n', |own| own == letter);
-        self.letters.iter().rev().all(|own| rest.next().is_some_and(|letter| fits(own, letter)))
+        let matches_letter = |expected: &Option<char>, letter: char| {
+            expected.map_or(letter != '\n', |expected| expected == letter)
+        };
+        self.letters
+            .iter()
+            .rev()
+            .all(|expected| rest.next().is_some_and(|letter| matches_letter(expected, letter)))
             && rest.next().is_none_or(|before| before == '.' && !self.is_whole)
     }
 }
 
-/// Keys and their values, in the order of the file.
+/// Keys with their values, in the order of the file.
 #[derive(Clone, Debug)]
 pub(super) struct Patterns(Vec<(Key, f64)>);
 
 impl Patterns {
-    /// Reads the keys. Expressions beyond the first 64 are not read.
+    /// Compiles the keys. Regular expressions after the first [`EXPRESSIONS_MAX`] count as unsupported.
     pub(super) fn new<'a>(entries: impl Iterator<Item = (&'a str, f64)>) -> Self {
         let mut expressions = 0;
         let mut read = |key: &str| {
-            if let Some(plain) = Plain::read(key) {
+            if let Some(plain) = Plain::parse(key) {
                 return Key::Plain(plain);
             }
             expressions += 1;
             let text = format!(r"^(?:(.*\.)?({key})$)");
             let built = (expressions <= EXPRESSIONS_MAX)
                 .then(|| RegexBuilder::new(&text).size_limit(EXPRESSION_BYTES).build().ok());
-            built.flatten().map_or_else(|| Key::Unread(key.to_owned()), Key::Expression)
+            built.flatten().map_or_else(|| Key::Unsupported(key.to_owned()), Key::Expression)
         };
         Self(entries.map(|(key, value)| (read(key), value)).collect())
     }
 
-    /// The value for a module, if a key matches its name.
+    /// Value of the first key that matches a module's name.
     ///
     /// # Errors
-    /// A key before that one that cannot be read.
+    /// An unsupported key that comes before the first match and might match as well.
     pub(super) fn find(&self, name: &str) -> Result<Option<f64>, &str> {
         for (key, value) in &self.0 {
             let matches = match key {
                 Key::Plain(key) => key.matches(name),
                 Key::Expression(expression) => expression.is_match(name),
-                Key::Unread(key) => return Err(key),
+                Key::Unsupported(key) => return Err(key),
             };
             if matches {
                 return Ok(Some(*value));
@@ -102,7 +107,7 @@ mod tests {
 
     use super::{EXPRESSIONS_MAX, Patterns};
 
-    /// Python's `re.match(rf"(.*\.)?({key})$", name)` says the same.
+    /// Expected values are those of Python's `re.match(rf"(.*\.)?({key})$", name)`.
     #[test]
     fn keys_match_as_in_peft() {
         let name = "model.layers.10.self_attn.q_proj";
@@ -143,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_that_matches_counts() {
+    fn first_matching_key_counts() {
         let find = |keys: &[(&str, f64)]| {
             Patterns::new(keys.iter().copied()).find("a.q_proj").map_err(str::to_owned)
         };
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_are_few_and_short() {
+    fn expressions_are_bounded_in_number_and_size() {
         let many: Vec<String> = (0..=EXPRESSIONS_MAX).map(|index| format!("a{index}|b{index}")).collect();
         let patterns = Patterns::new(many.iter().map(|key| (key.as_str(), 1.0)));
         assert_eq!(patterns.find("b63"), Ok(Some(1.0)));

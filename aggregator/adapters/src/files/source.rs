@@ -1,4 +1,4 @@
-//! A file that is read in place.
+//! Input file that is read in place, at offsets.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,103 +9,111 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{AdapterError, Fault, Header};
 
-/// An adapter's file in a directory that PEFT has written.
+/// Name of the adapter file in a directory of PEFT.
 pub(super) const MODEL: &str = "adapter_model.safetensors";
 
-/// Files that are kept open at most; others are opened for every block.
+/// Most files that are kept open. Others are opened again for every block.
 const OPEN_MAX: u64 = 512;
 
-/// What a process has open besides: standard streams, a runtime, outputs, one file at a time that is not kept open.
-const OTHERS: u64 = 24;
+/// File descriptors left for everything else: standard streams, a runtime, outputs, one file that is opened for a block.
+const RESERVED: u64 = 24;
 
-/// How many files may be kept open: half of what the system lets this process have besides.
-pub(super) fn kept_open() -> usize {
+/// Number of input files to keep open: half of the process's remaining limit, at most [`OPEN_MAX`].
+pub(super) fn open_file_budget() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from((limit.saturating_sub(OTHERS) / 2).min(OPEN_MAX)).unwrap_or(0)
+    usize::try_from((limit.saturating_sub(RESERVED) / 2).min(OPEN_MAX)).unwrap_or(0)
 }
 
-/// Which file it is, and when it was last written to.
+/// Identity (device and inode), length and modification time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     file: (u64, u64),
     length: u64,
     written: (i64, i64),
 }
 
-impl Stamp {
-    fn of(about: &Metadata) -> Self {
+impl FileStamp {
+    fn from_metadata(metadata: &Metadata) -> Self {
         Self {
-            file: (about.dev(), about.ino()),
-            length: about.len(),
-            written: (about.mtime(), about.mtime_nsec()),
+            file: (metadata.dev(), metadata.ino()),
+            length: metadata.len(),
+            written: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
 }
 
-/// One input.
+/// Adapter file of the base or a client.
 #[derive(Debug)]
-pub(super) struct Source {
-    /// The file itself.
+pub(super) struct InputFile {
+    /// Path of the safetensors file.
     pub(super) path: PathBuf,
-    /// Where the base's tensors are, in the base's order.
-    pub(super) places: Arc<[u64]>,
+    /// Offset of every tensor in this file, in the order of the base.
+    pub(super) offsets: Arc<[u64]>,
     file: Option<File>,
-    stamp: Stamp,
+    stamp: FileStamp,
 }
 
-impl Source {
-    /// Opens a file, or the adapter in a directory, and reads its header; `keep` leaves it open. Symbolic links are followed:
-    /// caches of models are full of them.
-    pub(super) fn open(path: &Path, keep: bool) -> Result<(Self, Header), AdapterError> {
+impl InputFile {
+    /// Opens a file, or the adapter file of a directory, and reads its header. `keep_open` keeps the descriptor. Symbolic links
+    /// are followed, since model caches use them.
+    ///
+    /// # Errors
+    /// [`AdapterError::File`] if the file cannot be opened or its header is invalid.
+    pub(super) fn open(path: &Path, keep_open: bool) -> Result<(Self, Header), AdapterError> {
         let path = if path.is_dir() { path.join(MODEL) } else { path.to_owned() };
-        let (file, stamp) = opened(&path)?;
-        let header = Header::read(&file, stamp.length).map_err(|found| AdapterError::found(&path, found))?;
-        let places = header.tensors.iter().map(|tensor| tensor.begin).collect();
-        Ok((Self { path, places, file: keep.then_some(file), stamp }, header))
+        let (file, stamp) = open_regular(&path)?;
+        let header =
+            Header::read(&file, stamp.length).map_err(|found| AdapterError::located(&path, found))?;
+        let offsets = header.tensors.iter().map(|tensor| tensor.begin).collect();
+        Ok((Self { path, offsets, file: keep_open.then_some(file), stamp }, header))
     }
 
-    /// Which file it is, whatever it is called.
+    /// Device and inode, equal for all names of a file.
     pub(super) fn identity(&self) -> (u64, u64) {
         self.stamp.file
     }
 
-    /// Fills a buffer from a place in the file.
-    pub(super) fn read(&self, buffer: &mut [u8], place: u64) -> Result<(), AdapterError> {
+    /// Fills a buffer from an offset of the file.
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), AdapterError> {
         let mut read = |file: &File| {
-            file.read_exact_at(buffer, place).map_err(|error| AdapterError::file(&self.path, error))
+            file.read_exact_at(buffer, offset).map_err(|error| AdapterError::file(&self.path, error))
         };
         match &self.file {
             Some(file) => read(file),
             None => {
-                let (file, stamp) = opened(&self.path)?;
-                self.same(stamp)?;
+                let (file, stamp) = open_regular(&self.path)?;
+                self.check_stamp(stamp)?;
                 read(&file)
             }
         }
     }
 
-    /// Whether it is still what it was when it was opened.
-    pub(super) fn unchanged(&self) -> Result<(), AdapterError> {
-        let about = match &self.file {
+    /// Checks that the file has not changed since it was opened.
+    pub(super) fn ensure_unchanged(&self) -> Result<(), AdapterError> {
+        let metadata = match &self.file {
             Some(file) => file.metadata(),
             None => std::fs::metadata(&self.path),
         };
-        let about = about.map_err(|error| AdapterError::file(&self.path, error))?;
-        self.same(Stamp::of(&about))
+        let metadata = metadata.map_err(|error| AdapterError::file(&self.path, error))?;
+        self.check_stamp(FileStamp::from_metadata(&metadata))
     }
 
-    fn same(&self, stamp: Stamp) -> Result<(), AdapterError> {
-        if stamp == self.stamp { Ok(()) } else { Err(AdapterError::file(&self.path, Fault::Altered)) }
+    fn check_stamp(&self, stamp: FileStamp) -> Result<(), AdapterError> {
+        if stamp == self.stamp {
+            Ok(())
+        } else {
+            Err(AdapterError::file(&self.path, Fault::ChangedDuringRead))
+        }
     }
 }
 
-fn opened(path: &Path) -> Result<(File, Stamp), AdapterError> {
-    let wrong = |error: std::io::Error| AdapterError::file(path, error);
-    // Before it is opened: that would wait for a pipe's other end.
-    if !std::fs::metadata(path).map_err(wrong)?.is_file() {
+fn open_regular(path: &Path) -> Result<(File, FileStamp), AdapterError> {
+    let failed = |error: std::io::Error| AdapterError::file(path, error);
+    // Checked before opening, which would wait for the other end of a pipe.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(AdapterError::file(path, Fault::NotRegular));
     }
-    let file = File::open(path).map_err(wrong)?;
-    let stamp = Stamp::of(&file.metadata().map_err(wrong)?);
+    let file = File::open(path).map_err(failed)?;
+    let stamp = FileStamp::from_metadata(&file.metadata().map_err(failed)?);
     Ok((file, stamp))
 }

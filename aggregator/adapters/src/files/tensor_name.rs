@@ -1,18 +1,18 @@
-//! What a tensor is, from its name, as the PEFT library of Hugging Face writes it.
+//! Tensor names of adapters, as the PEFT library of Hugging Face writes them.
 
 use super::Fault;
 
-/// Longest name that is read, in bytes.
+/// Longest tensor name, in bytes.
 pub const NAME_MAX: usize = 1024;
 
-/// What a tensor is to an adapter.
+/// Role of a tensor in an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// r x d_in: `lora_A`.
+    /// Down factor A, r x d_in: `lora_A`.
     Down,
-    /// d_out x r: `lora_B`.
+    /// Up factor B, d_out x r: `lora_B`.
     Up,
-    /// A whole module that is trained along (`modules_to_save`), such as a classifier.
+    /// Tensor of a module that is trained and saved as a whole (`modules_to_save`), such as a classifier.
     Saved,
 }
 
@@ -26,32 +26,33 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// The role of a tensor and, of a factor, what it has in common with the other one: the module it adapts, and in brackets
-/// what is said beside. Factors are `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (as they are named in memory),
+/// Parses a tensor name into its role and, for a factor, the name that both factors of the pair share: the module, with suffixes
+/// ` (embedding)` and ` (ADAPTER)`. Factors are `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (as they are named in memory),
 /// `MODULE.lora_embedding_A` and `MODULE.lora_embedding_A.NAME`, and the same with B.
 ///
 /// # Errors
-/// [`Fault::LongName`]; [`Fault::Unknown`] for other names with `lora_`: what they are could be averaged wrongly.
-pub fn named(name: &str) -> Result<(Role, String), Fault> {
+/// [`Fault::NameTooLong`]; [`Fault::UnsupportedLora`] for other names with a part `lora_*`, whose tensors might be averaged
+/// wrongly.
+pub fn parse_tensor_name(name: &str) -> Result<(Role, String), Fault> {
     if name.len() > NAME_MAX {
-        return Err(Fault::LongName { length: name.len() });
+        return Err(Fault::NameTooLong { length: name.len() });
     }
     let parts: Vec<&str> = name.split('.').collect();
-    let Some(place) = parts.iter().position(|part| part.starts_with("lora_")) else {
+    let Some(index) = parts.iter().position(|part| part.starts_with("lora_")) else {
         return Ok((Role::Saved, String::new()));
     };
-    let (module, factor) = parts.split_at(place);
+    let (module, factor) = parts.split_at(index);
     let (role, embedding, rest) = match factor {
         ["lora_A", rest @ ..] => (Role::Down, false, rest),
         ["lora_B", rest @ ..] => (Role::Up, false, rest),
         ["lora_embedding_A", rest @ ..] => (Role::Down, true, rest),
         ["lora_embedding_B", rest @ ..] => (Role::Up, true, rest),
-        _ => return Err(Fault::Unknown),
+        _ => return Err(Fault::UnsupportedLora),
     };
     let adapter = match (embedding, rest) {
         (false, ["weight"]) | (true, []) => None,
         (false, [adapter, "weight"]) | (true, [adapter]) => Some(*adapter),
-        _ => return Err(Fault::Unknown),
+        _ => return Err(Fault::UnsupportedLora),
     };
     let mut pair = module.join(".");
     if embedding {
@@ -67,10 +68,10 @@ pub fn named(name: &str) -> Result<(Role, String), Fault> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{NAME_MAX, Role, named};
+    use super::{NAME_MAX, Role, parse_tensor_name};
 
     #[test]
-    fn factors_are_known_by_their_names() {
+    fn factor_names_give_role_and_module() {
         let query = "base_model.model.bert.encoder.layer.0.attention.self.query";
         for (end, role, pair) in [
             (".lora_A.weight", Role::Down, query.to_owned()),
@@ -80,16 +81,16 @@ mod tests {
             (".lora_embedding_A", Role::Down, format!("{query} (embedding)")),
             (".lora_embedding_B.default", Role::Up, format!("{query} (embedding) (default)")),
         ] {
-            assert_eq!(named(&format!("{query}{end}")).unwrap(), (role, pair));
+            assert_eq!(parse_tensor_name(&format!("{query}{end}")).unwrap(), (role, pair));
         }
         for saved in ["base_model.model.classifier.weight", "score", "", ".", "a.b.bias", "my_lora_A.weight"]
         {
-            assert_eq!(named(saved).unwrap(), (Role::Saved, String::new()), "{saved:?}");
+            assert_eq!(parse_tensor_name(saved).unwrap(), (Role::Saved, String::new()), "{saved:?}");
         }
     }
 
     #[test]
-    fn what_might_be_averaged_wrongly_is_refused() {
+    fn unsupported_lora_tensors_are_refused() {
         for end in [
             ".lora_magnitude_vector.weight",
             ".lora_A.bias",
@@ -100,9 +101,9 @@ mod tests {
             ".lora_embedding_A.a.b",
             ".lora_",
         ] {
-            assert!(named(&format!("model{end}")).is_err(), "{end}");
+            assert!(parse_tensor_name(&format!("model{end}")).is_err(), "{end}");
         }
-        assert!(named(&"n".repeat(NAME_MAX)).is_ok());
-        assert!(named(&"n".repeat(NAME_MAX + 1)).is_err());
+        assert!(parse_tensor_name(&"n".repeat(NAME_MAX)).is_ok());
+        assert!(parse_tensor_name(&"n".repeat(NAME_MAX + 1)).is_err());
     }
 }

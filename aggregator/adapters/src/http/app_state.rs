@@ -1,4 +1,4 @@
-//! What all connections share: the course of rounds, the shelf of files, and what moves when either does.
+//! State shared by all connections: settings, round state, round store, counters, and a notification on every change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,182 +7,183 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use super::counters::Tally;
-use super::round_state::{Client, Counted, Course, Verdict};
-use super::round_store::{Making, Record, Shelf};
-use super::{ExchangeError, Settings};
+use super::counters::Counters;
+use super::round_state::{Admission, ClientIndex, RoundState, UpdateSummary};
+use super::round_store::{AverageOptions, RoundRecord, RoundStore};
+use super::{ServerError, Settings};
 use fedspan_engine::Millis;
 
-/// A client may send one update while the server still waits for the rest of another one that was cut off.
+/// Most concurrent uploads of one client. Two, so that a client can retry while the server still waits for the rest of an
+/// upload whose connection died.
 const UPLOADS_MAX: u32 = 2;
 
-/// All of it.
-pub struct Desk {
+/// State shared by all connections.
+pub struct AppState {
     pub(super) settings: Settings,
-    pub(super) shelf: Shelf,
-    /// Longest body.
-    pub(super) most: u64,
-    pub(super) tally: Tally,
-    course: Mutex<Course>,
-    /// Held while an update is being counted and while a round is closed, where the disk may be waited for.
-    counting: Mutex<()>,
+    pub(super) store: RoundStore,
+    /// Longest request body, in bytes.
+    pub(super) max_body_len: u64,
+    pub(super) counters: Counters,
+    rounds: Mutex<RoundState>,
+    /// Serialises the acceptance of updates with the closing and committing of rounds. Held while waiting for the disk.
+    commit_lock: Mutex<()>,
     start: Instant,
-    /// Counts up whenever a round moves.
-    moved: watch::Sender<u64>,
-    /// The server ends: who waits for a round is told what there is.
-    ended: AtomicBool,
-    /// Clients that send, and how many updates at a time.
-    sending: Mutex<BTreeMap<Client, u32>>,
-    /// Who has asked for the final adapter.
-    served: Mutex<BTreeSet<Client>>,
+    /// Counts changes of the round state; receivers wait for the next one.
+    changed: watch::Sender<u64>,
+    /// True while the server shuts down: requests that wait for a round are answered at once.
+    stopping: AtomicBool,
+    /// Number of concurrent uploads of each client.
+    uploads: Mutex<BTreeMap<ClientIndex, u32>>,
+    /// Clients that have requested the final adapter.
+    served: Mutex<BTreeSet<ClientIndex>>,
 }
 
-/// As long as it lives, a client is sending.
-pub struct Sending(Arc<Desk>, Client);
+/// One of a client's [`UPLOADS_MAX`] concurrent uploads, given back on drop.
+pub struct UploadPermit(Arc<AppState>, ClientIndex);
 
-impl Drop for Sending {
+impl Drop for UploadPermit {
     fn drop(&mut self) {
-        let mut sending = locked(&self.0.sending);
-        if let Some(count) = sending.get_mut(&self.1) {
+        let mut uploads = lock(&self.0.uploads);
+        if let Some(count) = uploads.get_mut(&self.1) {
             *count = count.saturating_sub(1);
         }
     }
 }
 
-impl Desk {
-    pub(super) fn new(settings: Settings, shelf: Shelf, most: u64, course: Course) -> Self {
+impl AppState {
+    pub(super) fn new(settings: Settings, store: RoundStore, max_body_len: u64, rounds: RoundState) -> Self {
         Self {
             settings,
-            shelf,
-            most,
-            tally: Tally::default(),
-            course: Mutex::new(course),
-            counting: Mutex::new(()),
+            store,
+            max_body_len,
+            counters: Counters::default(),
+            rounds: Mutex::new(rounds),
+            commit_lock: Mutex::new(()),
             start: Instant::now(),
-            moved: watch::Sender::new(0),
-            ended: AtomicBool::new(false),
-            sending: Mutex::default(),
+            changed: watch::Sender::new(0),
+            stopping: AtomicBool::new(false),
+            uploads: Mutex::default(),
             served: Mutex::default(),
         }
     }
 
-    /// Milliseconds since the start.
+    /// Milliseconds since the server started.
     pub(super) fn now(&self) -> Millis {
         Millis::try_from(self.start.elapsed().as_millis()).unwrap_or(Millis::MAX)
     }
 
-    /// The rounds. Nothing is awaited while this is held.
-    pub(super) fn course(&self) -> MutexGuard<'_, Course> {
-        locked(&self.course)
+    /// Locks the round state. Do not wait for the disk or await while holding the lock.
+    pub(super) fn rounds(&self) -> MutexGuard<'_, RoundState> {
+        lock(&self.rounds)
     }
 
-    /// Is told when a round moves.
+    /// Subscribes to changes of the round state.
     pub(super) fn watch(&self) -> watch::Receiver<u64> {
-        self.moved.subscribe()
+        self.changed.subscribe()
     }
 
-    pub(super) fn moves(&self) {
-        self.moved.send_modify(|count| *count += 1);
+    /// Wakes all subscribers of [`Self::watch`].
+    pub(super) fn notify(&self) {
+        self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Ends what waits.
-    pub(super) fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
-        self.moves();
+    /// Begins the shutdown and wakes all waiting requests.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.notify();
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
-    /// A client begins to send, unless it does so too often at a time.
-    pub(super) fn sending(self: &Arc<Self>, client: Client) -> Option<Sending> {
-        let mut sending = locked(&self.sending);
-        let count = sending.entry(client).or_insert(0);
+    /// Registers an upload of a client, `None` if it already has [`UPLOADS_MAX`].
+    pub(super) fn begin_upload(self: &Arc<Self>, client: ClientIndex) -> Option<UploadPermit> {
+        let mut uploads = lock(&self.uploads);
+        let count = uploads.entry(client).or_insert(0);
         (*count < UPLOADS_MAX).then(|| {
             *count += 1;
-            Sending(Arc::clone(self), client)
+            UploadPermit(Arc::clone(self), client)
         })
     }
 
-    /// A client has asked for the adapter.
-    pub(super) fn serves(&self, client: Client) {
+    /// Records that a client has requested the adapter, if it is the final one.
+    pub(super) fn mark_served(&self, client: ClientIndex) {
         if self.is_finished() {
-            locked(&self.served).insert(client);
-            self.moves();
+            lock(&self.served).insert(client);
+            self.notify();
         }
     }
 
-    /// Whether all rounds are committed.
+    /// True once all rounds are committed.
     pub(super) fn is_finished(&self) -> bool {
-        let course = self.course();
-        course.done() >= course.rules().rounds
+        let rounds = self.rounds();
+        rounds.committed() >= rounds.rules().rounds
     }
 
-    /// Whether every client has asked for the final adapter.
+    /// True once every client has requested the final adapter.
     pub(super) fn all_served(&self) -> bool {
-        locked(&self.served).len() == self.settings.roster.names().len()
+        lock(&self.served).len() == self.settings.registry.names().len()
     }
 
-    /// Counts an update whose whole adapter is checked and durable, if it is still welcome. Waits for the disk.
+    /// Accepts an update whose merged adapter is validated and synced, if the round still admits it. Blocks on the disk.
     ///
     /// # Errors
-    /// What the system says; it does not count then.
-    pub(super) fn count(
+    /// [`ServerError::Io`]; the update is not accepted then.
+    pub(super) fn accept(
         &self,
-        client: Client,
+        client: ClientIndex,
         round: u32,
-        update: Counted,
+        update: UpdateSummary,
         whole: &std::path::Path,
-    ) -> Result<Verdict, ExchangeError> {
-        // No round is closed meanwhile; everybody else goes on.
-        let _counting = locked(&self.counting);
-        let verdict = self.course().judge(client, round, Some(&update));
-        if let Verdict::Welcome(_) = verdict {
-            self.shelf.count(round, self.settings.roster.name(client), &update, whole)?;
-            self.course().count(client, update);
-            self.moves();
+    ) -> Result<Admission, ServerError> {
+        // No round closes while the lock is held; other requests go on.
+        let _guard = lock(&self.commit_lock);
+        let admission = self.rounds().admit(client, round, Some(&update));
+        if let Admission::Accepted(_) = admission {
+            self.store.accept(round, self.settings.registry.name(client), &update, whole)?;
+            self.rounds().accept(client, update);
+            self.notify();
         }
-        Ok(verdict)
+        Ok(admission)
     }
 
-    /// Closes the round if it is time; the same again where its mean could not be made. Waits for the disk.
-    pub(super) fn close(&self) -> Option<super::Open> {
-        let _counting = locked(&self.counting);
+    /// Closes the open round if it is due. Blocks on the disk while an update is being accepted.
+    pub(super) fn close(&self) -> Option<super::OpenRound> {
+        let _guard = lock(&self.commit_lock);
         let now = self.now();
-        self.course().close(now)
+        self.rounds().close(now)
     }
 
-    /// Makes the mean of a closed round. Waits for the disk.
+    /// Averages a closed round, commits the mean and opens the next round. Blocks on the disk.
     ///
     /// # Errors
-    /// As [`Shelf::commit`].
-    pub(super) fn commit(&self, open: &super::Open, threads: usize) -> Result<(), ExchangeError> {
-        let (names, by_samples) = (self.settings.roster.names(), self.settings.by_samples);
-        let record = self.shelf.commit(open, Making { names, by_samples, threads }, &|| !self.has_ended())?;
-        // Before anybody can see it: who ends the server then has the line.
-        tell(&record);
-        self.course().commit(self.now());
-        self.moves();
+    /// As [`RoundStore::commit`].
+    pub(super) fn commit(&self, open: &super::OpenRound, threads: usize) -> Result<(), ServerError> {
+        let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
+        let options = AverageOptions { names, by_samples, threads };
+        let record = self.store.commit(open, options, &|| !self.is_stopping())?;
+        // Logged before the commit becomes visible: a user who stops the server on seeing it has the line.
+        log_round(&record);
+        self.rounds().commit(self.now());
+        self.notify();
         Ok(())
     }
 }
 
-fn tell(record: &Record) {
-    let Record { round, trained, clients, interference, .. } = record;
+fn log_round(record: &RoundRecord) {
+    let RoundRecord { round, trained, clients, interference, .. } = record;
     let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
-    let lost = interference.map_or_else(|| "not computed".to_owned(), |lost| format!("{lost:.3e}"));
-    let weightless = match clients.values().filter(|(samples, _)| *samples == 0).count() {
-        0 => String::new(),
-        all if all == clients.len() => ", none of them with a weight: the adapter stays as it was".to_owned(),
-        some => format!(", {some} of them without weight"),
-    };
-    tracing::info!(
-        "round {round} ({trained}): {} updates{weightless}, {samples} samples, interference {lost}",
-        clients.len()
-    );
+    let interference =
+        interference.map_or_else(|| "not computed".to_owned(), |interference| format!("{interference:.3e}"));
+    let without_weight = clients.values().filter(|(samples, _)| *samples == 0).count();
+    let updates = clients.len();
+    tracing::info!(round, %trained, updates, without_weight, samples, %interference, "round committed");
+    if without_weight == updates {
+        tracing::warn!(round, "no update has samples: the adapter stays as it was");
+    }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Who may take part, and how they prove it: one bearer token a client.
+//! Client registry: names of the clients and digests of their bearer tokens.
 
 use std::collections::BTreeSet;
 
@@ -6,90 +6,91 @@ use sha2::{Digest, Sha256};
 
 use fedspan_files::hex;
 
-/// Longest name of a client.
+/// Longest client name, in bytes.
 pub const NAME_MAX: usize = 64;
 
-/// Shortest token: 16 characters of `openssl rand -hex` are 64 bits.
+/// Shortest token, in bytes: 16 characters of `openssl rand -hex` hold 64 random bits.
 pub const TOKEN_MIN: usize = 16;
 
 /// Most clients.
 pub const CLIENTS_MAX: usize = 100_000;
 
-/// A line of a roster cannot be used.
+/// Invalid line of a token file, or invalid client name of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
-pub struct RosterError {
-    /// Which, from 1 on; of names that stand in the configuration, which of them.
+#[error("line {line}: {problem}")]
+pub struct RegistryError {
+    /// Number of the line, counted from 1; for names of the configuration, the position in the list.
     pub line: usize,
-    /// What is wrong. Tokens are not in it.
-    pub what: &'static str,
+    /// Description of the problem, without the token.
+    pub problem: &'static str,
 }
 
-/// Clients, and the digests of their tokens.
+/// Names of all clients with the SHA-256 digests of their tokens.
 #[derive(Clone, Debug)]
-pub struct Roster {
-    /// Ascending.
+pub struct ClientRegistry {
+    /// Client names, in ascending order.
     names: Vec<String>,
-    /// In the order of the names.
+    /// Digest of each client's token, in the order of the names.
     digests: Vec<[u8; 32]>,
 }
 
-impl Roster {
-    /// Reads lines of a name and a token, or of a name and `sha256:` with the digits of a token's digest; `#` begins a
-    /// comment line.
+impl ClientRegistry {
+    /// Parses lines `CLIENT TOKEN` or `CLIENT sha256:DIGEST`, with the digest of the token in hexadecimal digits. Lines that
+    /// begin with `#` are comments.
     ///
     /// # Errors
-    /// The first line that is wrong.
-    pub fn parse(text: &str) -> Result<Self, RosterError> {
+    /// [`RegistryError`] for the first invalid line.
+    pub fn parse(text: &str) -> Result<Self, RegistryError> {
         let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
         let entries =
             lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(line, text)| {
-                let wrong = |what| RosterError { line, what };
-                let (name, token) =
-                    text.split_once(char::is_whitespace).ok_or_else(|| wrong("a name without a token"))?;
+                let invalid = |problem| RegistryError { line, problem };
+                let (name, token) = text
+                    .split_once(char::is_whitespace)
+                    .ok_or_else(|| invalid("found a name without a token, allowed: CLIENT TOKEN"))?;
                 let token = token.trim();
                 let digest = match token.strip_prefix("sha256:") {
                     Some(digits) => *hex::decode(digits)
-                        .ok_or_else(|| wrong("sha256: is followed by 64 hexadecimal digits"))?,
+                        .ok_or_else(|| invalid("sha256: must be followed by 64 hexadecimal digits"))?,
                     None if token.len() < TOKEN_MIN => {
-                        return Err(wrong("a token has at least 16 characters"));
+                        return Err(invalid("a token must have at least 16 characters"));
                     }
                     None if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-                        return Err(wrong("a token is printable ASCII without spaces"));
+                        return Err(invalid("a token must be printable ASCII without spaces"));
                     }
                     None => digest(token),
                 };
                 Ok((line, name.to_owned(), digest))
             });
-        Self::of(entries.collect::<Result<_, _>>()?)
+        Self::from_entries(entries.collect::<Result<_, _>>()?)
     }
 
-    /// Clients without secrets: the token of each is its name.
+    /// Clients without secrets: each name is its own token.
     ///
     /// # Errors
-    /// The first name that is wrong.
-    pub fn named(names: &[String]) -> Result<Self, RosterError> {
-        Self::of(
+    /// [`RegistryError`] for the first invalid name.
+    pub fn from_names(names: &[String]) -> Result<Self, RegistryError> {
+        Self::from_entries(
             names.iter().enumerate().map(|(index, name)| (index + 1, name.clone(), digest(name))).collect(),
         )
     }
 
-    fn of(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RosterError> {
+    fn from_entries(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RegistryError> {
         if entries.is_empty() || entries.len() > CLIENTS_MAX {
-            return Err(RosterError { line: 1, what: "from 1 to 100000 clients" });
+            return Err(RegistryError { line: 1, problem: "allowed: from 1 to 100000 clients" });
         }
         let (mut names, mut digests) = (BTreeSet::new(), BTreeSet::new());
         for (line, name, digest) in &entries {
-            let wrong = |what| Err(RosterError { line: *line, what });
-            let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-            if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(known) {
-                return wrong("a name is 1 to 64 letters, digits, '-' and '_'");
+            let invalid = |problem| Err(RegistryError { line: *line, problem });
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+            if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_allowed) {
+                return invalid("a name must have 1 to 64 letters, digits, '-' or '_'");
             }
             if !names.insert(name.clone()) {
-                return wrong("the name is there twice");
+                return invalid("this name occurs twice");
             }
             if !digests.insert(*digest) {
-                return wrong("another client has this token");
+                return invalid("another client has the same token");
             }
         }
         entries.sort_by(|(_, left, _), (_, right, _)| left.cmp(right));
@@ -97,7 +98,8 @@ impl Roster {
         Ok(Self { names, digests })
     }
 
-    /// Whose token it is. What is compared are digests, all of them and whole: time says nothing of a token.
+    /// Index of the client with this token. Compares digests in constant time, always all of them, so that timing reveals
+    /// nothing about a token.
     #[must_use]
     pub fn identify(&self, token: &str) -> Option<usize> {
         let presented = digest(token);
@@ -112,13 +114,13 @@ impl Roster {
         found
     }
 
-    /// What a client is called.
+    /// Name of a client.
     #[must_use]
     pub fn name(&self, client: usize) -> &str {
         self.names.get(client).map_or("", String::as_str)
     }
 
-    /// Names of clients, ascending.
+    /// Names of all clients, in ascending order.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
@@ -133,24 +135,24 @@ fn digest(token: &str) -> [u8; 32] {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::Roster;
+    use super::ClientRegistry;
 
     #[test]
-    fn a_token_is_one_clients() {
+    fn token_identifies_exactly_one_client() {
         let text = "# fleet\n\nbeate 0123456789abcdef\nanton sha256:39b6834aab7350c2bd68f0f1efb72f1df57f9869fd3cd60155bac185216751ce\n";
-        let roster = Roster::parse(text).unwrap();
-        assert_eq!(roster.names(), ["anton", "beate"]);
-        assert_eq!(roster.identify("0123456789abcdef"), Some(1));
-        assert_eq!(roster.identify("abcdefabcdefabcd"), Some(0));
-        for stranger in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "anton"] {
-            assert_eq!(roster.identify(stranger), None, "{stranger}");
+        let registry = ClientRegistry::parse(text).unwrap();
+        assert_eq!(registry.names(), ["anton", "beate"]);
+        assert_eq!(registry.identify("0123456789abcdef"), Some(1));
+        assert_eq!(registry.identify("abcdefabcdefabcd"), Some(0));
+        for unknown in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "anton"] {
+            assert_eq!(registry.identify(unknown), None, "{unknown}");
         }
-        let named = Roster::named(&["b".to_owned(), "a".to_owned()]).unwrap();
+        let named = ClientRegistry::from_names(&["b".to_owned(), "a".to_owned()]).unwrap();
         assert_eq!((named.identify("a"), named.identify("b"), named.identify("c")), (Some(0), Some(1), None));
     }
 
     #[test]
-    fn wrong_lines_are_named() {
+    fn error_names_the_invalid_line() {
         for (text, line) in [
             ("", 1),
             ("anton", 1),
@@ -162,8 +164,8 @@ mod tests {
             ("a sha256:12", 1),
             ("a 0123456789abcdef 0123456789abcdef", 1),
         ] {
-            assert_eq!(Roster::parse(text).unwrap_err().line, line, "{text:?}");
+            assert_eq!(ClientRegistry::parse(text).unwrap_err().line, line, "{text:?}");
         }
-        assert!(Roster::named(&["a/b".to_owned()]).is_err());
+        assert!(ClientRegistry::from_names(&["a/b".to_owned()]).is_err());
     }
 }

@@ -1,20 +1,20 @@
-//! How often what has happened, by name.
+//! Event counters by name, for `GET /status`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Counts since the start.
+/// Number of events since the server started, by event name.
 #[derive(Debug, Default)]
-pub struct Tally(Mutex<BTreeMap<&'static str, u64>>);
+pub struct Counters(Mutex<BTreeMap<&'static str, u64>>);
 
-impl Tally {
-    /// One more.
-    pub fn add(&self, what: &'static str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_insert(0) += 1;
+impl Counters {
+    /// Adds one to the counter of this name.
+    pub fn increment(&self, name: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert(0) += 1;
     }
 
-    /// All of them.
-    pub fn all(&self) -> BTreeMap<&'static str, u64> {
+    /// Copies all counters.
+    pub fn snapshot(&self) -> BTreeMap<&'static str, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

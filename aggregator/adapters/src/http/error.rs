@@ -1,72 +1,72 @@
-//! Why an exchange cannot go on.
+//! Errors that prevent the adapter server from starting or continuing.
 
 use std::path::{Path, PathBuf};
 
 use crate::files::AdapterError;
 
-/// An exchange cannot begin, or not go on; what was committed and acknowledged is safe.
+/// The adapter server cannot start or continue. Committed rounds and acknowledged updates are on disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ExchangeError {
-    /// An adapter cannot be used.
+pub enum ServerError {
+    /// An adapter file cannot be used.
     #[error("{0}")]
     Adapter(#[from] AdapterError),
-    /// A file operation failed.
+    /// A file or socket operation failed.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Of what.
+        /// Path of the file, or the address of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// Another server runs on the state directory.
     #[error("{}: another server is running on this state directory", path.display())]
     Locked {
-        /// The lock.
+        /// Path of the lock file.
         path: PathBuf,
     },
-    /// The state directory is another exchange's.
-    #[error("{}: it was begun with {what} {found}, and the configuration has {expected}; choose another state directory", path.display())]
-    Other {
-        /// The directory.
+    /// The state directory was created with another method or base.
+    #[error("{}: it was created with {setting} {found}, and the configuration has {expected}; choose another state directory", path.display())]
+    SettingChanged {
+        /// Path of the state directory.
         path: PathBuf,
-        /// What differs.
-        what: &'static str,
-        /// Its value in the directory.
+        /// Name of the setting that differs.
+        setting: &'static str,
+        /// Value in the state directory.
         found: String,
-        /// In the configuration.
+        /// Value in the configuration.
         expected: String,
     },
-    /// An update that was counted is nobody's.
-    #[error("{}: it was counted, and the configuration has no such client, or it has two of one; bring the client back, or move the file away",
+    /// An accepted update belongs to no configured client, or a client has two of them.
+    #[error("{}: this accepted update belongs to no client of the configuration, or to a client that has another one; add the client to the configuration, or move the file out of the state directory",
             path.display())]
-    Stranger {
-        /// The update.
+    UnknownUpdate {
+        /// Path of the update.
         path: PathBuf,
     },
-    /// A record that this version has not written.
+    /// A `round.json` cannot be parsed.
     #[error("{}: {error}", path.display())]
-    Damaged {
-        /// Which.
+    CorruptRecord {
+        /// Path of the record.
         path: PathBuf,
-        /// What is wrong.
+        /// Parse error.
         error: serde_json::Error,
     },
 }
 
-impl ExchangeError {
-    /// Whether a file or an argument is wrong; otherwise the work failed.
+impl ServerError {
+    /// True if a file or an argument of the user is wrong; false if an operation failed.
     #[must_use]
-    pub fn is_wrong_input(&self) -> bool {
+    pub fn is_invalid_input(&self) -> bool {
         match self {
-            Self::Adapter(error) => error.is_wrong_input(),
-            Self::Other { .. } | Self::Stranger { .. } => true,
-            Self::Io { .. } | Self::Locked { .. } | Self::Damaged { .. } => false,
+            Self::Adapter(error) => error.is_invalid_input(),
+            Self::SettingChanged { .. } | Self::UnknownUpdate { .. } => true,
+            Self::Io { .. } | Self::Locked { .. } | Self::CorruptRecord { .. } => false,
         }
     }
 }
 
-/// What the system said of a path.
-pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> ExchangeError {
-    move |error| ExchangeError::Io { path: path.to_owned(), error }
+/// Makes a converter from an I/O error on `path`.
+pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> ServerError {
+    move |error| ServerError::Io { path: path.to_owned(), error }
 }

@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Request handlers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,123 +9,129 @@ use hyper::header::{AUTHORIZATION, EXPECT, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::app_state::Desk;
-use super::response::{self, Payload, Wrong};
-use super::round_state::{Client, Counted, Refusal, Verdict};
+use super::app_state::AppState;
+use super::response::{self, HttpError, ResponseBody};
+use super::round_state::{Admission, ClientIndex, Refusal, UpdateSummary};
 use super::round_store::{CHANGED, CONFIG, MODEL};
 use super::route::Route;
-use super::upload::{Scrap, drain, receive, too_long};
-use crate::files::{AdapterError, Round};
+use super::upload::{TempFiles, drain, receive, too_long};
+use crate::files::{AdapterError, RoundKind};
 
-/// After how many rounds the adapter is what it is, and whether it is all of it.
-const AFTER: &str = "fedspan-round";
-const PART: &str = "fedspan-part";
+/// Response header with the number of rounds that the adapter has been through.
+const ROUND_HEADER: &str = "fedspan-round";
 
-/// What is read of a stranger's body, so that it reads the answer.
-const STRANGERS_MAX: u64 = 1 << 16;
+/// Response header that is `whole` for a whole adapter, `changed` for the tensors that the last round trained.
+const PART_HEADER: &str = "fedspan-part";
 
-/// Answers.
+/// Most bytes of an unauthenticated body that are read and discarded, so that the client reads the response.
+const UNAUTHENTICATED_DRAIN_MAX: u64 = 1 << 16;
+
+/// Authenticates a request, routes it and logs refusals.
 ///
 /// # Errors
-/// Never: what is wrong is an answer.
-pub async fn serve(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Response<Payload>, Infallible> {
+/// Never; errors become responses.
+pub async fn handle(
+    app: Arc<AppState>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
     let (head, mut body) = request.into_parts();
     let token = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = token.and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(token)
     });
-    let Some(client) = token.and_then(|token| desk.settings.roster.identify(token.trim())) else {
-        drain(body, STRANGERS_MAX, desk.settings.limits.head);
-        let text = "Authorization: Bearer TOKEN, with the token of a client";
-        let wrong = Wrong::new(StatusCode::UNAUTHORIZED, "unauthorized", text);
-        desk.tally.add(wrong.kind);
-        return Ok(wrong.answer());
+    let Some(client) = token.and_then(|token| app.settings.registry.identify(token.trim())) else {
+        drain(body, UNAUTHENTICATED_DRAIN_MAX, app.settings.limits.head);
+        let text = "no valid token; send the header Authorization: Bearer TOKEN with the token of a client";
+        let error = HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text);
+        app.counters.increment(error.kind);
+        return Ok(error.response());
     };
-    let route = Route::read(&head.method, head.uri.path(), head.uri.query());
-    let name = desk.settings.roster.name(client).to_owned();
+    let route = Route::parse(&head.method, head.uri.path(), head.uri.query());
+    let name = app.settings.registry.name(client).to_owned();
     let result = match route {
-        Ok(route) => answer(&desk, client, route, &mut body).await,
-        Err(wrong) => Err(wrong),
+        Ok(route) => dispatch(&app, client, route, &mut body).await,
+        Err(error) => Err(error),
     };
     Ok(match result {
-        Ok(answer) => answer,
-        Err(wrong) => {
-            if !wrong.is_told {
-                desk.tally.add(wrong.kind);
+        Ok(response) => response,
+        Err(error) => {
+            if !error.is_counted {
+                app.counters.increment(error.kind);
             }
             tracing::info!(
-                "{name}: {} {}: {} {}",
-                head.method,
-                head.uri.path(),
-                wrong.status.as_u16(),
-                wrong.text
+                client = %name,
+                method = %head.method,
+                path = %head.uri.path(),
+                status = error.status.as_u16(),
+                text = %error.text,
+                "request refused"
             );
-            // Who waits to be told to go on has sent nothing yet, and need not.
+            // A client that sent `Expect: 100-continue` waits for our answer and has not sent its body.
             if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
-                drain(body, desk.most, desk.settings.limits.transfer);
+                drain(body, app.max_body_len, app.settings.limits.transfer);
             }
-            wrong.answer()
+            error.response()
         }
     })
 }
 
-async fn answer(
-    desk: &Arc<Desk>,
-    client: Client,
+async fn dispatch(
+    app: &Arc<AppState>,
+    client: ClientIndex,
     route: Route,
     body: &mut Incoming,
-) -> Result<Response<Payload>, Wrong> {
+) -> Result<Response<ResponseBody>, HttpError> {
     match route {
         Route::Round { after, wait } => {
-            Ok(response::json(StatusCode::OK, &round(desk, client, after, wait).await))
+            Ok(response::json(StatusCode::OK, &round(app, client, after, wait).await))
         }
-        Route::Status => Ok(response::json(StatusCode::OK, &status(desk))),
+        Route::Status => Ok(response::json(StatusCode::OK, &status(app))),
         Route::Config => {
-            let path = desk.shelf.round(desk.course().done()).join(CONFIG);
+            let path = app.store.round(app.rounds().committed()).join(CONFIG);
             response::file(&path, "application/json").map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => {
                     let text = "the base has no adapter_config.json";
-                    Wrong::new(StatusCode::NOT_FOUND, "not-found", text)
+                    HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
                 }
-                _ => failed(&error),
+                _ => internal(&error),
             })
         }
-        Route::Model { since } => model(desk, client, since),
-        Route::Update { round, samples } => update(desk, client, round, samples, body).await,
+        Route::Model { since } => model(app, client, since),
+        Route::Update { round, samples } => update(app, client, round, samples, body).await,
     }
 }
 
-/// What a client has to know of the round that is open, once it is another one than it knows.
-async fn round(desk: &Desk, client: Client, after: Option<u32>, wait: Duration) -> Value {
-    let mut moved = desk.watch();
+/// Describes the open round for a client, once its number is above `after`, `wait` has passed, or the server stops.
+async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Duration) -> Value {
+    let mut changed = app.watch();
     if !wait.is_zero() {
-        desk.tally.add("waiting");
+        app.counters.increment("waiting");
     }
-    let known = async {
+    let later_round = async {
         loop {
-            moved.borrow_and_update();
-            let number = desk.course().current().map(|open| open.number);
-            if desk.has_ended() || number.is_none_or(|number| after.is_none_or(|after| number > after)) {
+            changed.borrow_and_update();
+            let number = app.rounds().current().map(|open| open.number);
+            if app.is_stopping() || number.is_none_or(|number| after.is_none_or(|after| number > after)) {
                 return;
             }
-            if moved.changed().await.is_err() {
+            if changed.changed().await.is_err() {
                 return;
             }
         }
     };
-    drop(tokio::time::timeout(wait, known).await);
-    let (now, course) = (desk.now(), desk.course());
-    let rules = course.rules();
+    drop(tokio::time::timeout(wait, later_round).await);
+    let (now, rounds) = (app.now(), app.rounds());
+    let rules = rounds.rules();
     let about = json!({
-        "method": rules.method.name(), "rounds": rules.rounds, "adapter": course.done(),
-        "client": desk.settings.roster.name(client),
+        "method": rules.method.name(), "rounds": rules.rounds, "adapter": rounds.committed(),
+        "client": app.settings.registry.name(client),
     });
-    let open = course.current().map(|open| {
+    let open = rounds.current().map(|open| {
         #[allow(clippy::cast_precision_loss, reason = "seconds for people")]
         let seconds = |deadline: u64| deadline.saturating_sub(now) as f64 / 1000.0;
         json!({
-            "round": open.number, "trains": open.trains.name(), "asked": open.asked.contains(&client),
+            "round": open.number, "trains": open.kind.name(), "asked": open.cohort.contains(&client),
             "counted": open.updates.contains_key(&client), "updates": open.updates.len(),
             "wanted": open.target, "seconds_left": open.deadline.map(seconds), "finished": false,
         })
@@ -133,14 +139,14 @@ async fn round(desk: &Desk, client: Client, after: Option<u32>, wait: Duration) 
     merged(about, open.unwrap_or_else(|| json!({ "round": null, "finished": true })))
 }
 
-fn status(desk: &Desk) -> Value {
-    let (counts, course) = (desk.tally.all(), desk.course());
-    let open = course.current().map(|open| {
-        json!({ "round": open.number, "trains": open.trains.name(), "updates": open.updates.len(), "wanted": open.target })
+fn status(app: &AppState) -> Value {
+    let (counts, rounds) = (app.counters.snapshot(), app.rounds());
+    let open = rounds.current().map(|open| {
+        json!({ "round": open.number, "trains": open.kind.name(), "updates": open.updates.len(), "wanted": open.target })
     });
     let about = json!({
-        "method": course.rules().method.name(), "rounds": course.rules().rounds, "committed": course.done(),
-        "clients": desk.settings.roster.names().len(), "counts": counts,
+        "method": rounds.rules().method.name(), "rounds": rounds.rules().rounds, "committed": rounds.committed(),
+        "clients": app.settings.registry.names().len(), "counts": counts,
     });
     merged(about, open.unwrap_or_else(|| json!({ "round": null })))
 }
@@ -152,80 +158,81 @@ fn merged(mut first: Value, second: Value) -> Value {
     first
 }
 
-/// The adapter after the last round; who has the one before gets what has changed.
-fn model(desk: &Desk, client: Client, since: Option<u32>) -> Result<Response<Payload>, Wrong> {
-    let done = desk.course().done();
-    let part = since.is_some() && since == done.checked_sub(1);
-    let path = desk.shelf.round(done).join(if part { CHANGED } else { MODEL });
-    let mut answer = response::file(&path, "application/octet-stream").map_err(|error| failed(&error))?;
-    let headers = answer.headers_mut();
-    headers.insert(AFTER, done.into());
-    headers.insert(PART, HeaderValue::from_static(if part { "changed" } else { "whole" }));
-    desk.tally.add(if part { "served-changed" } else { "served-whole" });
-    desk.serves(client);
-    Ok(answer)
+/// Serves the adapter after the last round; only the tensors that it trained to a client that has the adapter before it.
+fn model(
+    app: &AppState,
+    client: ClientIndex,
+    since: Option<u32>,
+) -> Result<Response<ResponseBody>, HttpError> {
+    let committed = app.rounds().committed();
+    let part = since.is_some() && since == committed.checked_sub(1);
+    let path = app.store.round(committed).join(if part { CHANGED } else { MODEL });
+    let mut response = response::file(&path, "application/octet-stream").map_err(|error| internal(&error))?;
+    let headers = response.headers_mut();
+    headers.insert(ROUND_HEADER, committed.into());
+    headers.insert(PART_HEADER, HeaderValue::from_static(if part { "changed" } else { "whole" }));
+    app.counters.increment(if part { "served-changed" } else { "served-whole" });
+    app.mark_served(client);
+    Ok(response)
 }
 
+/// Receives, validates and accepts an update.
 async fn update(
-    desk: &Arc<Desk>,
-    client: Client,
+    app: &Arc<AppState>,
+    client: ClientIndex,
     round: u32,
     samples: u32,
     body: &mut Incoming,
-) -> Result<Response<Payload>, Wrong> {
-    let verdict = desk.course().judge(client, round, None);
-    if let Verdict::Refused(refusal) = verdict {
+) -> Result<Response<ResponseBody>, HttpError> {
+    let admission = app.rounds().admit(client, round, None);
+    if let Admission::Refused(refusal) = admission {
         return Err(refused(refusal));
     }
-    if body.size_hint().lower() > desk.most {
-        return Err(too_long(desk.most));
+    if body.size_hint().lower() > app.max_body_len {
+        return Err(too_long(app.max_body_len));
     }
-    let Some(sending) = desk.sending(client) else {
-        let text = "two updates of this client are being received already";
-        return Err(Wrong::new(StatusCode::TOO_MANY_REQUESTS, "busy", text));
+    let Some(permit) = app.begin_upload(client) else {
+        let text = "two uploads of this client are in progress; try again later";
+        return Err(HttpError::new(StatusCode::TOO_MANY_REQUESTS, "busy", text));
     };
-    let scrap = Scrap(desk.shelf.scrap());
-    let digest = receive(body, &scrap.0[0], desk.most, desk.settings.limits.transfer).await?;
-    let update = Counted { samples, digest };
-    let known = desk.course().judge(client, round, Some(&update));
-    let verdict = match known {
-        Verdict::Welcome(trains) => {
-            let desk = Arc::clone(desk);
-            // It goes on to its end, whatever becomes of the connection; until then the client is sending.
+    let files = app.store.temp_files();
+    let digest = receive(body, &files.body, app.max_body_len, app.settings.limits.transfer).await?;
+    let update = UpdateSummary { samples, digest };
+    let first = app.rounds().admit(client, round, Some(&update));
+    let admission = match first {
+        Admission::Accepted(kind) => {
+            let app = Arc::clone(app);
+            // The task runs to its end even if the connection dies, and holds the upload permit until then.
             let work = tokio::task::spawn_blocking(move || {
-                let _sending = sending;
-                let verdict = adopt(&desk, client, round, update, trains, &scrap);
-                match &verdict {
-                    Ok(Verdict::Welcome(_)) => {
-                        desk.tally.add("counted");
-                        let name = desk.settings.roster.name(client);
-                        let weight = match samples {
-                            0 => {
-                                desk.tally.add("counted-without-weight");
-                                ", without weight"
-                            }
-                            _ => "",
-                        };
-                        tracing::info!(
-                            "{name}: update of round {round} with {samples} samples counted{weight}"
-                        );
+                let _permit = permit;
+                let admission = merge_and_accept(&app, client, round, update, kind, &files);
+                match &admission {
+                    Ok(Admission::Accepted(_)) => {
+                        app.counters.increment("counted");
+                        if samples == 0 {
+                            app.counters.increment("counted-without-weight");
+                        }
+                        let name = app.settings.registry.name(client);
+                        tracing::info!(client = %name, round, samples, "update accepted");
                     }
-                    Err(wrong) => desk.tally.add(wrong.kind),
+                    Err(error) => app.counters.increment(error.kind),
                     Ok(_) => {}
                 }
-                verdict
+                admission
             });
-            work.await.map_err(|error| failed(&error))?.map_err(|wrong| Wrong { is_told: true, ..wrong })?
+            work.await
+                .map_err(|error| internal(&error))?
+                .map_err(|error| HttpError { is_counted: true, ..error })?
         }
         other => other,
     };
-    let (status, kind) = match verdict {
-        Verdict::Refused(refusal) => return Err(refused(refusal)),
-        Verdict::Repeat | Verdict::Compare => {
-            desk.tally.add("repeated");
+    let (status, kind) = match admission {
+        Admission::Refused(refusal) => return Err(refused(refusal)),
+        Admission::Duplicate | Admission::NeedsDigest => {
+            app.counters.increment("repeated");
             (StatusCode::OK, "repeated")
         }
-        Verdict::Welcome(_) => (StatusCode::CREATED, "counted"),
+        Admission::Accepted(_) => (StatusCode::CREATED, "counted"),
     };
     Ok(response::json(
         status,
@@ -233,44 +240,45 @@ async fn update(
     ))
 }
 
-/// Makes a whole adapter of what was sent, and counts it. Waits for the disk.
-fn adopt(
-    desk: &Desk,
-    client: Client,
+/// Builds the whole adapter of an upload and accepts it. Blocks on the disk.
+fn merge_and_accept(
+    app: &AppState,
+    client: ClientIndex,
     round: u32,
-    update: Counted,
-    trains: Round,
-    scrap: &Scrap,
-) -> Result<Verdict, Wrong> {
-    let [sent, whole] = &scrap.0;
-    desk.shelf
-        .adopt(round.saturating_sub(1), sent, trains, whole)
-        .map_err(|error| unsound(desk, round, sent, &error))?;
-    desk.count(client, round, update, whole).map_err(|error| failed(&error))
+    update: UpdateSummary,
+    kind: RoundKind,
+    files: &TempFiles,
+) -> Result<Admission, HttpError> {
+    let TempFiles { body, whole } = files;
+    app.store
+        .validate_and_merge(round.saturating_sub(1), body, kind, whole)
+        .map_err(|error| invalid_update(app, round, body, &error))?;
+    app.accept(client, round, update, whole).map_err(|error| internal(&error))
 }
 
-fn refused(refusal: Refusal) -> Wrong {
+/// Error response to a refusal of the round state.
+fn refused(refusal: Refusal) -> HttpError {
     let (status, kind) = match refusal {
         Refusal::Closed { .. } => (StatusCode::CONFLICT, "closed"),
         Refusal::NotOpen { .. } => (StatusCode::CONFLICT, "not-open"),
-        Refusal::Another { .. } => (StatusCode::CONFLICT, "another"),
+        Refusal::DifferentUpdate { .. } => (StatusCode::CONFLICT, "another"),
         Refusal::NotAsked { .. } => (StatusCode::FORBIDDEN, "not-asked"),
     };
-    Wrong::new(status, kind, refusal.to_string())
+    HttpError::new(status, kind, refusal.to_string())
 }
 
-/// An update that does not fit, in the client's words: it knows nothing of our paths.
-fn unsound(desk: &Desk, round: u32, sent: &std::path::Path, error: &AdapterError) -> Wrong {
-    if !error.is_wrong_input() {
-        return failed(error);
+/// 422 with the adapter's error text, in which paths of the server are replaced by words that the client knows.
+fn invalid_update(app: &AppState, round: u32, body: &std::path::Path, error: &AdapterError) -> HttpError {
+    if !error.is_invalid_input() {
+        return internal(error);
     }
-    let base = desk.shelf.round(round.saturating_sub(1)).join(MODEL);
-    let text = error.to_string().replace(&format!("{}: ", sent.display()), "");
+    let base = app.store.round(round.saturating_sub(1)).join(MODEL);
+    let text = error.to_string().replace(&format!("{}: ", body.display()), "");
     let text = text.replace(&base.display().to_string(), "the adapter of this round");
-    Wrong::new(StatusCode::UNPROCESSABLE_ENTITY, "unsound", text)
+    HttpError::new(StatusCode::UNPROCESSABLE_ENTITY, "unsound", text)
 }
 
-fn failed(error: &dyn std::fmt::Display) -> Wrong {
-    tracing::error!("{error}");
-    Wrong::failed()
+fn internal(error: &dyn std::fmt::Display) -> HttpError {
+    tracing::error!(%error, "cannot process a request");
+    HttpError::internal()
 }

@@ -1,22 +1,22 @@
-//! Adapters over the wire: rounds of files, for clients that train elsewhere, such as with PEFT.
+//! HTTP server for federated rounds of adapter files, for clients that train elsewhere, for example with PEFT.
 //!
 //! ```text
-//!  HTTP request -> route -> Desk --- judge ---> Course     rounds and who counts: no clock, no files, no sockets
-//!                            |
-//!                            +---- adopt ----> Shelf       files: received, checked, counted by a rename
-//!  closer ---- close -> mean of files (adapter::average) -> commit by a rename -> next round
+//!  HTTP request -> Route -> AppState --- admit ----------------> RoundState   state machine: no clock, no files, no sockets
+//!                              |
+//!                              +-------- validate_and_merge ---> RoundStore   files: received, checked, committed by a rename
+//!  close_rounds --- close -> files::average -> commit by a rename -> next round
 //! ```
 //!
-//! Adapters of language models are too long for the devices' protocol, and who trains them has Python: so this is HTTP/1.1
-//! with bodies in the safetensors format. Bodies go to files block by block, and files to bodies: memory does not depend on a
-//! model's size. `EXCHANGE.md` is for users.
+//! Adapters of language models are too large for the device protocol, and their clients run Python, so this server speaks
+//! HTTP/1.1 with bodies in the safetensors format. Bodies are copied between sockets and files block by block, so memory does
+//! not grow with the model. `EXCHANGE.md` is the user's guide.
 
 mod app_state;
 mod client_registry;
 mod counters;
 mod error;
 mod handlers;
-mod method;
+mod lora_method;
 mod response;
 mod round_state;
 mod round_store;
@@ -25,10 +25,12 @@ mod server;
 mod settings;
 mod upload;
 
-pub use client_registry::{NAME_MAX, Roster, RosterError, TOKEN_MIN};
-pub use error::ExchangeError;
-pub use method::Method;
-pub use round_state::{Client, Counted, Course, Open, Refusal, Rules, Updates, Verdict};
-pub use round_store::Record;
-pub use server::{Ended, Exchange};
-pub use settings::{Limits, Settings};
+pub use client_registry::{ClientRegistry, NAME_MAX, RegistryError, TOKEN_MIN};
+pub use error::ServerError;
+pub use lora_method::LoraMethod;
+pub use round_state::{
+    AcceptedUpdates, Admission, ClientIndex, OpenRound, Refusal, RoundRules, RoundState, UpdateSummary,
+};
+pub use round_store::RoundRecord;
+pub use server::{AdapterServer, ServeSummary};
+pub use settings::{Limits, ParticipationPolicy, Settings};

@@ -1,4 +1,4 @@
-//! What a client is told: JSON, or a file block by block.
+//! HTTP responses: JSON texts, and files that are streamed block by block.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,54 +12,60 @@ use hyper::{Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// Bytes of a file that are read at a time, and how many blocks wait for the network.
+/// Bytes of a file that are read at a time.
 const BLOCK: u64 = 1 << 16;
-const AHEAD: usize = 2;
 
-/// A request that is refused.
+/// Most blocks that wait for the network.
+const QUEUED_BLOCKS: usize = 2;
+
+/// Error response to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    /// What HTTP calls it.
+pub struct HttpError {
+    /// HTTP status code.
     pub status: StatusCode,
-    /// What it is called in answers and in the status.
+    /// Error kind, `error` in the response and the name of a counter in the status.
     pub kind: &'static str,
-    /// Why, for people.
+    /// Explanation for people, `text` in the response.
     pub text: String,
-    /// It has been counted in the status.
-    pub is_told: bool,
+    /// True if the counter of this kind has been incremented already.
+    pub is_counted: bool,
 }
 
-impl Wrong {
-    /// A refusal.
+impl HttpError {
+    /// Error that has not been counted yet.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
-        Self { status, kind, text: text.into(), is_told: false }
+        Self { status, kind, text: text.into(), is_counted: false }
     }
 
-    /// It is not the client's fault, and what it is stands in the log.
-    pub fn failed() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", "the server could not do it; its log says why")
+    /// 500: the server failed, and has logged the cause.
+    pub fn internal() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "failed",
+            "the server could not process the request; its log has the cause",
+        )
     }
 
-    /// The answer.
-    pub fn answer(&self) -> Response<Payload> {
-        let mut answer = json(self.status, &serde_json::json!({ "error": self.kind, "text": self.text }));
+    /// Builds the HTTP response.
+    pub fn response(&self) -> Response<ResponseBody> {
+        let mut response = json(self.status, &serde_json::json!({ "error": self.kind, "text": self.text }));
         if self.status == StatusCode::UNAUTHORIZED {
-            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        answer
+        response
     }
 }
 
-/// An answer's body.
+/// Body of a response.
 #[derive(Debug)]
-pub enum Payload {
-    /// At once.
+pub enum ResponseBody {
+    /// Text in memory, sent in one frame.
     Text(Option<Bytes>),
-    /// A file's bytes as they are read, and how many there are still to come.
+    /// Blocks of a file from the reading task, and the number of bytes that are left.
     File(mpsc::Receiver<std::io::Result<Bytes>>, u64),
 }
 
-impl Body for Payload {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = std::io::Error;
 
@@ -87,25 +93,25 @@ impl Body for Payload {
     }
 }
 
-/// JSON.
-pub fn json(status: StatusCode, value: &Value) -> Response<Payload> {
+/// JSON response that must not be cached.
+pub fn json(status: StatusCode, value: &Value) -> Response<ResponseBody> {
     let text = value.to_string() + "\n";
-    let mut answer = Response::new(Payload::Text(Some(text.into())));
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
+    let mut response = Response::new(ResponseBody::Text(Some(text.into())));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+    response
 }
 
-/// A file that does not change.
+/// Streams a file that does not change.
 ///
 /// # Errors
-/// What the system says when it is opened.
-pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<Payload>> {
+/// The I/O error of opening the file.
+pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<ResponseBody>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    let (sender, blocks) = mpsc::channel(AHEAD);
+    let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
     tokio::task::spawn_blocking(move || {
         let mut left = length;
         while left > 0 {
@@ -117,15 +123,15 @@ pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<Payload
                 Err(error) => Err(error),
             };
             left = left.saturating_sub(read.as_ref().map_or(left, |block| block.len() as u64));
-            // The connection has ended.
+            // The connection is closed.
             if sender.blocking_send(read).is_err() {
                 return;
             }
         }
     });
-    let mut answer = Response::new(Payload::File(blocks, length));
-    let headers = answer.headers_mut();
+    let mut response = Response::new(ResponseBody::File(blocks, length));
+    let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(answer)
+    Ok(response)
 }

@@ -1,206 +1,206 @@
-//! The rounds of an exchange: a state machine without clock, files or sockets. Who is asked is a participation policy's
-//! matter, the engine's own ones.
+//! Round state machine of the adapter server: which round is open, whose updates it admits, when it closes.
 //!
-//! The engine itself is not used: its updates are tensors in memory, its `finish` cannot fail for want of space, and after a
-//! restart it repeats the open round under a new number, where the updates of this one are files and stay.
+//! It has no clock, files or sockets. A participation policy of `fedspan-engine` chooses the clients of each round. The engine
+//! itself is not used: it holds updates as tensors in memory, its `finish` cannot fail for lack of disk space, and after a
+//! restart it repeats the open round under a new number. Here updates are files, and a restart keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Method;
-use crate::files::Round;
+use super::LoraMethod;
+use crate::files::RoundKind;
 use fedspan_engine::{DeviceId, Millis, Participation};
 
-/// Which client: its place among the names.
-pub type Client = usize;
+/// Index of a client in the sorted list of client names.
+pub type ClientIndex = usize;
 
-/// An update that counts.
+/// Samples and digest of an update; two updates with the same summary are the same update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
-    /// Number of samples that it was trained with; without any it has no weight in the mean.
+pub struct UpdateSummary {
+    /// Number of samples that the client trained with. An update with 0 samples has no weight in the mean.
     pub samples: u32,
-    /// SHA-256 of what the client sent.
+    /// SHA-256 of the request body.
     pub digest: [u8; 32],
 }
 
-/// Updates of one round.
-pub type Updates = BTreeMap<Client, Counted>;
+/// Accepted updates of one round, by client.
+pub type AcceptedUpdates = BTreeMap<ClientIndex, UpdateSummary>;
 
-/// What is fixed.
+/// Settings of the rounds that do not change while the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// How factors are trained.
-    pub method: Method,
-    /// How many rounds.
+pub struct RoundRules {
+    /// Schedule of trained factors.
+    pub method: LoraMethod,
+    /// Number of rounds.
     pub rounds: u32,
-    /// How long a round waits for more than the least number of updates; without it, for all.
+    /// Time after its start at which a round closes with at least `minimum` updates. `None`: a round waits for its target.
     pub deadline: Option<Millis>,
-    /// That number.
+    /// Fewest updates that a deadline closes a round with.
     pub minimum: usize,
 }
 
-/// The round that is open.
+/// Round that accepts updates, or whose mean is being computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
-    /// From 1 on.
+pub struct OpenRound {
+    /// Round number, counted from 1.
     pub number: u32,
-    /// What it trains.
-    pub trains: Round,
-    /// Who is asked.
-    pub asked: BTreeSet<Client>,
-    /// How many updates close it.
+    /// Factors that clients train.
+    pub kind: RoundKind,
+    /// Clients that are asked for an update.
+    pub cohort: BTreeSet<ClientIndex>,
+    /// Number of updates that completes the round.
     pub target: usize,
-    /// What counts by now.
-    pub updates: Updates,
-    /// When fewer do.
+    /// Updates accepted so far.
+    pub updates: AcceptedUpdates,
+    /// Time from which the round closes with fewer updates than its target.
     pub deadline: Option<Millis>,
-    /// No more are taken: the mean is being made.
+    /// True once the round accepts no more updates because its mean is being computed.
     closing: bool,
 }
 
-/// What becomes of an update.
+/// Decision about an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is welcome, if it is sound.
-    Welcome(Round),
-    /// It has been counted before.
-    Repeat,
-    /// This client has one in this round; what it sends now has to be compared with it.
-    Compare,
-    /// It is not.
+pub enum Admission {
+    /// The round takes the update, provided that its file is valid.
+    Accepted(RoundKind),
+    /// The same update was accepted before.
+    Duplicate,
+    /// The round has an update of this client: the digest of the body decides whether this is a duplicate.
+    NeedsDigest,
+    /// The round does not take the update.
     Refused(Refusal),
 }
 
-/// Why an update is not taken.
+/// Reason why a round does not take an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Its round is over.
+    /// The round has closed.
     #[error("round {round} is closed")]
     Closed {
-        /// Which.
+        /// Round of the update.
         round: u32,
     },
-    /// Its round has not begun, or never will.
+    /// The round has not opened, or does not exist.
     #[error("round {round} is not open")]
     NotOpen {
-        /// Which.
+        /// Round of the update.
         round: u32,
     },
-    /// Somebody else was drawn.
-    #[error("this client is not asked in round {round}")]
+    /// The client is not in the round's cohort.
+    #[error("this client is not asked for an update in round {round}")]
     NotAsked {
-        /// Which round.
+        /// Round of the update.
         round: u32,
     },
-    /// A client counts once a round.
-    #[error("another update of this client counts in round {round}")]
-    Another {
-        /// Which round.
+    /// The round has accepted another update, or other samples, of this client.
+    #[error("another update of this client was accepted in round {round}")]
+    DifferentUpdate {
+        /// Round of the update.
         round: u32,
     },
 }
 
-/// All rounds.
-pub struct Course {
-    rules: Rules,
+/// State machine of all rounds.
+pub struct RoundState {
+    rules: RoundRules,
     policy: Box<dyn Participation>,
     clients: usize,
-    /// Rounds that are committed.
-    done: u32,
-    /// The updates of the last one: who asks again has an answer.
-    last: Updates,
-    open: Option<Open>,
+    /// Number of committed rounds.
+    committed: u32,
+    /// Updates of the last committed round, to answer retries.
+    last: AcceptedUpdates,
+    open: Option<OpenRound>,
 }
 
-impl Course {
-    /// After `done` rounds, the last of which counted `last`; [`Self::open`] it.
+impl RoundState {
+    /// State after `committed` rounds, the last of which accepted `last`. Call [`Self::open`] next.
     #[must_use]
     pub fn new(
-        rules: Rules,
+        rules: RoundRules,
         policy: Box<dyn Participation>,
         clients: usize,
-        done: u32,
-        last: Updates,
+        committed: u32,
+        last: AcceptedUpdates,
     ) -> Self {
-        Self { rules, policy, clients, done, last, open: None }
+        Self { rules, policy, clients, committed, last, open: None }
     }
 
-    /// Opens the next round, if there is one. `kept` are updates of it that a restart has found.
-    pub fn open(&mut self, now: Millis, kept: Updates) {
-        if self.done >= self.rules.rounds {
+    /// Opens the next round, unless all are committed. `pending` are its updates that were accepted before a restart.
+    pub fn open(&mut self, now: Millis, pending: AcceptedUpdates) {
+        if self.committed >= self.rules.rounds {
             return;
         }
-        let number = self.done + 1;
+        let number = self.committed + 1;
         let fleet: Vec<DeviceId> = (0..self.clients).map(|client| client as DeviceId).collect();
         let cohort = self.policy.cohort(number, &fleet);
-        let asked = cohort.devices.iter().filter_map(|device| usize::try_from(*device).ok()).collect();
-        self.open = Some(Open {
+        let invited = cohort.devices.iter().filter_map(|device| usize::try_from(*device).ok()).collect();
+        self.open = Some(OpenRound {
             number,
-            trains: self.rules.method.trains(number),
-            asked,
+            kind: self.rules.method.round_kind(number),
+            cohort: invited,
             target: cohort.target.max(1),
-            updates: kept,
-            deadline: self.rules.deadline.map(|patience| now.saturating_add(patience)),
+            updates: pending,
+            deadline: self.rules.deadline.map(|after| now.saturating_add(after)),
             closing: false,
         });
     }
 
-    /// The round that is open, or whose mean is being made.
+    /// Round that is open, or whose mean is being computed. `None` after the last round.
     #[must_use]
-    pub fn current(&self) -> Option<&Open> {
+    pub fn current(&self) -> Option<&OpenRound> {
         self.open.as_ref()
     }
 
-    /// Rounds that are committed.
+    /// Number of committed rounds.
     #[must_use]
-    pub fn done(&self) -> u32 {
-        self.done
+    pub fn committed(&self) -> u32 {
+        self.committed
     }
 
-    /// What is fixed.
+    /// Settings of the rounds.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &RoundRules {
         &self.rules
     }
 
-    /// What becomes of an update of `round`; without `update`, before it has been read.
+    /// Decides about an update for `round`. Pass `None` as `update` before its body has been read.
     #[must_use]
-    pub fn judge(&self, client: Client, round: u32, update: Option<&Counted>) -> Verdict {
-        let known = |updates: &Updates| {
-            updates.get(&client).map(|counted| match update {
-                None => Verdict::Compare,
-                Some(update) if update == counted => Verdict::Repeat,
-                Some(_) => Verdict::Refused(Refusal::Another { round }),
+    pub fn admit(&self, client: ClientIndex, round: u32, update: Option<&UpdateSummary>) -> Admission {
+        let previous = |updates: &AcceptedUpdates| {
+            updates.get(&client).map(|accepted| match update {
+                None => Admission::NeedsDigest,
+                Some(update) if update == accepted => Admission::Duplicate,
+                Some(_) => Admission::Refused(Refusal::DifferentUpdate { round }),
             })
         };
-        if round == self.done && round > 0 {
-            return known(&self.last).unwrap_or(Verdict::Refused(Refusal::Closed { round }));
+        if round == self.committed && round > 0 {
+            return previous(&self.last).unwrap_or(Admission::Refused(Refusal::Closed { round }));
         }
-        if round <= self.done {
+        if round <= self.committed {
             let refusal = if round == 0 { Refusal::NotOpen { round } } else { Refusal::Closed { round } };
-            return Verdict::Refused(refusal);
+            return Admission::Refused(refusal);
         }
         match &self.open {
-            Some(open) if open.number == round => known(&open.updates).unwrap_or(match () {
-                () if open.closing || self.is_complete(open) => Verdict::Refused(Refusal::Closed { round }),
-                () if !open.asked.contains(&client) => Verdict::Refused(Refusal::NotAsked { round }),
-                () => Verdict::Welcome(open.trains),
+            Some(open) if open.number == round => previous(&open.updates).unwrap_or(match () {
+                () if open.closing || self.is_complete(open) => Admission::Refused(Refusal::Closed { round }),
+                () if !open.cohort.contains(&client) => Admission::Refused(Refusal::NotAsked { round }),
+                () => Admission::Accepted(open.kind),
             }),
-            _ => Verdict::Refused(Refusal::NotOpen { round }),
+            _ => Admission::Refused(Refusal::NotOpen { round }),
         }
     }
 
-    /// Counts an update that [`Self::judge`] has called welcome, and that is safe on disk.
-    pub fn count(&mut self, client: Client, update: Counted) {
+    /// Adds an update that [`Self::admit`] has accepted and that is synced to disk.
+    pub fn accept(&mut self, client: ClientIndex, update: UpdateSummary) {
         if let Some(open) = &mut self.open {
             open.updates.insert(client, update);
         }
     }
 
-    fn is_complete(&self, open: &Open) -> bool {
+    fn is_complete(&self, open: &OpenRound) -> bool {
         open.updates.len() >= open.target
     }
 
-    /// Whether it is time to close the round.
+    /// True if the open round has its target, or its deadline has passed with at least `minimum` updates.
     #[must_use]
     pub fn is_due(&self, now: Millis) -> bool {
         self.open.as_ref().filter(|open| !open.closing).is_some_and(|open| {
@@ -209,8 +209,8 @@ impl Course {
         })
     }
 
-    /// Closes the round if it is time: its updates are what the mean is made of.
-    pub fn close(&mut self, now: Millis) -> Option<Open> {
+    /// Closes the open round if it is due, and returns it with the updates to average.
+    pub fn close(&mut self, now: Millis) -> Option<OpenRound> {
         if !self.is_due(now) {
             return None;
         }
@@ -219,19 +219,19 @@ impl Course {
         Some(open.clone())
     }
 
-    /// When [`Self::close`] is to be tried again, if nothing else happens.
+    /// Time of the next call of [`Self::close`] if no update arrives before. `None`: only an update can make the round due.
     #[must_use]
-    pub fn wake(&self) -> Option<Millis> {
+    pub fn next_deadline(&self) -> Option<Millis> {
         let open = self.open.as_ref().filter(|open| !open.closing)?;
         open.deadline.filter(|_| open.updates.len() >= self.rules.minimum.max(1))
     }
 
-    /// The mean of the closed round is safe: the next one opens.
+    /// Commits the closed round, whose mean is synced to disk, and opens the next one.
     pub fn commit(&mut self, now: Millis) {
         if let Some(open) = self.open.take() {
-            self.done = open.number;
+            self.committed = open.number;
             self.last = open.updates;
-            self.open(now, Updates::new());
+            self.open(now, AcceptedUpdates::new());
         }
     }
 }

@@ -1,11 +1,12 @@
-//! The state directory: rounds that are committed, updates that count. A rename is what commits, for both; what it names is
-//! durable before.
+//! Round store: the state directory with committed rounds and accepted updates.
+//!
+//! A rename commits a round or accepts an update; the renamed files are synced before it.
 //!
 //! ```text
-//!  round-0000/            adapter_model.safetensors, adapter_config.json: the base. round.json: what made it
-//!  round-0001/            the same of the mean; changed.safetensors: what the round changed
-//!  updates-0002/          CLIENT.SAMPLES.DIGEST.safetensors: whole adapters, checked; gone once the round is committed
-//!  incoming/              what is being received; emptied at the start
+//!  round-0000/            the base: adapter_model.safetensors, adapter_config.json (if it has one), round.json
+//!  round-0001/            the mean: the same files, and changed.safetensors with the tensors that the round trained
+//!  updates-0002/          CLIENT.SAMPLES.DIGEST.safetensors: whole adapters, validated; removed once the round is committed
+//!  incoming/              uploads in progress; emptied at the start
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,97 +20,108 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::io;
-use super::round_state::{Counted, Open, Updates};
-use super::{ExchangeError, Method};
-use crate::files::{AdapterError, Inputs, Job, Output, Round, adopt, average, check, examine, extract};
+use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
+use super::upload::TempFiles;
+use super::{LoraMethod, ServerError};
+use crate::files::{
+    AdapterError, AverageJob, Inputs, Output, RoundKind, average, check, extract_trained, merge_update,
+    read_layout,
+};
 use fedspan_files::hex;
 use fedspan_files::regular;
 
-/// Files of a committed round.
+/// Adapter file of a committed round.
 pub const MODEL: &str = "adapter_model.safetensors";
-/// Its configuration, where the base has one.
+/// PEFT configuration of a committed round, present if the base has one.
 pub const CONFIG: &str = "adapter_config.json";
-/// What the round changed.
+/// Tensors that the round trained, for clients that have the previous adapter.
 pub const CHANGED: &str = "changed.safetensors";
 const RECORD: &str = "round.json";
 
-/// Most bytes in memory for the interference of a plain round: a tensor of every client.
-const CHECKED_MAX: u64 = 64 << 20;
+/// Most memory for computing the interference of a plain round, in bytes: the longest tensor of the base and of every client.
+const INTERFERENCE_BYTES_MAX: u64 = 64 << 20;
 
-/// What a committed round was made of.
+/// Contents of `round.json`: the inputs of a committed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// 0 for the base.
+pub struct RoundRecord {
+    /// Round number; 0 is the base.
     pub round: u32,
-    /// The method that all rounds have.
+    /// Name of the LoRA method, the same in all rounds.
     pub method: String,
-    /// What it trained; empty for the base.
+    /// Name of the round kind; empty for the base.
     pub trained: String,
-    /// SHA-256 of the base's file, as it was given.
+    /// SHA-256 of the base's adapter file, in hexadecimal digits.
     pub base: String,
-    /// Samples and digest of every client.
+    /// Samples and SHA-256 of the accepted update of every client.
     pub clients: BTreeMap<String, (u32, String)>,
-    /// What the mean of factors misses of the mean of products, relative to that; none where it is not computed.
+    /// `|mean(B_i A_i) - mean(B) mean(A)| / |mean(B_i A_i)|`, Frobenius norms. `None` if it was not computed.
     pub interference: Option<f64>,
 }
 
-/// How a mean is made.
+/// Settings of an average.
 #[derive(Clone, Copy, Debug)]
-pub struct Making<'a> {
-    /// Names of clients.
+pub struct AverageOptions<'a> {
+    /// Names of all clients, in ascending order.
     pub names: &'a [String],
-    /// Whether clients count by their samples, or all with samples alike.
+    /// True to weigh clients by their samples, false to give every client with samples the same weight.
     pub by_samples: bool,
-    /// How many threads.
+    /// Number of threads.
     pub threads: usize,
 }
 
-/// The directory, locked for one server.
+/// State directory of one server, locked while the value lives.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct RoundStore {
     directory: PathBuf,
+    /// SHA-256 of the configured base, in hexadecimal digits.
     base: String,
-    method: Method,
-    /// Numbers of files that are being received.
-    next: AtomicU64,
+    method: LoraMethod,
+    /// Number of the next pair of temporary files.
+    next_temp: AtomicU64,
     _lock: File,
 }
 
-impl Shelf {
-    /// Opens a directory, or makes one that begins with the base; and what was committed last in it.
+impl RoundStore {
+    /// Opens a state directory, or creates one with the base as round 0. Also returns the record of the last committed round.
     ///
     /// # Errors
-    /// A base that is no adapter, or not the one it was begun with; what the system says.
-    pub fn open(directory: &Path, base: &Path, method: Method) -> Result<(Self, Record), ExchangeError> {
-        make(directory)?;
+    /// [`ServerError::Locked`] if another server has the directory, [`ServerError::Adapter`] if the base is no adapter,
+    /// [`ServerError::SettingChanged`] if the directory has another base or method, [`ServerError::CorruptRecord`],
+    /// [`ServerError::Io`].
+    pub fn open(
+        directory: &Path,
+        base: &Path,
+        method: LoraMethod,
+    ) -> Result<(Self, RoundRecord), ServerError> {
+        create_directory(directory)?;
         let path = directory.join("lock");
         regular(&path).map_err(io(&path))?;
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(ExchangeError::Locked { path }),
+            Err(TryLockError::WouldBlock) => return Err(ServerError::Locked { path }),
             Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
         }
-        examine(base)?;
+        read_layout(base)?;
         let model = if base.is_dir() { base.join(MODEL) } else { base.to_owned() };
         let digest = file_digest(&model)?;
         let directory = directory.to_owned();
-        let shelf = Self { directory, base: digest, method, next: AtomicU64::new(0), _lock: lock };
-        remove(&shelf.incoming())?;
-        make(&shelf.incoming())?;
-        let record = match shelf.newest()? {
-            Some(number) => shelf.resume(number)?,
-            None => shelf.begin(&model)?,
+        let store = Self { directory, base: digest, method, next_temp: AtomicU64::new(0), _lock: lock };
+        remove_directory(&store.incoming())?;
+        create_directory(&store.incoming())?;
+        let record = match store.latest_committed()? {
+            Some(number) => store.read_record(number)?,
+            None => store.commit_base(&model)?,
         };
-        // A rename that is seen may not be durable yet, and what it stands for is about to go.
-        sync(&shelf.directory)?;
-        shelf.sweep(record.round)?;
-        make(&shelf.updates(record.round + 1))?;
-        Ok((shelf, record))
+        // The rename that committed this round may not be durable yet, and the updates it was made of are removed next.
+        sync_directory(&store.directory)?;
+        store.remove_closed_updates(record.round)?;
+        create_directory(&store.updates(record.round + 1))?;
+        Ok((store, record))
     }
 
-    /// The directory of a committed round.
+    /// Directory of a committed round.
     #[must_use]
     pub fn round(&self, number: u32) -> PathBuf {
         self.directory.join(format!("round-{number:04}"))
@@ -123,137 +135,152 @@ impl Shelf {
         self.directory.join("incoming")
     }
 
-    /// Names of two new files: for what a client sends, and for the adapter that is made of it.
-    pub fn scrap(&self) -> [PathBuf; 2] {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        ["body", "whole"].map(|what| self.incoming().join(format!("{number}.{what}")))
+    /// New pair of temporary paths: for the body of an upload, and for the whole adapter that is built from it.
+    pub fn temp_files(&self) -> TempFiles {
+        let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
+        let path = |part: &str| self.incoming().join(format!("{number}.{part}"));
+        TempFiles { body: path("body"), whole: path("whole") }
     }
 
-    /// Checks what a client sent after round `base`, and makes a whole adapter of it, durable.
+    /// Validates an uploaded `body` against the adapter of round `base`, and writes the whole adapter to `whole`, synced.
     ///
     /// # Errors
-    /// What does not fit; what the system says.
-    pub fn adopt(&self, base: u32, body: &Path, round: Round, whole: &Path) -> Result<(), AdapterError> {
-        adopt(&self.round(base).join(MODEL), body, round, whole)
+    /// [`AdapterError::File`] if the body does not fit the base, [`AdapterError::Output`] if `whole` cannot be written.
+    pub fn validate_and_merge(
+        &self,
+        base: u32,
+        body: &Path,
+        kind: RoundKind,
+        whole: &Path,
+    ) -> Result<(), AdapterError> {
+        merge_update(&self.round(base).join(MODEL), body, kind, whole)
     }
 
-    /// Puts a whole adapter among the updates of a round: from here on it counts, whatever happens.
+    /// Moves a whole adapter to the accepted updates of a round. Once this returns, the update survives a crash.
     ///
     /// # Errors
-    /// What the system says; it does not count then.
-    pub fn count(
+    /// [`ServerError::Io`]; the update is not accepted then.
+    pub fn accept(
         &self,
         round: u32,
         client: &str,
-        update: &Counted,
+        update: &UpdateSummary,
         whole: &Path,
-    ) -> Result<(), ExchangeError> {
-        let place = self.updates(round).join(name(client, update));
-        std::fs::rename(whole, &place).map_err(io(&place))?;
-        sync(&self.updates(round)).inspect_err(|_| drop(std::fs::remove_file(&place)))
+    ) -> Result<(), ServerError> {
+        let path = self.updates(round).join(update_file_name(client, update));
+        std::fs::rename(whole, &path).map_err(io(&path))?;
+        sync_directory(&self.updates(round)).inspect_err(|_| drop(std::fs::remove_file(&path)))
     }
 
-    /// Updates of the round after `done` that were counted before a restart.
+    /// Updates of the round after `committed` that were accepted before a restart.
     ///
     /// # Errors
-    /// One of a client that is not among `names`: it was told that it counts. Two of one client. What the system says.
-    pub fn kept(&self, done: u32, names: &[String]) -> Result<Updates, ExchangeError> {
-        let directory = self.updates(done + 1);
-        sync(&directory)?;
-        let mut updates = Updates::new();
+    /// [`ServerError::UnknownUpdate`] for an update of a client that is not in `names`, whose acknowledgement would be broken,
+    /// and for two updates of one client; [`ServerError::Io`].
+    pub fn pending_updates(&self, committed: u32, names: &[String]) -> Result<AcceptedUpdates, ServerError> {
+        let directory = self.updates(committed + 1);
+        sync_directory(&directory)?;
+        let mut updates = AcceptedUpdates::new();
         for entry in std::fs::read_dir(&directory).map_err(io(&directory))? {
             let path = entry.map_err(io(&directory))?.path();
-            let known = path.file_name().and_then(|file| file.to_str()).and_then(unnamed);
+            let known = path.file_name().and_then(|file| file.to_str()).and_then(parse_update_file_name);
             let known = known.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update)));
             match known.map(|(client, update)| updates.insert(client, update)) {
                 Some(None) => {}
-                _ => return Err(ExchangeError::Stranger { path }),
+                _ => return Err(ServerError::UnknownUpdate { path }),
             }
         }
         Ok(updates)
     }
 
-    /// Makes the mean of a closed round, and commits it. Where no update has samples, the adapter stays as it was.
+    /// Averages the updates of a closed round and commits the mean. If no update has samples, the adapter stays as it was.
     ///
     /// # Errors
-    /// What the system says; nothing is committed then. An interruption.
+    /// [`ServerError::Adapter`] or [`ServerError::Io`], also if `keep_going` returns false; nothing is committed then.
     pub fn commit(
         &self,
-        open: &Open,
-        making: Making<'_>,
-        go_on: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Record, ExchangeError> {
-        let names = |client: &usize| making.names.get(*client).map_or("", String::as_str);
+        open: &OpenRound,
+        options: AverageOptions<'_>,
+        keep_going: &(dyn Fn() -> bool + Sync),
+    ) -> Result<RoundRecord, ServerError> {
+        let client_name = |client: &usize| options.names.get(*client).map_or("", String::as_str);
         let files: Vec<PathBuf> = open
             .updates
             .iter()
-            .map(|(client, update)| self.updates(open.number).join(name(names(client), update)))
+            .map(|(client, update)| {
+                self.updates(open.number).join(update_file_name(client_name(client), update))
+            })
             .collect();
-        let weight = |samples: u32| u64::from(if making.by_samples { samples } else { samples.min(1) });
+        let weight = |samples: u32| u64::from(if options.by_samples { samples } else { samples.min(1) });
         let samples: Vec<u64> = open.updates.values().map(|update| weight(update.samples)).collect();
         let base = self.round(open.number - 1);
-        let record = |interference| Record {
+        let record = |interference| RoundRecord {
             round: open.number,
             method: self.method.name().to_owned(),
-            trained: open.trains.name().to_owned(),
+            trained: open.kind.name().to_owned(),
             base: self.base.clone(),
             clients: open
                 .updates
                 .iter()
-                .map(|(client, update)| (names(client).to_owned(), (update.samples, digits(&update.digest))))
+                .map(|(client, update)| {
+                    (client_name(client).to_owned(), (update.samples, hex_text(&update.digest)))
+                })
                 .collect(),
             interference,
         };
-        let record = self.put(open.number, |partial| {
+        let record = self.write_round(open.number, |partial| {
             if samples.iter().all(|samples| *samples == 0) {
-                copy(&base.join(MODEL), partial)?;
-                extract(&partial.join(MODEL), open.trains, &partial.join(CHANGED))?;
+                copy_adapter(&base.join(MODEL), partial)?;
+                extract_trained(&partial.join(MODEL), open.kind, &partial.join(CHANGED))?;
                 return Ok(record(Some(0.0)));
             }
             let inputs = Inputs::open(&base, &files, Some(&samples))?;
-            let job = Job { round: open.trains, output: Output::named(partial), threads: making.threads };
-            average(&inputs, job, &|_, _| go_on())?;
-            extract(&partial.join(MODEL), open.trains, &partial.join(CHANGED))?;
-            let heaviest = inputs.layout().longest().saturating_mul(files.len() as u64 + 1);
-            // Where a factor is everybody's nothing is lost, and nothing has to be read again for it.
-            let interference = match open.trains {
-                Round::Plain if heaviest <= CHECKED_MAX => check(&inputs, &|_, _| go_on())?.interference,
-                Round::Plain => None,
-                Round::Down | Round::Up => Some(0.0),
+            let job =
+                AverageJob { kind: open.kind, output: Output::from_path(partial), threads: options.threads };
+            average(&inputs, job, &|_, _| keep_going())?;
+            extract_trained(&partial.join(MODEL), open.kind, &partial.join(CHANGED))?;
+            let longest_of_all = inputs.layout().longest_tensor().saturating_mul(files.len() as u64 + 1);
+            // In an up or down round all clients share one factor, so nothing is lost and the files need not be read again.
+            let interference = match open.kind {
+                RoundKind::Plain if longest_of_all <= INTERFERENCE_BYTES_MAX => {
+                    check(&inputs, &|_, _| keep_going())?.interference
+                }
+                RoundKind::Plain => None,
+                RoundKind::Down | RoundKind::Up => Some(0.0),
             };
             Ok(record(interference))
         })?;
-        make(&self.updates(open.number + 1))?;
-        remove(&self.updates(open.number))?;
+        create_directory(&self.updates(open.number + 1))?;
+        remove_directory(&self.updates(open.number))?;
         Ok(record)
     }
 
-    /// Writes a round beside its place, and renames it.
-    fn put(
+    /// Writes a round to a temporary directory, syncs it, and commits it by a rename.
+    fn write_round(
         &self,
         number: u32,
-        fill: impl FnOnce(&Path) -> Result<Record, ExchangeError>,
-    ) -> Result<Record, ExchangeError> {
-        let place = self.round(number);
-        let partial = place.with_extension("partial");
-        remove(&partial)?;
-        make(&partial)?;
-        let record = fill(&partial).inspect_err(|_| drop(remove(&partial)))?;
-        let path = partial.join(RECORD);
+        fill: impl FnOnce(&Path) -> Result<RoundRecord, ServerError>,
+    ) -> Result<RoundRecord, ServerError> {
+        let path = self.round(number);
+        let partial = path.with_extension("partial");
+        remove_directory(&partial)?;
+        create_directory(&partial)?;
+        let record = fill(&partial).inspect_err(|_| drop(remove_directory(&partial)))?;
+        let record_path = partial.join(RECORD);
         let text = serde_json::json!(record).to_string() + "\n";
-        File::create(&path)
+        File::create(&record_path)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .map_err(io(&path))?;
-        sync(&partial)?;
-        std::fs::rename(&partial, &place).map_err(io(&place))?;
-        sync(&self.directory)?;
+            .map_err(io(&record_path))?;
+        sync_directory(&partial)?;
+        std::fs::rename(&partial, &path).map_err(io(&path))?;
+        sync_directory(&self.directory)?;
         Ok(record)
     }
 
-    fn begin(&self, model: &Path) -> Result<Record, ExchangeError> {
-        self.put(0, |partial| {
-            copy(model, partial)?;
-            Ok(Record {
+    fn commit_base(&self, model: &Path) -> Result<RoundRecord, ServerError> {
+        self.write_round(0, |partial| {
+            copy_adapter(model, partial)?;
+            Ok(RoundRecord {
                 round: 0,
                 method: self.method.name().to_owned(),
                 trained: String::new(),
@@ -264,40 +291,45 @@ impl Shelf {
         })
     }
 
-    fn resume(&self, number: u32) -> Result<Record, ExchangeError> {
+    fn read_record(&self, number: u32) -> Result<RoundRecord, ServerError> {
         let path = self.round(number).join(RECORD);
         let text = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
-        let record: Record =
-            serde_json::from_slice(&text).map_err(|error| ExchangeError::Damaged { path, error })?;
+        let record: RoundRecord =
+            serde_json::from_slice(&text).map_err(|error| ServerError::CorruptRecord { path, error })?;
         let settings = [
             ("the method", &record.method, self.method.name()),
             ("the base of SHA-256", &record.base, self.base.as_str()),
         ];
-        let other = settings.into_iter().find(|(_, found, expected)| found != expected);
-        if let Some((what, found, expected)) = other {
+        let changed = settings.into_iter().find(|(_, found, expected)| found != expected);
+        if let Some((setting, found, expected)) = changed {
             let (found, expected) = (found.clone(), expected.to_owned());
-            return Err(ExchangeError::Other { path: self.directory.clone(), what, found, expected });
+            return Err(ServerError::SettingChanged {
+                path: self.directory.clone(),
+                setting,
+                found,
+                expected,
+            });
         }
         Ok(record)
     }
 
-    /// The number of the newest committed round.
-    fn newest(&self) -> Result<Option<u32>, ExchangeError> {
+    /// Number of the last committed round.
+    fn latest_committed(&self) -> Result<Option<u32>, ServerError> {
         Ok(self.numbers("round-")?.into_iter().max())
     }
 
-    /// Removes updates of rounds that are over.
-    fn sweep(&self, done: u32) -> Result<(), ExchangeError> {
-        let over = self.numbers("updates-")?.into_iter().filter(|number| *number <= done);
-        over.map(|number| self.updates(number)).try_for_each(|path| remove(&path))
+    /// Removes the updates of committed rounds.
+    fn remove_closed_updates(&self, committed: u32) -> Result<(), ServerError> {
+        let closed = self.numbers("updates-")?.into_iter().filter(|number| *number <= committed);
+        closed.map(|number| self.updates(number)).try_for_each(|path| remove_directory(&path))
     }
 
-    fn numbers(&self, prefix: &str) -> Result<Vec<u32>, ExchangeError> {
+    fn numbers(&self, prefix: &str) -> Result<Vec<u32>, ServerError> {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(io(&self.directory))? {
             let file = entry.map_err(io(&self.directory))?.file_name();
             let number: Option<u32> = file.to_str().and_then(|file| file.strip_prefix(prefix)?.parse().ok());
-            // Nothing but what has a name that we give.
+            // Skip names that this server would not write, such as `round-7`.
             let is_ours = |number: &u32| file.to_str() == Some(&format!("{prefix}{number:04}"));
             numbers.extend(number.filter(is_ours));
         }
@@ -305,73 +337,74 @@ impl Shelf {
     }
 }
 
-/// Writes an adapter, and the configuration beside it, into a directory. It is its own client: every number is looked at.
-fn copy(model: &Path, to: &Path) -> Result<(), ExchangeError> {
-    adopt(model, model, Round::Plain, &to.join(MODEL))?;
+/// Copies an adapter and its configuration, if it has one, into a directory. Merging the adapter with itself validates every
+/// number.
+fn copy_adapter(model: &Path, to: &Path) -> Result<(), ServerError> {
+    merge_update(model, model, RoundKind::Plain, &to.join(MODEL))?;
     let config = model.with_file_name(CONFIG);
     if config.is_file() {
-        let place = to.join(CONFIG);
-        std::fs::copy(&config, &place).map_err(io(&config))?;
-        File::open(&place).and_then(|file| file.sync_all()).map_err(io(&place))?;
+        let target = to.join(CONFIG);
+        std::fs::copy(&config, &target).map_err(io(&config))?;
+        File::open(&target).and_then(|file| file.sync_all()).map_err(io(&target))?;
     }
     Ok(())
 }
 
-/// The updates that a record tells of.
+/// Accepted updates of a record; clients that are not in `names` are left out.
 #[must_use]
-pub fn updates(record: &Record, names: &[String]) -> Updates {
-    let known = record.clients.iter().filter_map(|(client, (samples, digest))| {
+pub fn updates_of_record(record: &RoundRecord, names: &[String]) -> AcceptedUpdates {
+    let updates = record.clients.iter().filter_map(|(client, (samples, digest))| {
         let client = names.binary_search(client).ok()?;
-        Some((client, Counted { samples: *samples, digest: *hex::decode(digest)? }))
+        Some((client, UpdateSummary { samples: *samples, digest: *hex::decode(digest)? }))
     });
-    known.collect()
+    updates.collect()
 }
 
-fn digits(digest: &[u8; 32]) -> String {
+fn hex_text(digest: &[u8; 32]) -> String {
     let mut text = String::new();
     hex::encode(digest, &mut text);
     text
 }
 
-fn name(client: &str, update: &Counted) -> String {
-    format!("{client}.{}.{}.safetensors", update.samples, digits(&update.digest))
+fn update_file_name(client: &str, update: &UpdateSummary) -> String {
+    format!("{client}.{}.{}.safetensors", update.samples, hex_text(&update.digest))
 }
 
-fn unnamed(file: &str) -> Option<(String, Counted)> {
+fn parse_update_file_name(file: &str) -> Option<(String, UpdateSummary)> {
     let mut parts = file.strip_suffix(".safetensors")?.split('.');
     let (client, samples, digest) = (parts.next()?, parts.next()?.parse().ok()?, hex::decode(parts.next()?)?);
-    parts.next().is_none().then(|| (client.to_owned(), Counted { samples, digest: *digest }))
+    parts.next().is_none().then(|| (client.to_owned(), UpdateSummary { samples, digest: *digest }))
 }
 
-fn file_digest(path: &Path) -> Result<String, ExchangeError> {
+fn file_digest(path: &Path) -> Result<String, ServerError> {
     let mut file = File::open(path).map_err(io(path))?;
-    let (mut sum, mut block) = (Sha256::new(), vec![0; 1 << 16]);
+    let (mut hasher, mut block) = (Sha256::new(), vec![0; 1 << 16]);
     loop {
         match file.read(&mut block).map_err(io(path))? {
-            0 => return Ok(digits(&sum.finalize().into())),
-            read => sum.update(&block[..read]),
+            0 => return Ok(hex_text(&hasher.finalize().into())),
+            read => hasher.update(&block[..read]),
         }
     }
 }
 
-/// Makes a directory, and those above it; durable when this returns.
-fn make(directory: &Path) -> Result<(), ExchangeError> {
+/// Creates a directory and its missing parents, synced.
+fn create_directory(directory: &Path) -> Result<(), ServerError> {
     if directory.is_dir() {
         return Ok(());
     }
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    make(parent)?;
+    create_directory(parent)?;
     DirBuilder::new().mode(0o700).create(directory).map_err(io(directory))?;
-    sync(parent)
+    sync_directory(parent)
 }
 
-fn remove(directory: &Path) -> Result<(), ExchangeError> {
+fn remove_directory(directory: &Path) -> Result<(), ServerError> {
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(directory)(error)),
         _ => Ok(()),
     }
 }
 
-fn sync(directory: &Path) -> Result<(), ExchangeError> {
+fn sync_directory(directory: &Path) -> Result<(), ServerError> {
     File::open(directory).and_then(|file| file.sync_all()).map_err(io(directory))
 }

@@ -1,52 +1,52 @@
-//! What a request asks for. Paths are compared whole and never become names of files.
+//! Request routing: method, path and query of a request. Paths are compared as a whole and never become file names.
 
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 
-use super::response::Wrong;
+use super::response::HttpError;
 use crate::files::SAMPLES_MAX;
 
-/// Longest that a request may wait for the next round.
+/// Longest time that `GET /round` waits for a later round.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Characters of a value that a message repeats.
+/// Most characters of a query value that an error text quotes.
 const VALUE_SHOWN: usize = 40;
 
-/// What there is.
+/// Request after parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// The round that is open, once it is later than `after`.
+    /// `GET /round`: the open round, once its number is above `after`.
     Round {
-        /// A round that the client knows.
+        /// Number of the last round that the client has seen.
         after: Option<u32>,
-        /// How long it waits for a later one.
+        /// Longest time to wait for a later round.
         wait: Duration,
     },
-    /// The adapter's configuration.
+    /// `GET /adapter/adapter_config.json`: PEFT's configuration.
     Config,
-    /// The adapter, or what the last round changed for who has the one before.
+    /// `GET /adapter/adapter_model.safetensors`: the whole adapter, or only the tensors that the last round trained.
     Model {
-        /// After which round the client has it.
+        /// Round after which the client has the adapter.
         since: Option<u32>,
     },
-    /// A client's update.
+    /// `PUT /round/N/adapter_model.safetensors`: a client's update.
     Update {
-        /// Of which round.
+        /// Round of the update.
         round: u32,
-        /// Number of samples that it was trained with; without any it has no weight.
+        /// Number of samples that the client trained with. 0 gives the update no weight.
         samples: u32,
     },
-    /// Counters.
+    /// `GET /status`: the open round and the counters.
     Status,
 }
 
 impl Route {
-    /// Reads a request's line.
+    /// Parses method, path and query.
     ///
     /// # Errors
-    /// 404 for another path, 405 for another method, 400 for a query that cannot be read.
-    pub fn read(method: &Method, path: &str, query: Option<&str>) -> Result<Self, Wrong> {
+    /// 404 for an unknown path, 405 for a wrong method, 400 for an invalid query.
+    pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Result<Self, HttpError> {
         let number = |name: &str| number(query.unwrap_or_default(), name);
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let (allowed, route) = match parts.as_slice() {
@@ -75,60 +75,60 @@ impl Route {
     }
 }
 
-fn not_found() -> Wrong {
-    let text = "there are /round, /adapter/adapter_config.json, /adapter/adapter_model.safetensors, \
+fn not_found() -> HttpError {
+    let text = "unknown path; allowed: /round, /adapter/adapter_config.json, /adapter/adapter_model.safetensors, \
                 /round/N/adapter_model.safetensors and /status";
-    Wrong::new(StatusCode::NOT_FOUND, "not-found", text)
+    HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
 }
 
-fn not_allowed(method: &Method) -> Wrong {
-    let text = format!("{method} is not what this is for: updates are PUT, everything else is GET");
-    Wrong::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
+fn not_allowed(method: &Method) -> HttpError {
+    let text = format!("found {method}, allowed: PUT for updates, GET for everything else");
+    HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
 }
 
-/// The number of samples of an update.
-fn samples(query: &str) -> Result<u32, Wrong> {
-    let wrong = |text: String| Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text);
+/// Parses the number of samples of an update, a required value.
+fn samples(query: &str) -> Result<u32, HttpError> {
+    let error = |text: String| HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text);
     let allowed = format!("a whole number from 0 to {SAMPLES_MAX}");
     match values(query, "samples").as_slice() {
-        [] => Err(wrong(format!(
+        [] => Err(error(format!(
             "?samples= is missing: the number of samples that the update was trained with, {allowed}"
         ))),
         [value] => {
             let number = digits(value).filter(|samples| *samples <= SAMPLES_MAX);
-            number.ok_or_else(|| wrong(format!("samples: found {}, allowed: {allowed}", shown(value))))
+            number.ok_or_else(|| error(format!("samples: found {}, allowed: {allowed}", quoted(value))))
         }
-        more => Err(wrong(format!("samples: found {} of them, allowed: one, {allowed}", more.len()))),
+        more => Err(error(format!("samples: found {} values, allowed: one, {allowed}", more.len()))),
     }
 }
 
-/// A number of the query; `None` if it is not there. Twice is once too often.
-fn number(query: &str, name: &str) -> Result<Option<u32>, Wrong> {
-    let wrong = |found: String| {
+/// Parses an optional number of the query; `None` if it is missing. A repeated name is an error.
+fn number(query: &str, name: &str) -> Result<Option<u32>, HttpError> {
+    let error = |found: String| {
         let text = format!("{name}: found {found}, allowed: one whole number from 0 to {}", u32::MAX);
-        Wrong::new(StatusCode::BAD_REQUEST, "bad-request", text)
+        HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text)
     };
     match values(query, name).as_slice() {
         [] => Ok(None),
-        [value] => digits(value).map(Some).ok_or_else(|| wrong(shown(value))),
-        more => Err(wrong(format!("{} of them", more.len()))),
+        [value] => digits(value).map(Some).ok_or_else(|| error(quoted(value))),
+        more => Err(error(format!("{} values", more.len()))),
     }
 }
 
-/// All values of a name.
+/// All values of a query name.
 fn values<'a>(query: &'a str, name: &str) -> Vec<&'a str> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).collect()
 }
 
-/// A number without a sign.
+/// Parses decimal digits without a sign.
 fn digits(value: &str) -> Option<u32> {
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| value.parse().ok()).flatten()
 }
 
-/// A value as a message has it.
-fn shown(value: &str) -> String {
+/// Quotes a value for an error text, shortened.
+fn quoted(value: &str) -> String {
     let text: String = value.chars().take(VALUE_SHOWN).collect();
     format!("{text:?}{}", if text.len() < value.len() { "..." } else { "" })
 }
@@ -144,8 +144,8 @@ mod tests {
     use super::{Route, SAMPLES_MAX};
 
     #[test]
-    fn requests_are_read() {
-        let get = |path, query| Route::read(&Method::GET, path, query).unwrap();
+    fn valid_requests_are_parsed() {
+        let get = |path, query| Route::parse(&Method::GET, path, query).unwrap();
         let none = Duration::ZERO;
         assert_eq!(get("/round", None), Route::Round { after: None, wait: none });
         let wait = Duration::from_secs(60);
@@ -154,17 +154,17 @@ mod tests {
             get("/adapter/adapter_model.safetensors", Some("since=2")),
             Route::Model { since: Some(2) }
         );
-        let update = Route::read(&Method::PUT, "/round/7/adapter_model.safetensors", Some("samples=12"));
+        let update = Route::parse(&Method::PUT, "/round/7/adapter_model.safetensors", Some("samples=12"));
         assert_eq!(update.unwrap(), Route::Update { round: 7, samples: 12 });
         for (query, samples) in [("samples=0", 0), ("samples=000", 0), ("samples=536870911", SAMPLES_MAX)] {
-            let update = Route::read(&Method::PUT, "/round/7/adapter_model.safetensors", Some(query));
+            let update = Route::parse(&Method::PUT, "/round/7/adapter_model.safetensors", Some(query));
             assert_eq!(update.unwrap(), Route::Update { round: 7, samples });
         }
     }
 
     #[test]
-    fn numbers_of_samples_are_told_with_what_was_found() {
-        for (query, says) in [
+    fn invalid_samples_are_quoted_with_their_bound() {
+        for (query, expected) in [
             (None, "?samples= is missing"),
             (Some("sample=3"), "?samples= is missing"),
             (Some("samples=536870912"), "found \"536870912\", allowed: a whole number from 0 to 536870911"),
@@ -176,20 +176,21 @@ mod tests {
             (Some("samples=NaN"), "found \"NaN\""),
             (Some("samples="), "found \"\""),
             (Some("samples"), "found \"\""),
-            (Some("samples=1&samples=1"), "found 2 of them"),
+            (Some("samples=1&samples=1"), "found 2 values"),
         ] {
             let path = "/round/1/adapter_model.safetensors";
-            let wrong = Route::read(&Method::PUT, path, query).unwrap_err();
-            assert_eq!(wrong.status.as_u16(), 400);
-            assert!(wrong.text.contains(says) && wrong.text.contains("0 to 536870911"), "{}", wrong.text);
+            let error = Route::parse(&Method::PUT, path, query).unwrap_err();
+            assert_eq!(error.status.as_u16(), 400);
+            assert!(error.text.contains(expected) && error.text.contains("0 to 536870911"), "{}", error.text);
         }
         let long = format!("samples={}", "7".repeat(5000));
-        let wrong = Route::read(&Method::PUT, "/round/1/adapter_model.safetensors", Some(&long)).unwrap_err();
-        assert!(wrong.text.len() < 200, "{}", wrong.text);
+        let error =
+            Route::parse(&Method::PUT, "/round/1/adapter_model.safetensors", Some(&long)).unwrap_err();
+        assert!(error.text.len() < 200, "{}", error.text);
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn other_requests_are_refused() {
         let model = "/round/1/adapter_model.safetensors";
         for (method, path, query, status) in [
             (Method::GET, "/", None, 404),
@@ -210,8 +211,8 @@ mod tests {
             (Method::PUT, model, Some("samples=536870912"), 400),
             (Method::GET, "/round", Some("after=x"), 400),
         ] {
-            let wrong = Route::read(&method, path, query).unwrap_err();
-            assert_eq!(wrong.status.as_u16(), status, "{method} {path} {query:?}");
+            let error = Route::parse(&method, path, query).unwrap_err();
+            assert_eq!(error.status.as_u16(), status, "{method} {path} {query:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Listens, serves, closes rounds, ends.
+//! Server: accepts connections, closes rounds, shuts down.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,179 +15,180 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::app_state::Desk;
+use super::app_state::AppState;
 use super::error::io;
-use super::handlers::serve;
-use super::round_store::{MODEL, Shelf, updates};
-use super::{Course, ExchangeError, Open, Settings};
-use crate::files::{HEADER_MAX, examine};
+use super::handlers::handle;
+use super::round_store::{MODEL, RoundStore, updates_of_record};
+use super::{OpenRound, RoundState, ServerError, Settings};
+use crate::files::{HEADER_MAX, read_layout};
 
-/// A head of a request is no longer than this, and a block of a body neither.
+/// Size of the read buffer, in bytes: the longest head of a request, and the longest block of a body.
 const BUFFER: usize = 1 << 16;
 
-/// By how much a client's file may be longer than ours: it has a header of its own.
-const LONGER: u64 = 1 << 16;
+/// Room for a client's own safetensors header: bytes by which an upload may be longer than the base.
+const HEADER_ROOM: u64 = 1 << 16;
 
-/// How long connections have to end at an interruption.
-const LEAVE: Duration = Duration::from_secs(5);
+/// Time that connections have to finish when the server stops.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// After a failure to accept, as when descriptors are wanting.
-const RECOVER: Duration = Duration::from_millis(100);
+/// Pause after a failed accept, for example for lack of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// After a mean that could not be made.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Pause after a failed commit, for example for lack of disk space.
+const COMMIT_RETRY: Duration = Duration::from_secs(5);
 
-const FULL: &[u8] =
+/// Response to a connection above the limit.
+const UNAVAILABLE: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
 
-/// Where it ended.
+/// Progress of the server when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Rounds that are committed.
+pub struct ServeSummary {
+    /// Number of committed rounds.
     pub committed: u32,
-    /// Of how many.
+    /// Number of rounds in the configuration.
     pub rounds: u32,
 }
 
-/// A server that listens.
-pub struct Exchange {
-    desk: Arc<Desk>,
+/// Adapter server that listens for connections.
+pub struct AdapterServer {
+    app: Arc<AppState>,
     listener: TcpListener,
 }
 
-impl Exchange {
-    /// Opens the state directory, and listens.
+impl AdapterServer {
+    /// Opens the state directory and binds the listener.
     ///
     /// # Errors
-    /// A base that cannot be used; a state directory of another exchange; an address that cannot be had.
-    pub async fn open(settings: Settings) -> Result<Self, ExchangeError> {
-        let (shelf, record) = Shelf::open(&settings.state, &settings.base, settings.rules.method)?;
-        let names = settings.roster.names();
-        let (_, length) = examine(&shelf.round(record.round).join(MODEL))?;
-        let last = updates(&record, names);
-        let mut course = Course::new(settings.rules, settings.policy(), names.len(), record.round, last);
-        let kept = shelf.kept(record.round, names)?;
-        if record.round > 0 || !kept.is_empty() {
-            tracing::info!(
-                "resumed after round {}, {} updates of the next one kept",
-                record.round,
-                kept.len()
-            );
+    /// [`ServerError::Adapter`] if the base cannot be used; [`ServerError::Locked`], [`ServerError::SettingChanged`],
+    /// [`ServerError::UnknownUpdate`] or [`ServerError::CorruptRecord`] if the state directory cannot; [`ServerError::Io`] for
+    /// files, and with the address as path if it cannot be bound.
+    pub async fn open(settings: Settings) -> Result<Self, ServerError> {
+        let (store, record) = RoundStore::open(&settings.state, &settings.base, settings.rules.method)?;
+        let names = settings.registry.names();
+        let (_, length) = read_layout(&store.round(record.round).join(MODEL))?;
+        let last = updates_of_record(&record, names);
+        let mut rounds = RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last);
+        let pending = store.pending_updates(record.round, names)?;
+        if record.round > 0 || !pending.is_empty() {
+            let (committed, updates) = (record.round, pending.len());
+            tracing::info!(committed, updates, "resumed from the state directory");
         }
-        course.open(0, kept);
+        rounds.open(0, pending);
         let address = PathBuf::from(settings.listen.to_string());
         let listener = TcpListener::bind(settings.listen).await.map_err(io(&address))?;
-        let most = length.saturating_add(LONGER).min(length.saturating_add(HEADER_MAX));
-        Ok(Self { desk: Arc::new(Desk::new(settings, shelf, most, course)), listener })
+        let max_body_len = length.saturating_add(HEADER_ROOM).min(length.saturating_add(HEADER_MAX));
+        Ok(Self { app: Arc::new(AppState::new(settings, store, max_body_len, rounds)), listener })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
     /// # Errors
-    /// What the system says.
+    /// The I/O error of the operating system.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop`, or, when that is asked for, until every client has fetched the final adapter.
+    /// Serves until `stop` resolves or, with `exit_when_finished`, until every client has requested the final adapter.
+    /// `threads` is the number of threads that average.
     ///
     /// # Errors
-    /// A mean that cannot be made or kept. Updates that count are safe.
+    /// [`ServerError`] if a mean cannot be computed or committed. Accepted updates stay on disk.
     pub async fn run(
         self,
         stop: impl Future<Output = ()>,
         exit_when_finished: bool,
         threads: usize,
-    ) -> Result<Ended, ExchangeError> {
-        let Self { desk, listener } = self;
+    ) -> Result<ServeSummary, ServerError> {
+        let Self { app, listener } = self;
         let mut connections = JoinSet::new();
         let mut stop = pin!(stop);
         let result = tokio::select! {
-            error = close_rounds(&desk, threads) => Err(error),
-            () = accept(&desk, &listener, &mut connections) => Ok(()),
+            error = close_rounds(&app, threads) => Err(error),
+            () = accept(&app, &listener, &mut connections) => Ok(()),
             () = &mut stop => Ok(()),
-            () = finished(&desk), if exit_when_finished => Ok(()),
+            () = wait_until_all_served(&app), if exit_when_finished => Ok(()),
         };
         drop(listener);
-        desk.end();
-        let last = desk.is_finished() && exit_when_finished;
-        let leave = if last { desk.settings.limits.transfer } else { LEAVE };
-        let left = async { while connections.join_next().await.is_some() {} };
+        app.stop();
+        let all_done = app.is_finished() && exit_when_finished;
+        let grace = if all_done { app.settings.limits.transfer } else { SHUTDOWN_GRACE };
+        let drained = async { while connections.join_next().await.is_some() {} };
         tokio::select! {
-            _ = tokio::time::timeout(leave, left) => {}
-            () = stop, if last => {}
+            _ = tokio::time::timeout(grace, drained) => {}
+            () = stop, if all_done => {}
         }
         connections.shutdown().await;
-        let course = desk.course();
-        result.map(|()| Ended { committed: course.done(), rounds: course.rules().rounds })
+        let rounds = app.rounds();
+        result.map(|()| ServeSummary { committed: rounds.committed(), rounds: rounds.rules().rounds })
     }
 }
 
-/// Waits until every client has asked for the final adapter.
-async fn finished(desk: &Desk) {
-    let mut moved = desk.watch();
+/// Waits until every client has requested the final adapter.
+async fn wait_until_all_served(app: &AppState) {
+    let mut changed = app.watch();
     loop {
-        moved.borrow_and_update();
-        if desk.all_served() || moved.changed().await.is_err() {
+        changed.borrow_and_update();
+        if app.all_served() || changed.changed().await.is_err() {
             return;
         }
     }
 }
 
-async fn accept(desk: &Arc<Desk>, listener: &TcpListener, connections: &mut JoinSet<()>) {
-    let places = Arc::new(Semaphore::new(desk.settings.limits.connections));
+async fn accept(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
+    let slots = Arc::new(Semaphore::new(app.settings.limits.connections));
     loop {
-        // Those that have ended are forgotten.
+        // Reap finished connections.
         while connections.try_join_next().is_some() {}
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!("a connection could not be accepted: {error}");
-                tokio::time::sleep(RECOVER).await;
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
         };
-        match Arc::clone(&places).try_acquire_owned() {
-            Ok(place) => {
-                let desk = Arc::clone(desk);
+        match Arc::clone(&slots).try_acquire_owned() {
+            Ok(slot) => {
+                let app = Arc::clone(app);
                 connections.spawn(async move {
-                    connection(&desk, stream).await;
-                    drop(place);
+                    connection(&app, stream).await;
+                    drop(slot);
                 });
             }
             Err(_) => {
-                desk.tally.add("connections-refused");
-                // Who does not get it all gets a closed connection.
-                drop(stream.try_write(FULL));
+                app.counters.increment("connections-refused");
+                // A client that misses a part of this response sees a closed connection.
+                drop(stream.try_write(UNAVAILABLE));
             }
         }
     }
 }
 
-async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
-    let limits = desk.settings.limits;
-    // A request is bounded by what it does; its answer, and the silence until the next one, by this. Somebody who reads a byte
-    // a minute holds a place no longer.
-    let patience = limits.transfer.saturating_add(limits.head);
-    let (ends, mut ending) = watch::channel(Some(Instant::now() + patience));
+async fn connection(app: &Arc<AppState>, stream: TcpStream) {
+    let limits = app.settings.limits;
+    // Handlers bound the time of a request. This timeout bounds the sending of its response together with the idle time before
+    // the next request, so that a peer that reads a byte a minute does not hold its slot for ever.
+    let timeout = limits.transfer.saturating_add(limits.head);
+    let (deadline_sender, mut deadline) = watch::channel(Some(Instant::now() + timeout));
     let service = service_fn(|request| {
-        ends.send_replace(None);
-        let answer = serve(Arc::clone(desk), request);
-        let ends = &ends;
+        deadline_sender.send_replace(None);
+        let response = handle(Arc::clone(app), request);
+        let deadline_sender = &deadline_sender;
         async move {
-            let answer = answer.await;
-            ends.send_replace(Some(Instant::now() + patience));
-            answer
+            let response = response.await;
+            deadline_sender.send_replace(Some(Instant::now() + timeout));
+            response
         }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(BUFFER);
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let mut moved = desk.watch();
-    let mut leaving = false;
+    let mut changed = app.watch();
+    let mut closing = false;
     loop {
-        let at = *ending.borrow_and_update();
-        let end = async {
+        let at = *deadline.borrow_and_update();
+        let expired = async {
             match at {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
@@ -196,15 +197,15 @@ async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
         tokio::select! {
             served = serving.as_mut() => {
                 if served.is_err() {
-                    desk.tally.add("connections-broken");
+                    app.counters.increment("connections-broken");
                 }
                 return;
             }
-            () = end => return desk.tally.add("connections-slow"),
-            _ = ending.changed() => {}
-            changed = moved.changed(), if !leaving => {
-                if changed.is_err() || desk.has_ended() {
-                    leaving = true;
+            () = expired => return app.counters.increment("connections-slow"),
+            _ = deadline.changed() => {}
+            result = changed.changed(), if !closing => {
+                if result.is_err() || app.is_stopping() {
+                    closing = true;
                     serving.as_mut().graceful_shutdown();
                 }
             }
@@ -212,54 +213,55 @@ async fn connection(desk: &Arc<Desk>, stream: TcpStream) {
     }
 }
 
-/// Makes a round's mean, as often as it takes: what is wanting may be space.
-async fn make(desk: &Arc<Desk>, open: &Open, threads: usize) -> Result<(), ExchangeError> {
+/// Commits a closed round. Retries failed operations, which may only lack disk space, until the server stops.
+async fn commit_with_retry(app: &Arc<AppState>, open: &OpenRound, threads: usize) -> Result<(), ServerError> {
     loop {
-        let (own, closed) = (Arc::clone(desk), open.clone());
+        let (own, closed) = (Arc::clone(app), open.clone());
         let work = tokio::task::spawn_blocking(move || own.commit(&closed, threads));
         match work.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) if error.is_wrong_input() || desk.has_ended() => return Err(error),
+            Ok(Err(error)) if error.is_invalid_input() || app.is_stopping() => return Err(error),
             Ok(Err(error)) => {
-                tracing::error!("round {}: {error}; trying again", open.number);
-                desk.tally.add("means-failed");
+                tracing::error!(round = open.number, %error, "cannot commit a round; retrying");
+                app.counters.increment("means-failed");
             }
-            Err(error) => return Err(io(desk.shelf.round(0).as_path())(error.into())),
+            Err(error) => return Err(io(app.store.round(0).as_path())(error.into())),
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(COMMIT_RETRY).await;
     }
 }
 
-/// Closes rounds when it is time. Ends with an error only.
-async fn close_rounds(desk: &Arc<Desk>, threads: usize) -> ExchangeError {
-    let mut moved = desk.watch();
+/// Closes and commits rounds when they are due. Returns only on an error.
+async fn close_rounds(app: &Arc<AppState>, threads: usize) -> ServerError {
+    let mut changed = app.watch();
     loop {
-        moved.borrow_and_update();
-        let (due, wake) = {
-            let (now, course) = (desk.now(), desk.course());
-            (course.is_due(now), course.wake())
+        changed.borrow_and_update();
+        let (due, next_deadline) = {
+            let (now, rounds) = (app.now(), app.rounds());
+            (rounds.is_due(now), rounds.next_deadline())
         };
         if due {
-            let own = Arc::clone(desk);
+            let own = Arc::clone(app);
             let closed = tokio::task::spawn_blocking(move || own.close()).await.unwrap_or_default();
             if let Some(open) = closed
-                && let Err(error) = make(desk, &open, threads).await
+                && let Err(error) = commit_with_retry(app, &open, threads).await
             {
                 return error;
             }
             continue;
         }
-        let late = async {
-            match wake {
-                Some(wake) => {
-                    tokio::time::sleep(Duration::from_millis(wake.saturating_sub(desk.now()).max(1))).await;
+        let deadline_passed = async {
+            match next_deadline {
+                Some(deadline) => {
+                    tokio::time::sleep(Duration::from_millis(deadline.saturating_sub(app.now()).max(1)))
+                        .await;
                 }
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            _ = moved.changed() => {}
-            () = late => {}
+            _ = changed.changed() => {}
+            () = deadline_passed => {}
         }
     }
 }

@@ -1,64 +1,83 @@
-//! `exchange.toml`: everything that `adapter serve` needs.
+//! Configuration file of `adapter serve`, `exchange.toml`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::round_state::Rules;
-use super::{Method, Roster};
+use super::round_state::RoundRules;
+use super::{ClientRegistry, LoraMethod};
 use fedspan_engine::config::{ParticipationSection, Problem, Section, Source, read_participation};
 use fedspan_engine::participation::{FirstArrivals, Fraction, Full};
 use fedspan_engine::{Millis, Participation};
 use fedspan_files::read_secret;
 
-/// Longest file of tokens.
+/// Longest token file, in bytes.
 const TOKENS_MAX: usize = 16 << 20;
 
-/// Most connections: one may keep a thread waiting for the disk, and there are 512 of these.
+/// Most concurrent connections. Each may block one of tokio's 512 threads for file operations.
 const CONNECTIONS_MAX: usize = 400;
 
-/// A year, in seconds.
-const LONGEST: f64 = 31_536_000.0;
+/// Longest deadline, in seconds: a year.
+const DEADLINE_MAX: f64 = 31_536_000.0;
 
-/// Everything that is fixed while the server runs.
+/// Settings of the server, fixed while it runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it listens.
+    /// Address on which the server listens.
     pub listen: SocketAddr,
-    /// The state directory.
+    /// Path of the state directory.
     pub state: PathBuf,
-    /// The adapter that the first round begins with.
+    /// Path of the adapter that round 1 starts from: a directory in PEFT's layout, or a safetensors file.
     pub base: PathBuf,
-    /// Who takes part.
-    pub roster: Roster,
-    /// Rounds.
-    pub rules: Rules,
-    /// Whether clients count by their samples.
+    /// Clients and their tokens.
+    pub registry: ClientRegistry,
+    /// Method, number of rounds, deadline and minimum.
+    pub rules: RoundRules,
+    /// True to weigh clients by their samples, false to give every client with samples the same weight.
     pub by_samples: bool,
-    /// Seed of cohorts that are drawn.
+    /// Seed for drawing cohorts.
     pub seed: u64,
-    /// Who is asked, and how many are waited for.
-    pub participation: ParticipationSection,
-    /// What a connection may take.
+    /// Policy that chooses each round's cohort and its target.
+    pub participation: ParticipationPolicy,
+    /// Limits of connections.
     pub limits: Limits,
 }
 
-/// What a connection may take.
+/// Participation policies that adapter files support.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ParticipationPolicy {
+    /// All clients.
+    Full,
+    /// Random part of the clients, drawn in every round.
+    Fraction {
+        /// Rate of clients that are asked.
+        r: f64,
+    },
+    /// First clients to send an update.
+    FirstArrivals {
+        /// Number of updates that completes a round.
+        n: usize,
+        /// Number of clients that are asked. `None`: all.
+        cohort: Option<usize>,
+    },
+}
+
+/// Limits of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many there are at most.
+    /// Most concurrent connections.
     pub connections: usize,
-    /// How long a request's head may take.
+    /// Longest time for the head of a request.
     pub head: Duration,
-    /// How long an upload or a download may take.
+    /// Longest time for an upload or a download.
     pub transfer: Duration,
 }
 
 impl Settings {
-    /// Reads a file's text, with the changes of the command line.
+    /// Parses the text of a configuration file and applies the changes of the command line (`--set KEY=VALUE`).
     ///
     /// # Errors
-    /// [`Problem`] for the first mistake.
+    /// [`Problem`] for the first invalid value.
     pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
         let source = Source::parse(name, text, changes)?;
         let root = source.root();
@@ -66,7 +85,7 @@ impl Settings {
         let listen: SocketAddr = listen.parse().map_err(|_| {
             root.problem("listen", format!("found {listen:?}, allowed: an IP address and a port"))
         })?;
-        let roster = read_roster(&root, listen)?;
+        let registry = read_registry(&root, listen)?;
         let state = root.string("state", Some("exchange-state"), "a directory")?.into();
         let base = root.string("base", None, "an adapter's directory or file")?.into();
         let method = read_method(&root)?;
@@ -74,82 +93,91 @@ impl Settings {
         let weights = [("samples", true), ("uniform", false)];
         let by_samples = root.choice("weights", Some("samples"), &weights)?;
         let seed = root.integer("seed", Some(1), 0..=i64::MAX as u64)?;
-        let clients = roster.names().len();
-        let deadline = root.optional_number("deadline", 0.001..=LONGEST)?.map(millis);
+        let clients = registry.names().len();
+        let deadline = root.optional_number("deadline", 0.001..=DEADLINE_MAX)?.map(millis);
         let minimum = root.size("minimum", Some(1), 1..=clients)?;
-        let participation = read_who(&root.section("participation")?, clients)?;
+        let participation = read_policy(&root.section("participation")?, clients)?;
         let limits = read_limits(&root.section("limits")?, clients)?;
         root.finish()?;
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-        let rules = Rules { method, rounds, deadline, minimum };
-        Ok(Self { listen, state, base, roster, rules, by_samples, seed, participation, limits })
+        let rules = RoundRules { method, rounds, deadline, minimum };
+        Ok(Self { listen, state, base, registry, rules, by_samples, seed, participation, limits })
     }
 
-    /// Who is asked.
+    /// Builds the participation policy.
     #[must_use]
     pub fn policy(&self) -> Box<dyn Participation> {
         let seed = self.seed;
         match self.participation {
-            ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select: 1.0, seed }),
-            ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
-            _ => Box::new(Full),
+            ParticipationPolicy::Full => Box::new(Full),
+            ParticipationPolicy::Fraction { r } => Box::new(Fraction { rate: r, over_select: 1.0, seed }),
+            ParticipationPolicy::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
         }
     }
 }
 
-/// Tokens from a file, or names where nobody else can connect.
-fn read_roster(root: &Section<'_>, listen: SocketAddr) -> Result<Roster, Problem> {
+/// Reads the clients: from a token file, or as names without tokens if the server listens on the loopback interface only.
+fn read_registry(root: &Section<'_>, listen: SocketAddr) -> Result<ClientRegistry, Problem> {
     let tokens = root.optional_string("tokens", "a file of lines CLIENT TOKEN")?;
     let names = root.list("clients", "a list of names", |value| value.as_str().map(str::to_owned))?;
     match (tokens, names) {
-        (Some(_), Some(_)) => {
-            Err(root.problem("clients", "beside tokens: the file of tokens names all clients"))
-        }
-        (None, None) => Err(root.problem("tokens", "neither tokens nor clients: who takes part?")),
+        (Some(_), Some(_)) => Err(root.problem(
+            "clients",
+            "found clients and tokens, allowed: one of them; the token file names all clients",
+        )),
+        (None, None) => Err(root.problem("tokens", "found neither tokens nor clients; set one of them")),
         (None, Some(_)) if !listen.ip().is_loopback() => Err(root.problem(
             "listen",
-            format!("{listen} can be reached by others, and clients have no tokens: set tokens"),
+            format!("found {listen}, which other machines can reach, and clients without tokens; set tokens"),
         )),
-        (None, Some(names)) => Roster::named(&names).map_err(|error| root.problem("clients", error.what)),
+        (None, Some(names)) => {
+            ClientRegistry::from_names(&names).map_err(|error| root.problem("clients", error.problem))
+        }
         (Some(path), None) => {
             let bytes =
                 read_secret(path.as_ref(), TOKENS_MAX).map_err(|error| root.problem("tokens", error))?;
             let text = std::str::from_utf8(&bytes)
                 .map_err(|_| root.problem("tokens", format!("{path}: not UTF-8")))?;
-            Roster::parse(text).map_err(|error| root.problem("tokens", format!("{path}: {error}")))
+            ClientRegistry::parse(text).map_err(|error| root.problem("tokens", format!("{path}: {error}")))
         }
     }
 }
 
-fn read_method(root: &Section<'_>) -> Result<Method, Problem> {
-    let known = Method::ALL.map(|(name, method)| (name, Some(method)));
-    let choices: Vec<_> = known.into_iter().chain([("flexlora", None)]).collect();
-    let why = "\"flexlora\" averages products, which are as large as the model: not for files; allowed: \"rolora\", \"lora\", \"ffa-lora\"";
-    root.choice("method", Some("rolora"), &choices)?.ok_or_else(|| root.problem("method", why))
+fn read_method(root: &Section<'_>) -> Result<LoraMethod, Problem> {
+    let methods = LoraMethod::ALL.map(|(name, method)| (name, Some(method)));
+    let choices: Vec<_> = methods.into_iter().chain([("flexlora", None)]).collect();
+    let refusal = "found \"flexlora\", which averages products as large as the model; allowed: \"rolora\", \"lora\", \"ffa-lora\"";
+    root.choice("method", Some("rolora"), &choices)?.ok_or_else(|| root.problem("method", refusal))
 }
 
-fn read_who(section: &Section<'_>, clients: usize) -> Result<ParticipationSection, Problem> {
-    let participation = read_participation(section, None)?;
-    let refused = match participation {
-        ParticipationSection::WithReplacement { .. } => Some("with-replacement"),
-        ParticipationSection::Doubling { .. } => Some("doubling"),
-        _ => None,
+/// Reads `[participation]` and refuses policies that adapter files do not support.
+fn read_policy(section: &Section<'_>, clients: usize) -> Result<ParticipationPolicy, Problem> {
+    let refused = |name: &str| {
+        let text = format!(
+            "found {name:?}, which adapter files do not support; allowed: \"full\", \"fraction\", \"first-arrivals\""
+        );
+        Err(section.problem("policy", text))
     };
-    if let Some(name) = refused {
-        let text = format!("{name:?} is not for files; allowed: \"full\", \"fraction\", \"first-arrivals\"");
-        return Err(section.problem("policy", text));
-    }
+    let participation = read_participation(section, None)?;
+    // Every policy of the fleet server has an arm, so that a new one is refused or supported, never replaced by another.
+    let policy = match participation {
+        ParticipationSection::Full => ParticipationPolicy::Full,
+        ParticipationSection::Fraction { r } => ParticipationPolicy::Fraction { r },
+        ParticipationSection::FirstArrivals { n, cohort } => ParticipationPolicy::FirstArrivals { n, cohort },
+        ParticipationSection::WithReplacement { .. } => return refused("with-replacement"),
+        ParticipationSection::Doubling { .. } => return refused("doubling"),
+    };
     participation.fits(clients, clients).map_err(|(key, text)| section.problem(key, text))?;
-    Ok(participation)
+    Ok(policy)
 }
 
 fn read_limits(section: &Section<'_>, clients: usize) -> Result<Limits, Problem> {
     let seconds =
         |key, default| section.number(key, Some(default), 0.001..=86_400.0).map(Duration::from_secs_f64);
-    let usual = clients.saturating_mul(2).saturating_add(16).clamp(64, CONNECTIONS_MAX);
+    let default = clients.saturating_mul(2).saturating_add(16).clamp(64, CONNECTIONS_MAX);
     let limits = Limits {
-        // Everybody may wait for a round and send, and a few more.
-        connections: section.size("connections", Some(usual), 1..=CONNECTIONS_MAX)?,
+        // By default every client may wait for a round and upload at the same time, with 16 connections to spare.
+        connections: section.size("connections", Some(default), 1..=CONNECTIONS_MAX)?,
         head: seconds("head", 10.0)?,
         transfer: seconds("transfer", 600.0)?,
     };

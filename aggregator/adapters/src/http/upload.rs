@@ -1,4 +1,4 @@
-//! A body into a file, block by block: as long as it may be, as long as it may take.
+//! Request bodies: streamed into a file block by block, with bounds on length and time.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,101 +11,118 @@ use hyper::body::{Body, Bytes, Incoming};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use super::response::Wrong;
+use super::response::HttpError;
 
-/// Blocks that wait for the disk; hyper's own buffer says how long one is.
-const AHEAD: usize = 4;
+/// Most blocks that wait for the disk. The server's read buffer bounds the length of a block.
+const QUEUED_BLOCKS: usize = 4;
 
-/// Files that go when this is dropped, if they are still there.
+/// Temporary files of one upload, removed on drop if they still exist.
 #[derive(Debug)]
-pub struct Scrap(pub [PathBuf; 2]);
+pub struct TempFiles {
+    /// Path of the body as it was received.
+    pub body: PathBuf,
+    /// Path of the whole adapter that is built from the body.
+    pub whole: PathBuf,
+}
 
-impl Drop for Scrap {
+impl Drop for TempFiles {
     fn drop(&mut self) {
-        self.0.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        [&self.body, &self.whole].into_iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 
-/// Receives a body of at most `most` bytes into a new file, and says what its SHA-256 is.
+/// Writes a body of at most `max_len` bytes to a new file and returns its SHA-256.
 ///
 /// # Errors
-/// 413 if it is longer, 408 if it takes longer than `within`, 400 if it ends too early, 500 if it cannot be written.
-pub async fn receive(body: &mut Incoming, to: &Path, most: u64, within: Duration) -> Result<[u8; 32], Wrong> {
+/// 413 if the body is longer, 408 if it takes longer than `timeout`, 400 if it ends early, 500 if the file cannot be written.
+pub async fn receive(
+    body: &mut Incoming,
+    path: &Path,
+    max_len: u64,
+    timeout: Duration,
+) -> Result<[u8; 32], HttpError> {
     let failed = |error: &std::io::Error| {
-        tracing::error!("{}: {error}", to.display());
-        Wrong::failed()
+        tracing::error!(path = %path.display(), %error, "cannot write an upload");
+        HttpError::internal()
     };
-    let file = File::create_new(to).map_err(|error| failed(&error))?;
-    let (sender, blocks) = mpsc::channel(AHEAD);
-    let writer = tokio::task::spawn_blocking(move || write(file, blocks));
-    let taken = tokio::time::timeout(within, take(body, sender, most)).await;
+    let file = File::create_new(path).map_err(|error| failed(&error))?;
+    let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
+    let writer = tokio::task::spawn_blocking(move || write_blocks(file, blocks));
+    let forwarded = tokio::time::timeout(timeout, forward_blocks(body, sender, max_len)).await;
     let written = writer.await;
-    taken.map_err(|_| slow(within))??;
+    forwarded.map_err(|_| timed_out(timeout))??;
     match written {
         Ok(Ok(digest)) => Ok(digest),
         Ok(Err(error)) => Err(failed(&error)),
-        Err(_) => Err(Wrong::failed()),
+        Err(_) => Err(HttpError::internal()),
     }
 }
 
-/// Reads what is left of a body that nobody wants, beside the answer: who is still sending would not read that otherwise.
-pub fn drain(mut body: Incoming, most: u64, within: Duration) {
+/// Discards the rest of a refused body in a background task, so that a client that is still sending reads the response
+/// instead of a connection reset.
+pub fn drain(mut body: Incoming, max_len: u64, timeout: Duration) {
     let reading = async move {
-        let mut left = most;
-        while let Some(Ok(block)) = next(&mut body).await {
+        let mut left = max_len;
+        while let Some(Ok(block)) = next_block(&mut body).await {
             match left.checked_sub(block.len() as u64) {
                 Some(rest) => left = rest,
                 None => break,
             }
         }
     };
-    // It ends with the connection at the latest.
-    drop(tokio::spawn(tokio::time::timeout(within, reading)));
+    // The task ends with the connection at the latest.
+    drop(tokio::spawn(tokio::time::timeout(timeout, reading)));
 }
 
-async fn take(body: &mut Incoming, sender: mpsc::Sender<Bytes>, most: u64) -> Result<(), Wrong> {
-    let mut left = most;
-    while let Some(block) = next(body).await {
-        let text = |error: hyper::Error| format!("the body has ended too early: {error}");
-        let block = block.map_err(|error| Wrong::new(StatusCode::BAD_REQUEST, "truncated", text(error)))?;
-        left = left.checked_sub(block.len() as u64).ok_or_else(|| too_long(most))?;
+async fn forward_blocks(
+    body: &mut Incoming,
+    sender: mpsc::Sender<Bytes>,
+    max_len: u64,
+) -> Result<(), HttpError> {
+    let mut left = max_len;
+    while let Some(block) = next_block(body).await {
+        let text = |error: hyper::Error| format!("the body ended early: {error}");
+        let block =
+            block.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, "truncated", text(error)))?;
+        left = left.checked_sub(block.len() as u64).ok_or_else(|| too_long(max_len))?;
         if sender.send(block).await.is_err() {
-            // The writer says why.
+            // The writer has failed and returns the error.
             break;
         }
     }
     Ok(())
 }
 
-/// The next block of a body; none after the last.
-async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+/// Next data block of a body, `None` after the last one.
+async fn next_block(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     loop {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
         match frame.map(hyper::body::Frame::into_data) {
             Ok(Ok(block)) => return Some(Ok(block)),
-            // Trailers: nothing for us.
+            // Trailers are ignored.
             Ok(Err(_)) => {}
             Err(error) => return Some(Err(error)),
         }
     }
 }
 
-fn write(mut file: File, mut blocks: mpsc::Receiver<Bytes>) -> std::io::Result<[u8; 32]> {
-    let mut sum = Sha256::new();
+fn write_blocks(mut file: File, mut blocks: mpsc::Receiver<Bytes>) -> std::io::Result<[u8; 32]> {
+    let mut hasher = Sha256::new();
     while let Some(block) = blocks.blocking_recv() {
-        sum.update(&block);
+        hasher.update(&block);
         file.write_all(&block)?;
     }
-    Ok(sum.finalize().into())
+    Ok(hasher.finalize().into())
 }
 
-/// The refusal of a body that is too long.
-pub fn too_long(most: u64) -> Wrong {
-    let text = format!("longer than {most} bytes, which is the adapter's length and a little more");
-    Wrong::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", text)
+/// 413 for a body that is longer than `max_len` bytes.
+pub fn too_long(max_len: u64) -> HttpError {
+    let text =
+        format!("the body is longer than {max_len} bytes, the adapter's length plus room for another header");
+    HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", text)
 }
 
-fn slow(within: Duration) -> Wrong {
-    let text = format!("the body has taken longer than {} s", within.as_secs_f64());
-    Wrong::new(StatusCode::REQUEST_TIMEOUT, "slow", text)
+fn timed_out(timeout: Duration) -> HttpError {
+    let text = format!("the body took longer than {} s; try again", timeout.as_secs_f64());
+    HttpError::new(StatusCode::REQUEST_TIMEOUT, "slow", text)
 }

@@ -1,26 +1,28 @@
-//! The norm-clipped geometric median of updates: the point whose weighted sum of distances to them is least.
+//! Norm-clipped geometric median of updates: the point with the least weighted sum of distances to the
+//! updates.
 //!
-//! Every update is first clipped to the median norm of the round's: as long as less than half of the weight is bad,
-//! nothing that the bad ones send makes the result longer than the longest honest update. Then smoothed
-//! Weiszfeld iterations as in RFA (Pillutla, Kakade and Harchaoui 2022, Algorithm 2), until they stand still: on one
-//! host an iteration costs no message.
+//! Every update is first clipped to the median norm of the round. As long as bad updates have less than half
+//! of the weight, the result is no longer than the longest honest update. Then follow smoothed Weiszfeld
+//! iterations as in RFA (Pillutla, Kakade and Harchaoui 2022, Algorithm 2) until convergence, which costs no
+//! messages since all updates are on one host.
 //!
-//! The smoothing is wide, one median norm: an update that is nearer than that counts as in a mean, one beyond as
-//! in the median. With hardly any smoothing the median sticks to whoever sends one vector many times over, as honest
-//! gradients of personal tasks point everywhere and the few that agree weigh most (`POISON.md`).
+//! The smoothing radius is one median norm: updates within it act as in a mean, those beyond as in the
+//! median. With little smoothing, the median sticks to an attacker that sends the same vector from many
+//! devices, since honest gradients of personal tasks point in all directions and the few that agree weigh
+//! most (`POISON.md`).
 
 use super::{Weighted, weighted_median};
 
-/// Smallest distance that is divided by, in median norms.
+/// Smoothing radius, in median norms: the smallest distance that a weight is divided by.
 const SMOOTHING: f64 = 1.0;
-/// It stands still when it moves less than this, in median norms.
+/// Step length at which the iteration has converged, in median norms.
 const TOLERANCE: f64 = 1e-9;
-/// Iterations at most. It usually stands still after a dozen.
+/// Maximum number of iterations; about a dozen are usual.
 const ITERATIONS: usize = 300;
 
-/// The geometric median of `updates`, each taken as its difference from `center` (zero where that is shorter)
-/// and clipped to the median norm of these; the result is again absolute. In the order given, in f64. Zeros
-/// without any weight.
+/// Geometric median of `updates`, each taken as its difference from `center` (zero where `center` is shorter)
+/// and clipped to the median norm of these differences. The result is absolute again. Computed in f64, in the
+/// given order. Zeros if no update has a weight.
 #[must_use]
 pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
     let length = updates.first().map_or(center.len(), |update| update.values.len());
@@ -35,7 +37,7 @@ pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
         .collect();
     let radius = clip(&mut points);
     let mut median = mean(&points, length);
-    // All zero: so is the median.
+    // A median norm of zero clips every point to zero.
     if radius > 0.0 {
         for _ in 0..ITERATIONS {
             let next = reweighted(&points, &median, SMOOTHING * radius);
@@ -49,7 +51,7 @@ pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
     median.iter().enumerate().map(|(index, value)| value + at(index)).collect()
 }
 
-/// Shortens every point to the weighted median of their norms, and gives that.
+/// Clips every point to the weighted median of the norms, and returns that radius.
 fn clip(points: &mut [(f64, Vec<f64>)]) -> f64 {
     let norms: Vec<f64> = points.iter().map(|(_, values)| norm(values)).collect();
     let weighed = norms.iter().zip(points.iter()).map(|(norm, (weight, _))| (*norm, *weight)).collect();
@@ -65,7 +67,7 @@ fn clip(points: &mut [(f64, Vec<f64>)]) -> f64 {
     radius
 }
 
-/// One Weiszfeld step: the mean, each point weighed by its weight over its distance.
+/// One Weiszfeld step: the mean of the points, each weighted by its weight over its distance from `from`.
 fn reweighted(points: &[(f64, Vec<f64>)], from: &[f64], least: f64) -> Vec<f64> {
     let mut sum = vec![0.0; from.len()];
     let mut total = 0.0;

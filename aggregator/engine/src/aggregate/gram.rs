@@ -1,13 +1,13 @@
-//! The inner products of all pairs of projectors: `<P_i, P_j> = |U_i^T U_j|^2`, squares of k x k products.
+//! Inner products of all pairs of projectors: `<P_i, P_j> = |U_i^T U_j|^2`, from k x k products.
 
 use crate::linalg::Matrix;
 
-/// Devices whose products with one other are summed together, and the columns of that other: a sum alone waits for its
-/// own last addition.
+/// Number of other devices, and of columns, whose products are summed together: a single sum would wait for
+/// the latency of each addition.
 const LANES: usize = 4;
 const COLUMNS: usize = 4;
 
-/// A symmetric matrix; of what is twice in it only the lower half is kept, row by row.
+/// Symmetric matrix, stored as its lower half, row by row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gram {
     size: usize,
@@ -15,10 +15,10 @@ pub struct Gram {
 }
 
 impl Gram {
-    /// Of bases that are all d x k. Elements of `U_i^T U_j` are summed in the order of rows, their squares column by
-    /// column: the bits do not depend on how many are summed together.
+    /// Gram matrix of the projectors of d x k bases. Elements of `U_i^T U_j` are summed in the order of rows
+    /// and their squares column by column, so the bits do not depend on the number of sums taken together.
     #[must_use]
-    pub fn of(bases: &[(f64, Matrix)]) -> Self {
+    pub fn new(bases: &[(f64, Matrix)]) -> Self {
         let size = bases.len();
         let (d, k) = bases.first().map_or((0, 0), |(_, basis)| basis.shape());
         let mut gram = Self { size, values: vec![0.0; size * (size + 1) / 2] };
@@ -38,7 +38,7 @@ impl Gram {
                 let mut squares = [0.0; LANES];
                 for others in lanes.chunks(d) {
                     for own in basis.as_slice().chunks(COLUMNS * d) {
-                        // The squares of nothing add nothing.
+                        // Columns of zeros fill up the last group and add nothing.
                         let mut columns: [&[f64]; COLUMNS] = [&nothing; COLUMNS];
                         for (place, column) in columns.iter_mut().zip(own.chunks(d)) {
                             *place = column;
@@ -50,7 +50,7 @@ impl Gram {
                         }
                     }
                 }
-                // Of the group's own square only the lower half.
+                // Within the group only the lower half is kept.
                 let row = &mut gram.values[i * (i + 1) / 2..][..=i];
                 for (place, square) in row.iter_mut().skip(first).zip(squares) {
                     *place = square;
@@ -60,20 +60,20 @@ impl Gram {
         gram
     }
 
-    /// How many rows.
+    /// Number of rows.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// One element.
+    /// Element of row `i` and column `j`.
     #[must_use]
     pub fn at(&self, i: usize, j: usize) -> f64 {
         let (row, column) = (i.max(j), i.min(j));
         self.values[row * (row + 1) / 2 + column]
     }
 
-    /// The product with a vector; every element is summed in the order of the vector's.
+    /// Product with a vector. Every element is summed in the order of the vector.
     #[must_use]
     pub fn times(&self, vector: &[f64]) -> Vec<f64> {
         let mut product = vec![0.0; self.size];
@@ -81,7 +81,8 @@ impl Gram {
         for i in 0..self.size {
             let (row, tail) = rest.split_at(i + 1);
             rest = tail;
-            // What is above the diagonal comes with the rows below: by then all that is before it has been added.
+            // Elements above the diagonal are added while their mirror images in later rows are read,
+            // after all that precede them.
             let (done, own) = product.split_at_mut(i);
             let mut sum = 0.0;
             for ((value, factor), above) in row.iter().zip(vector).zip(done) {
@@ -94,7 +95,8 @@ impl Gram {
     }
 }
 
-/// Of some columns of one basis with a column of each of several others, which are side by side.
+/// Products of [`COLUMNS`] columns of one basis with one column of each of [`LANES`] others, which are
+/// interleaved.
 fn products(columns: [&[f64]; COLUMNS], others: &[[f64; LANES]]) -> [[f64; LANES]; COLUMNS] {
     let mut sums = [[0.0; LANES]; COLUMNS];
     let [a, b, c, d] = columns;
@@ -114,13 +116,13 @@ mod tests {
     use crate::linalg::{Matrix, product_transposed, random_basis};
     use crate::random::{Purpose, stream};
 
-    /// One pair after the other, and the whole matrix: the same bits.
+    /// The Gram matrix has the same bits as products computed pair by pair.
     #[test]
-    fn every_pair_is_the_square_of_its_product_bit_by_bit() {
+    fn gram_equals_pairwise_products_bit_for_bit() {
         for (n, d, k) in [(1, 1, 1), (3, 7, 2), (9, 20, 3), (13, 64, 4), (8, 30, 5), (6, 33, 9)] {
             let random = &mut stream(1, Purpose::Start, (n * d * k) as u64);
             let bases: Vec<(f64, Matrix)> = (0..n).map(|_| (1.0, random_basis(d, k, random))).collect();
-            let gram = Gram::of(&bases);
+            let gram = Gram::new(&bases);
             let pair = |i: usize, j: usize| {
                 let product = product_transposed(&bases[i.max(j)].1, &bases[i.min(j)].1);
                 product.iter().fold(0.0, |sum, value| sum + value * value)
@@ -137,6 +139,6 @@ mod tests {
                 assert_eq!(found.to_bits(), sum.to_bits(), "({n}, {d}, {k}) row {i}");
             }
         }
-        assert!(Gram::of(&[]).times(&[]).is_empty());
+        assert!(Gram::new(&[]).times(&[]).is_empty());
     }
 }

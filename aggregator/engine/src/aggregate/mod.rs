@@ -1,8 +1,9 @@
-//! How many updates become one: the rules, and what of a round each of them keeps.
+//! Aggregation rules: combine the updates of a round into one.
 //!
-//! The mean streams: a sum in fixed point, whatever the order of arrival. The robust rules need all updates of
-//! a round at once, so they keep them by device and run in the order of devices when the round closes. Either
-//! way one set of updates gives one result, bit by bit. `POISON.md` says what each rule promises.
+//! The mean streams: it keeps one fixed-point sum, independent of the order of arrival. The robust rules need
+//! all updates of a round at once, so they keep them by device and run in the order of devices when the round
+//! closes. Either way a set of updates has one result, bit by bit. `POISON.md` states the guarantee of each
+//! rule.
 
 mod geometric_median;
 mod gram;
@@ -23,19 +24,19 @@ pub use rule::{Rule, TRIM};
 pub use sample_cap::SampleCap;
 pub use subspaces::{projector_geometric_median, projector_mean};
 pub use trimmed_mean::trimmed_mean;
-pub use update_weight::Share;
+pub use update_weight::UpdateWeight;
 
-/// One device's vector and what it counts.
+/// Vector of one device with its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weighted<'a> {
-    /// Its weight.
+    /// Weight of the device.
     pub weight: f64,
-    /// Its values.
+    /// Values of the vector.
     pub values: &'a [f32],
 }
 
-/// The smallest of the values that at least half of the weight is not above: a weighted median that is one of
-/// the values, and to which twice the weight is the same as two such values. 0 for none.
+/// Weighted median: the smallest value such that values up to it have at least half of the weight. A value
+/// with weight 2 counts as two equal values of weight 1. Returns 0 for an empty list.
 fn weighted_median(mut values: Vec<(f64, f64)>) -> f64 {
     values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let total: f64 = values.iter().map(|(_, weight)| weight).sum();

@@ -1,15 +1,15 @@
-//! The orthogonal Procrustes transformation: bases of nearly the same subspace, turned into nearly the same basis.
+//! Orthogonal Procrustes transformation: rotates a basis towards another one of nearly the same subspace.
 
 use crate::linalg::{Matrix, product, product_transposed};
 
-/// The orthogonal `D` (r x r) that minimises `|own D - reference|_F`, both d x r: `W1 W2^T`, where
-/// `own^T reference = W1 S W2^T` (Schoenemann 1966). Where that product has no full rank there are several; this is
-/// one of them. The identity if a value is not finite.
+/// Orthogonal matrix `D` (r x r) that minimises `|own D - reference|_F`, with `own` and `reference` d x r:
+/// `W1 W2^T`, where `own^T reference = W1 S W2^T` (Schoenemann 1966). If that product is rank deficient there
+/// are several solutions; this is one of them. Returns the identity if a value is not finite.
 #[must_use]
 pub fn procrustes(own: &Matrix, reference: &Matrix) -> Matrix {
     let between = product_transposed(own, reference);
     let identity = Matrix::identity(between.nrows(), between.ncols());
-    // What is not finite would keep the factorisation busy for ever.
+    // The factorisation does not terminate on values that are not finite.
     if between.iter().any(|value| !value.is_finite()) {
         return identity;
     }

@@ -1,62 +1,65 @@
-//! What of a round's updates an algorithm keeps, and what it makes of them when the round closes.
+//! Collection of a round's updates, combined by the rule when the round closes.
 
 use std::collections::BTreeMap;
 
 use fedspan_protocol::tensor::Role;
 
 use super::{
-    FixedPointMean, Rule, SampleCap, Share, Weighted, geometric_median, projector_geometric_median,
+    FixedPointMean, Rule, SampleCap, UpdateWeight, Weighted, geometric_median, projector_geometric_median,
     projector_mean, trimmed_mean,
 };
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal};
 use crate::types::{DeviceId, Tensor, Weighting};
 
-/// The updates of a round under a rule: a running sum for the mean, all of them for the others (4 bytes a value and
-/// device, 8 more while the round closes).
+/// Updates of one round under a rule: a running sum for the mean, all updates for the other rules (4 bytes
+/// per value and device, 8 more while the round closes).
 #[derive(Clone, Debug)]
 pub struct RoundAggregate {
     rule: Rule,
     weighting: Weighting,
-    kept: Kept,
+    buffer: Buffer,
 }
 
 #[derive(Clone, Debug)]
-enum Kept {
+enum Buffer {
     Sum(FixedPointMean),
-    /// Shares and values, in order of devices.
-    All(BTreeMap<DeviceId, (Share, Vec<f32>)>),
+    /// Weights and values, in the order of devices.
+    All(BTreeMap<DeviceId, (UpdateWeight, Vec<f32>)>),
 }
 
 impl RoundAggregate {
-    /// Nothing yet, for updates of `length` values in all their tensors.
+    /// Creates an empty collection for updates of `length` values in all their tensors.
     #[must_use]
     pub fn new(rule: Rule, weighting: Weighting, length: usize) -> Self {
-        let kept = match rule {
-            Rule::Mean => Kept::Sum(FixedPointMean::new(length)),
-            _ => Kept::All(BTreeMap::new()),
+        let buffer = match rule {
+            Rule::Mean => Buffer::Sum(FixedPointMean::new(length)),
+            Rule::GeometricMedian
+            | Rule::TrimmedMean { .. }
+            | Rule::ProjectorMean
+            | Rule::ProjectorGeometricMedian => Buffer::All(BTreeMap::new()),
         };
-        Self { rule, weighting, kept }
+        Self { rule, weighting, buffer }
     }
 
-    /// The rule.
+    /// Rule that combines the updates.
     #[must_use]
     pub fn rule(&self) -> Rule {
         self.rule
     }
 
-    /// Adds a device's update, its tensors one after the other. Its samples are bounded already by what any
-    /// device may declare.
-    pub fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    /// Adds a device's update, its tensors concatenated. The caller has cut the sample count to the maximum
+    /// for one device.
+    pub fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         let parts = tensors.iter().map(|tensor| tensor.values.as_slice());
-        match &mut self.kept {
-            Kept::Sum(mean) => mean.absorb(share.weight(self.weighting), parts),
-            Kept::All(all) => {
-                all.insert(device, (share, parts.collect::<Vec<_>>().concat()));
+        match &mut self.buffer {
+            Buffer::Sum(mean) => mean.absorb(weight.weight(self.weighting), parts),
+            Buffer::All(all) => {
+                all.insert(device, (weight, parts.collect::<Vec<_>>().concat()));
             }
         }
     }
 
-    /// Whether an update can be used at all: a representation needs full rank, as a round may have no other.
+    /// Whether an update can be used: a representation needs full rank, since the round may have no other.
     #[must_use]
     pub fn admits(&self, tensors: &[Tensor]) -> bool {
         match tensors {
@@ -67,16 +70,16 @@ impl RoundAggregate {
         }
     }
 
-    /// What the rule makes of the numbers absorbed, and forgets them; `None` if there were none. `center` is the
-    /// point that updates are steps from (zero where it is shorter): a model that was sent, or nothing for gradients.
-    pub fn numbers(&mut self, center: &[f64]) -> Option<Vec<f64>> {
-        match &mut self.kept {
-            Kept::Sum(mean) => {
+    /// Combines the vectors absorbed and discards them; `None` if there are none. `center` is the point from
+    /// which the updates are steps (zero where it is shorter): the broadcast model, or empty for gradients.
+    pub fn take_vector(&mut self, center: &[f64]) -> Option<Vec<f64>> {
+        match &mut self.buffer {
+            Buffer::Sum(mean) => {
                 let value = mean.value();
                 mean.reset();
                 value
             }
-            Kept::All(all) => {
+            Buffer::All(all) => {
                 let all = std::mem::take(all);
                 let weights = weights(self.weighting, &all);
                 let heaviest = |part| heaviest(weights.clone(), part);
@@ -87,25 +90,30 @@ impl RoundAggregate {
                     .collect();
                 let absorbed = !updates.is_empty();
                 absorbed.then(|| match self.rule {
-                    // As many devices as it is to withstand may have more of the weight.
+                    // The devices to withstand may hold more than their number's share of the weight.
                     Rule::TrimmedMean { trim } => trimmed_mean(&updates, trim.max(heaviest(trim))),
-                    _ => geometric_median(&updates, center),
+                    // Callers replace a rule for subspaces by `Rule::for_vectors`, and the mean keeps a
+                    // sum instead of updates.
+                    Rule::GeometricMedian
+                    | Rule::Mean
+                    | Rule::ProjectorMean
+                    | Rule::ProjectorGeometricMedian => geometric_median(&updates, center),
                 })
             }
         }
     }
 
-    /// What a rule for subspaces makes of the bases absorbed, and forgets them; `None` if there were none.
-    /// `reference` (d x k) is the basis that the result is nearest to.
+    /// Combines the bases absorbed, by a rule for subspaces, and discards them; `None` if there are none. The
+    /// result is the basis (d x k) nearest to `reference`.
     ///
     /// # Errors
-    /// [`RankDeficient`] if they span fewer than k directions.
-    pub fn subspace(&mut self, reference: &Matrix) -> Result<Option<Matrix>, RankDeficient> {
-        let Kept::All(all) = &mut self.kept else { return Ok(None) };
+    /// [`RankDeficient`] if the bases span fewer than k directions.
+    pub fn take_subspace(&mut self, reference: &Matrix) -> Result<Option<Matrix>, RankDeficient> {
+        let Buffer::All(all) = &mut self.buffer else { return Ok(None) };
         let all = std::mem::take(all);
         let weights = weights(self.weighting, &all);
         let (d, k) = reference.shape();
-        // What has no full rank was not admitted.
+        // Updates without full rank were not admitted.
         let bases: Vec<(f64, Matrix)> = all
             .values()
             .zip(weights)
@@ -116,7 +124,11 @@ impl RoundAggregate {
         }
         let space = match self.rule {
             Rule::ProjectorMean => projector_mean(&bases, reference)?,
-            _ => projector_geometric_median(&bases, reference)?,
+            // Callers use this under the two rules for subspaces alone.
+            Rule::ProjectorGeometricMedian
+            | Rule::Mean
+            | Rule::GeometricMedian
+            | Rule::TrimmedMean { .. } => projector_geometric_median(&bases, reference)?,
         };
         Ok(Some(space))
     }
@@ -126,7 +138,7 @@ fn basis(rows: u16, cols: u16, values: &[f32]) -> Result<Matrix, RankDeficient> 
     orthonormal(&from_f32(rows.into(), cols.into(), values))
 }
 
-/// What part of the weight the heaviest `part` of the devices has.
+/// Fraction of the weight held by the heaviest `part` of the devices.
 fn heaviest(mut weights: Vec<f64>, part: f64) -> f64 {
     weights.sort_by(|a, b| b.total_cmp(a));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down")]
@@ -135,11 +147,11 @@ fn heaviest(mut weights: Vec<f64>, part: f64) -> f64 {
     weights.iter().take(devices).sum::<f64>() / total.max(f64::MIN_POSITIVE)
 }
 
-/// Weights in order of devices, each bounded by what the others declare.
-fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (Share, Vec<f32>)>) -> Vec<f64> {
-    let mut declared: Vec<u32> = all.values().map(|(share, _)| share.samples).collect();
+/// Weights in the order of devices, with sample counts bounded relative to those of the other devices.
+fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (UpdateWeight, Vec<f32>)>) -> Vec<f64> {
+    let mut declared: Vec<u32> = all.values().map(|(weight, _)| weight.samples).collect();
     declared.sort_unstable();
-    let bound = SampleCap { most: u32::MAX, relative: true }.bound(&declared);
-    let capped = |share: &Share| Share { samples: share.samples.min(bound), ..*share };
-    all.values().map(|(share, _)| f64::from(capped(share).weight(weighting))).collect()
+    let bound = SampleCap { max_samples: u32::MAX, relative: true }.bound(&declared);
+    let capped = |weight: &UpdateWeight| UpdateWeight { samples: weight.samples.min(bound), ..*weight };
+    all.values().map(|(weight, _)| f64::from(capped(weight).weight(weighting))).collect()
 }

@@ -1,32 +1,32 @@
-//! The rules by name.
+//! Names and properties of the aggregation rules.
 
-/// The part of the weight that a trimmed mean leaves out at each end, unless told otherwise: what is promised
-/// is at most 20 % of attackers.
+/// Default fraction of the weight that a trimmed mean cuts off at each end: the guarantee is for at most 20 %
+/// attackers.
 pub const TRIM: f64 = 0.2;
 
-/// How the updates of a round become one.
+/// Rule that combines the updates of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Rule {
-    /// The weighted mean. One bad device can put it anywhere.
+    /// Weighted mean. A single bad device can move it anywhere.
     #[default]
     Mean,
-    /// The geometric median of updates that were clipped to the median norm of the round's.
+    /// Geometric median of updates clipped to the median norm of the round.
     GeometricMedian,
-    /// The mean of what is left, coordinate by coordinate, without the lowest and highest `trim` of the weight.
+    /// Coordinate-wise mean without the lowest and the highest `trim` of the weight.
     TrimmedMean {
-        /// The part of the weight left out at each end, from 0 to under 0.5.
+        /// Fraction of the weight cut off at each end, from 0 to below 0.5.
         trim: f64,
     },
-    /// For subspaces: the k directions that most of the mean of the orthogonal projectors lies in.
+    /// For subspaces: the k leading eigenvectors of the mean of the orthogonal projectors.
     ProjectorMean,
-    /// For subspaces: the same of the geometric median of the projectors.
+    /// For subspaces: the k leading eigenvectors of the geometric median of the projectors.
     ProjectorGeometricMedian,
 }
 
 impl Rule {
-    /// The name as it stands in files.
+    /// Name in configuration files.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Mean => "mean",
             Self::GeometricMedian => "geometric-median",
@@ -36,22 +36,22 @@ impl Rule {
         }
     }
 
-    /// Whether it sees an upload as a basis of which only the span counts.
+    /// Whether the rule takes an upload as a basis of which only the span counts.
     #[must_use]
     pub fn is_for_subspaces(self) -> bool {
         matches!(self, Self::ProjectorMean | Self::ProjectorGeometricMedian)
     }
 
-    /// The rule for what is no subspace in a campaign under this one: the numbers of a start. A start that is
-    /// a plain mean would be the way around the rule.
+    /// Rule for uploads that are no subspaces, such as those of a start, in a campaign under this rule. With
+    /// a plain mean there, an attacker could get around the rule.
     #[must_use]
-    pub fn for_numbers(self) -> Self {
+    pub fn for_vectors(self) -> Self {
         if self.is_for_subspaces() { Self::GeometricMedian } else { self }
     }
 
-    /// Whether it needs all updates of a round at once.
+    /// Whether the rule needs all updates of a round at once.
     #[must_use]
-    pub fn keeps_updates(self) -> bool {
+    pub fn needs_all_updates(self) -> bool {
         self != Self::Mean
     }
 }

@@ -1,31 +1,32 @@
-//! What a device's declared number of samples may count: a server cannot see samples, so it bounds the word.
+//! Bounds on the sample counts that devices declare, since a server cannot see the samples.
 //!
-//! Under a robust rule nobody counts more than the median device of the round, and the fifth of the devices that say
-//! they have the most have no more than a quarter of the weight together: rules withstand a fifth of the *weight*. A
-//! fifth of liars among devices that are alike then has a fifth of it. What that costs is the say of those who do have
-//! more.
+//! Under a robust rule no device counts more than the median device of the round, and the fifth of the
+//! devices with the largest counts has at most a quarter of the weight, as the rules withstand a fraction of
+//! the *weight*. A fifth of lying devices, among devices of equal size, then has a fifth of the weight. The
+//! price is that devices with more samples count less than they could.
 
 /// Bounds on declared sample counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleCap {
-    /// The most that any device's count may be.
-    pub most: u32,
-    /// Whether a count is also bounded by what the other devices of the round declare.
+    /// Largest count for any device.
+    pub max_samples: u32,
+    /// Whether a count is also bounded relative to those of the other devices of the round.
     pub relative: bool,
 }
 
 impl SampleCap {
-    /// Bounds nothing.
-    pub const NONE: Self = Self { most: u32::MAX, relative: false };
+    /// No bound at all.
+    pub const NONE: Self = Self { max_samples: u32::MAX, relative: false };
 
-    /// The most that a count of a round may be in which these (none of them 0) were declared, in ascending order. The
-    /// median is the lower one: as long as under half of them lie it is at most the largest honest count.
+    /// Largest effective count in a round with these declared counts, ascending and none of them 0. The
+    /// median is the lower one, so it is at most the largest honest count as long as fewer than half of the
+    /// devices lie.
     #[must_use]
     pub fn bound(&self, declared: &[u32]) -> u32 {
-        if self.relative { self.most.min(relative(declared)) } else { self.most }
+        if self.relative { self.max_samples.min(relative(declared)) } else { self.max_samples }
     }
 
-    /// The sum of the counts of a round, ascending, each as far as it counts.
+    /// Sum of the effective counts of a round, for declared counts in ascending order.
     #[must_use]
     pub fn total(&self, declared: &[u32]) -> u64 {
         let bound = self.bound(declared);
@@ -33,11 +34,13 @@ impl SampleCap {
     }
 }
 
-/// The largest bound that is not above the median, and with which the heaviest fifth has no more than a quarter.
+/// Largest bound that is at most the median and leaves the heaviest fifth of the devices at most a quarter of
+/// the total.
 fn relative(declared: &[u32]) -> u32 {
     let n = declared.len();
     let Some(median) = declared.get(n.saturating_sub(1) / 2) else { return u32::MAX };
-    // Nobody of that fifth is below the median, so it has (n / 5) c of p counts under c, and of n - p that are cut to c.
+    // No device of that fifth is below the median, so the fifth has (n / 5) c of: the sum of the p counts
+    // below c, plus (n - p) c.
     let quarter = 4 * (n / 5);
     let mut below = 0;
     for (p, count) in declared.iter().take_while(|count| *count < median).enumerate() {

@@ -1,11 +1,11 @@
-//! Rules for subspaces. A subspace of k directions is its orthogonal projector `P = U U^T`: unlike a basis that
-//! has no signs and no rotation that devices could disagree about.
+//! Aggregation rules for subspaces. A subspace of k directions is represented by its orthogonal projector
+//! `P = U U^T`, which unlike a basis has no signs or rotations in which devices could differ.
 //!
-//! The mean of projectors, and their geometric median (the Subspace-Median of Singh and Vaswani 2024), each then
-//! cut to the k largest eigenvalues. No projector is formed for a device: the inner products of all pairs give all
-//! distances, and the median is a weighted mean of the projectors whose weights alone are iterated. Were the mean formed
-//! instead (d x d), an iteration would cost more for up to d^2 k devices, and the scale of the smoothing asks for
-//! all pairs all the same.
+//! The rules are the mean of the projectors and their geometric median (the Subspace-Median of Singh and
+//! Vaswani 2024), each followed by the k leading eigenvectors. No projector is formed for a device: the inner
+//! products of all pairs give all distances, and the median is a weighted mean of the projectors, so that
+//! only weights are iterated. Forming the mean (d x d) instead would make an iteration more expensive for up
+//! to d^2 k devices, and the smoothing radius needs all pairs anyway.
 
 use super::gram::Gram;
 use super::weighted_median;
@@ -15,48 +15,50 @@ use crate::linalg::{
 };
 use crate::random::{Purpose, stream};
 
-/// Smallest distance of projectors that is divided by, in [`spread`]s: wide, as for the geometric median of numbers.
+/// Smoothing radius, in units of [`spread`]; wide, as for the geometric median of vectors.
 const SMOOTHING: f64 = 1.0;
-/// And at least so much, where half of the weight is one projector: bases that were rounded for their way are.
+/// Lower bound of the smoothing radius, for rounds in which half of the weight is one projector up to the
+/// rounding of encodings.
 const SMOOTHING_LEAST: f64 = 1e-6;
-/// What sums of the same weights in another order may differ by, relatively.
+/// Relative difference between sums of the same weights in another order.
 const ROUNDING: f64 = 1e-9;
-/// The weights stand still when none changes by more.
+/// Largest change of a weight at which the iteration has converged.
 const TOLERANCE: f64 = 1e-10;
-/// Iterations at most.
+/// Maximum number of iterations.
 const ITERATIONS: usize = 300;
-/// Smallest pivot with which the new span is described in the terms of the old basis.
+/// Smallest pivot at which the new span is still expressed in the old basis.
 const ALIGNED: f64 = 1e-6;
-/// Largest d for which the mean of the projectors is formed and decomposed; above it, block iteration.
+/// Largest d for which the mean of the projectors is formed and decomposed; above it, block iteration is
+/// used.
 const DENSE: usize = 256;
-/// Block iterations at most, and the largest change (sine) at which they end.
+/// Maximum number of block iterations, and the change (sine) at which they have converged.
 const BLOCK_ITERATIONS: usize = 200;
 const BLOCK_TOLERANCE: f64 = 1e-12;
-/// Columns of the block beyond k, what is added to all eigenvalues, and the number of the block's random stream.
+/// Extra columns of the block beyond k, shift of all eigenvalues, and index of the block's random stream.
 const WIDER: usize = 8;
 const SHIFT: f64 = 1e-3;
 const BLOCK: u64 = 1 << 32;
 
-/// The k-dimensional subspace in which most of the weighted mean of the projectors lies, as the orthonormal
-/// basis (d x k) that is nearest to `reference` (d x k). `bases` are orthonormal, d x k, with their weights.
+/// Leading k-dimensional eigenspace of the weighted mean of the projectors, as the orthonormal basis (d x k)
+/// nearest to `reference` (d x k). `bases` are orthonormal, d x k, with their weights.
 ///
 /// # Errors
-/// [`RankDeficient`] if the bases span fewer than k directions between them.
+/// [`RankDeficient`] if the bases together span fewer than k directions.
 pub fn projector_mean(bases: &[(f64, Matrix)], reference: &Matrix) -> Result<Matrix, RankDeficient> {
     let weights: Vec<f64> = bases.iter().map(|(weight, _)| *weight).collect();
     top(bases, &weights, reference)
 }
 
-/// The same of the geometric median of the projectors in the Frobenius norm: smoothed Weiszfeld iterations on the
-/// weights.
+/// Leading k-dimensional eigenspace of the geometric median of the projectors in the Frobenius norm, by
+/// smoothed Weiszfeld iterations on the weights. Arguments and result are those of [`projector_mean`].
 ///
 /// # Errors
-/// As [`projector_mean`].
+/// [`RankDeficient`] if the bases together span fewer than k directions.
 pub fn projector_geometric_median(
     bases: &[(f64, Matrix)],
     reference: &Matrix,
 ) -> Result<Matrix, RankDeficient> {
-    let gram = Gram::of(bases);
+    let gram = Gram::new(bases);
     let total: f64 = bases.iter().map(|(weight, _)| weight).sum();
     let mut shares: Vec<f64> = bases.iter().map(|(weight, _)| weight / total).collect();
     let least = (SMOOTHING * spread(&gram, bases)).max(SMOOTHING_LEAST);
@@ -78,8 +80,8 @@ pub fn projector_geometric_median(
     top(bases, &shares, reference)
 }
 
-/// How far the projectors are from one another: the least median distance that one of them has to all. The bad ones, as
-/// long as they are under half of the weight, can neither make it large nor small.
+/// Scale of the distances between projectors: the least median distance of one projector to all. As long as
+/// bad projectors have less than half of the weight, they can make it neither large nor small.
 fn spread(gram: &Gram, bases: &[(f64, Matrix)]) -> f64 {
     let between = |i: usize, j: usize| (gram.at(i, i) - 2.0 * gram.at(i, j) + gram.at(j, j)).max(0.0).sqrt();
     let total: f64 = bases.iter().map(|(weight, _)| weight).sum();
@@ -87,7 +89,7 @@ fn spread(gram: &Gram, bases: &[(f64, Matrix)]) -> f64 {
     for i in 0..gram.size() {
         let away: Vec<(f64, f64)> =
             bases.iter().enumerate().map(|(j, (weight, _))| (between(i, j), *weight)).collect();
-        // Whose median is not less needs no sorting: that is nearly all of them.
+        // Sorting is skipped for medians that are not smaller, which is nearly all of them.
         let nearer: f64 = away.iter().filter(|(away, _)| *away < least).map(|(_, weight)| weight).sum();
         if 2.0 * nearer > (1.0 - ROUNDING) * total {
             least = least.min(weighted_median(away));
@@ -96,7 +98,7 @@ fn spread(gram: &Gram, bases: &[(f64, Matrix)]) -> f64 {
     least
 }
 
-/// Distances of all projectors from `sum_j shares_j P_j`, whose shares sum to 1.
+/// Distances of all projectors from `sum_j shares_j P_j`; the shares sum to 1.
 fn distances(gram: &Gram, shares: &[f64]) -> Vec<f64> {
     let towards = gram.times(shares);
     let own = towards.iter().zip(shares).fold(0.0, |sum, (value, share)| sum + value * share);
@@ -104,7 +106,7 @@ fn distances(gram: &Gram, shares: &[f64]) -> Vec<f64> {
     towards.iter().enumerate().map(away).collect()
 }
 
-/// The top eigenspace of `sum_i weights_i P_i`, in the basis nearest to `reference`.
+/// Leading eigenspace of `sum_i weights_i P_i`, in the basis nearest to `reference`.
 fn top(bases: &[(f64, Matrix)], weights: &[f64], reference: &Matrix) -> Result<Matrix, RankDeficient> {
     let (d, k) = reference.shape();
     let space = if d <= DENSE {
@@ -116,8 +118,8 @@ fn top(bases: &[(f64, Matrix)], weights: &[f64], reference: &Matrix) -> Result<M
     } else {
         block_iteration(bases, weights, d, k)?
     };
-    // The span in the terms of the old basis: heads that go on from round to round still fit, and neither signs
-    // nor the order of nearly equal eigenvalues matter.
+    // Expressed in the old basis, so that heads kept from round to round still fit, and neither signs nor
+    // the order of nearly equal eigenvalues matter.
     let near = product(&space, &product_transposed(&space, reference));
     match orthonormal(&near) {
         Ok(basis) if smallest_pivot(&basis, &near) > ALIGNED => Ok(basis),
@@ -125,7 +127,7 @@ fn top(bases: &[(f64, Matrix)], weights: &[f64], reference: &Matrix) -> Result<M
     }
 }
 
-/// `sum += weight U U^T`, by rows in order.
+/// `sum += weight U U^T`, in the order of rows.
 fn add_projector(sum: &mut Matrix, basis: &Matrix, weight: f64) {
     let d = basis.nrows();
     for column in basis.column_iter() {
@@ -138,9 +140,9 @@ fn add_projector(sum: &mut Matrix, basis: &Matrix, weight: f64) {
     }
 }
 
-/// Orthogonal iteration with `sum_i weights_i U_i U_i^T`, never formed, on a random block that is a little wider than
-/// k; the eigenvectors within the block are found at the end. A small multiple of the identity, which moves no
-/// eigenvector, keeps the block at full rank where all spans are one.
+/// Orthogonal iteration with `sum_i weights_i U_i U_i^T`, which is never formed, on a random block slightly
+/// wider than k. The eigenvectors within the block are computed at the end. A small multiple of the identity,
+/// which changes no eigenvector, keeps the block at full rank if all spans are equal.
 fn block_iteration(
     bases: &[(f64, Matrix)],
     weights: &[f64],
@@ -158,7 +160,7 @@ fn block_iteration(
     let mut block = random_basis(d, (k + WIDER).min(d), &mut stream(0, Purpose::Start, BLOCK));
     for _ in 0..BLOCK_ITERATIONS {
         let next = orthonormal(&apply(&block))?;
-        // Only the first columns have to stand still: the others converge to nothing that is wanted.
+        // Only the first k columns must converge; the others are discarded.
         let moved = principal_angle_distance(&first(&block, k), &first(&next, k));
         block = next;
         if moved <= BLOCK_TOLERANCE {
@@ -173,13 +175,13 @@ fn first(block: &Matrix, k: usize) -> Matrix {
     block.columns(0, k).into_owned()
 }
 
-/// The smallest diagonal entry of `R` in `near = Q R`.
+/// Smallest diagonal entry of `R` in `near = Q R`.
 fn smallest_pivot(q: &Matrix, near: &Matrix) -> f64 {
     let dot = |j: usize| q.column(j).iter().zip(near.column(j).iter()).fold(0.0, |sum, (a, b)| sum + a * b);
     (0..q.ncols()).map(dot).fold(f64::INFINITY, f64::min)
 }
 
-/// Every column with its largest entry positive.
+/// Flips the sign of columns so that the largest entry of each is positive.
 fn with_signs(mut basis: Matrix) -> Matrix {
     for mut column in basis.column_iter_mut() {
         let largest =
@@ -196,13 +198,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spread_is_the_least_of_all_medians_bit_by_bit() {
+    fn spread_is_least_median_distance_bit_for_bit() {
         for seed in 0..200 {
             let random = &mut stream(seed, Purpose::Start, 0);
             let n = 1 + random.below(12);
             let bases: Vec<(f64, Matrix)> =
                 (0..n).map(|_| (0.1 * (1 + random.below(9)) as f64, random_basis(5, 2, random))).collect();
-            let gram = Gram::of(&bases);
+            let gram = Gram::new(&bases);
             let between = |i, j| f64::sqrt((gram.at(i, i) - 2.0 * gram.at(i, j) + gram.at(j, j)).max(0.0));
             let median = |i| weighted_median((0..n).map(|j| (between(i, j), bases[j].0)).collect());
             let expected = (0..n).map(median).fold(f64::INFINITY, f64::min);

@@ -1,11 +1,11 @@
-//! The coordinate-wise trimmed mean (Yin, Chen, Ramchandran and Bartlett 2018), with weights: of each coordinate the
-//! lowest and the highest part of the weight is left out, and the mean of the rest is taken.
+//! Coordinate-wise trimmed mean (Yin, Chen, Ramchandran and Bartlett 2018) with weights: per coordinate, the
+//! lowest and the highest part of the weight are cut off, and the rest is averaged.
 
 use super::Weighted;
 
-/// The trimmed mean of `updates`, coordinate by coordinate, without the lowest and highest `trim` of the weight
-/// (0 to under 0.5). A device at the cut counts with the part of its weight that is within. In f64; equal values
-/// in the order given. Zeros without any weight.
+/// Trimmed mean of `updates`, without the lowest and the highest `trim` of the weight in each coordinate (0
+/// to below 0.5). A device at the cut counts with the part of its weight inside. Computed in f64; equal
+/// values keep the given order. Zeros if no update has a weight.
 #[must_use]
 pub fn trimmed_mean(updates: &[Weighted<'_>], trim: f64) -> Vec<f64> {
     let length = updates.first().map_or(0, |update| update.values.len());
@@ -24,7 +24,7 @@ pub fn trimmed_mean(updates: &[Weighted<'_>], trim: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The mean of the part of the weight from `low` to `high`, of values in ascending order.
+/// Mean over the part of the weight from `low` to `high`, for values in ascending order.
 fn within(column: &[(f32, f64)], low: f64, high: f64) -> f64 {
     let (mut below, mut sum, mut kept) = (0.0, 0.0, 0.0);
     for (value, weight) in column {

@@ -1,25 +1,25 @@
-//! How much an update counts.
+//! Weight of an update.
 
 use crate::types::Weighting;
 
-/// What an update was computed from, and how often its device was drawn.
+/// Sample count of an update, and how often its device was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Samples, as the device says and as far as that counts.
+pub struct UpdateWeight {
+    /// Declared sample count, after capping.
     pub samples: u32,
-    /// How often the device is in the round's sample: once, unless devices are drawn with replacement; never, if it is
-    /// asked for other devices to be aligned with.
+    /// Number of times that the device was drawn for the round: 1 unless the policy draws with replacement,
+    /// and 0 for a device that was invited only as the reference for the alignment of others.
     pub draws: u32,
 }
 
-impl Share {
-    /// Of a device that is in the round once.
+impl UpdateWeight {
+    /// Weight of a device that was drawn once.
     #[must_use]
-    pub const fn of(samples: u32) -> Self {
+    pub const fn from_samples(samples: u32) -> Self {
         Self { samples, draws: 1 }
     }
 
-    /// The weight of the update.
+    /// Numeric weight under a weighting.
     #[must_use]
     pub fn weight(self, weighting: Weighting) -> u32 {
         weighting.weight(self.samples).saturating_mul(self.draws)

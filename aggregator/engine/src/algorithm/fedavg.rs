@@ -1,34 +1,33 @@
-//! FedAvg for a linear model: one representation and one head that everyone shares, averaged (or what another rule
-//! makes of both together). The
-//! single-model baseline of FedRep's Figures 1 and 4 (with one local step it is FedSGD).
+//! FedAvg for a linear model: one representation and one head shared by all devices, averaged (or combined by
+//! another rule). The single-model baseline of FedRep's Figures 1 and 4; with one local step it is FedSGD.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::Algorithm;
-use super::fedrep::{decoded, tensor, wide};
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use super::fedrep::{as_decoded, tensor, to_f64};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// FedAvg's choices.
+/// Parameters of FedAvg.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FedAvgParameters {
     /// Step size of the representation.
     pub step_size: f32,
     /// Step size of the head.
     pub head_step_size: f32,
-    /// Gradient steps on the device before it sends.
+    /// Gradient steps on the device per round.
     pub local_steps: u16,
-    /// How the model is encoded, both ways.
+    /// Encoding of the model in both directions.
     pub encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one.
+    /// Rule that combines the updates.
     pub rule: Rule,
 }
 
-/// FedAvg's state: the shared model and what the open round has brought.
+/// State of FedAvg: the shared model and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct FedAvg {
     representation: Matrix,
@@ -59,20 +58,20 @@ impl Algorithm for FedAvg {
         Request { task, tensors, encoding, expects }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_, _] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let ((d, k), c) = (self.representation.shape(), self.head.ncols());
-        let held = || {
+        let on_devices = || {
             let Request { tensors, encoding, .. } = self.request();
-            tensors.into_iter().flat_map(move |tensor| wide(&decoded(tensor.values, encoding)))
+            tensors.into_iter().flat_map(move |tensor| to_f64(&as_decoded(tensor.values, encoding)))
         };
-        let center = if self.round.rule().keeps_updates() { held().collect() } else { Vec::new() };
-        if let Some(model) = self.round.numbers(&center)
+        let center = if self.round.rule().needs_all_updates() { on_devices().collect() } else { Vec::new() };
+        if let Some(model) = self.round.take_vector(&center)
             && let Some((b, w)) = model.split_at_checked(d * k)
         {
             self.representation = Matrix::from_row_slice(d, k, b);
@@ -89,7 +88,7 @@ impl Algorithm for FedAvg {
         Some(&self.head)
     }
 
-    /// Personal heads are fitted on an orthonormal basis of the shared representation's span.
+    /// Requests personal heads on an orthonormal basis of the shared representation's span.
     fn fit_request(&self, head: HeadSolve) -> Request {
         let basis = orthonormal(&self.representation).unwrap_or_else(|_| self.representation.clone());
         let sent = tensor(Role::Representation, &basis, to_f32(&basis));

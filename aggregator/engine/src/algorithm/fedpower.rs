@@ -1,11 +1,12 @@
-//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3): between two exchanges devices take power iterations of
-//! their own; the server turns what they send into one basis each, averages, and orthonormalises.
+//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges devices take power
+//! iterations of their own; the server turns each upload into one basis, averages the bases, and
+//! orthonormalises the mean.
 //!
-//! Where devices are alone for more than one iteration their bases drift apart, in rotations that mean nothing. The
-//! orthogonal Procrustes transformation takes these out: `Y_i D_i`, with the `D_i` that brings the `Z_i` of device i
-//! nearest to that of one device, the *reference* (eq. 3.2). Any device will do, since another one turns the mean as a
-//! whole (nearly), and the span is all that is wanted: the device that was named, or if it has not answered the one
-//! with the lowest number.
+//! With more than one local iteration the devices' bases drift apart by rotations that mean nothing. The
+//! orthogonal Procrustes transformation removes these: the server averages `Y_i D_i`, with the `D_i` that
+//! brings the `Z_i` of device i nearest to that of one device, the *reference* (eq. 3.2). Any device will do,
+//! since another one rotates the mean as a whole (nearly), and only its span matters. The reference is the
+//! configured device, or the participant with the lowest number if that device has not answered.
 
 use std::collections::BTreeMap;
 
@@ -14,41 +15,42 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::Algorithm;
 use super::fedrep::tensor;
-use crate::aggregate::{RoundAggregate, Rule, Share, procrustes};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight, procrustes};
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, product, product_transposed, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// How far from orthonormal the basis may be by which a device is aligned: what encodings do to it, and a little more.
+/// Largest deviation from orthonormality of the basis by which a device is aligned: that of the encodings,
+/// with a margin.
 const ORTHONORMAL: f64 = 0.05;
 
-/// FedPower's choices.
+/// Parameters of FedPower.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FedPowerParameters {
-    /// T, all power iterations.
+    /// Number of power iterations in all (T).
     pub iterations: u16,
-    /// p, iterations from one exchange to the next.
+    /// Iterations from one exchange to the next (p).
     pub local_steps: u16,
-    /// Whether p is one less after every exchange, down to 1 (eq. 3.11).
+    /// Whether p decreases by one after every exchange, down to 1 (eq. 3.11).
     pub decay: bool,
     /// Whether devices are aligned before they are averaged.
     pub procrustes: bool,
-    /// With which device, as long as it answers.
+    /// Device with which the others are aligned, as long as it answers.
     pub reference: Option<DeviceId>,
-    /// What a row of a device's matrix is.
+    /// Contents of a row of a device's matrix.
     pub rows: PowerRows,
-    /// How the basis is sent to devices.
+    /// Encoding of the basis sent to devices.
     pub download_encoding: Encoding,
-    /// How devices encode what they send.
+    /// Encoding of the devices' uploads.
     pub upload_encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one. A rule for subspaces needs no alignment.
+    /// Rule that combines the updates. A rule for subspaces needs no alignment.
     pub rule: Rule,
 }
 
 impl FedPowerParameters {
-    /// Iterations before each exchange, and what devices send then. Where the exchanges do not end with T, the last
-    /// one averages the devices' bases for output.
+    /// Iterations before each exchange, and the upload at it. If the synchronisation set does not end with T,
+    /// the last exchange averages the devices' bases for output.
     #[must_use]
     pub fn exchanges(&self) -> Vec<(u16, PowerUpload)> {
         let (steps, ends) = synchronisations(self.iterations, self.local_steps, self.decay);
@@ -61,7 +63,7 @@ impl FedPowerParameters {
         if self.rule.is_for_subspaces() {
             PowerUpload::Basis
         } else if self.procrustes && steps > 1 {
-            // With one step all devices have the server's own basis.
+            // With one step all devices start from the server's own basis, so they need no alignment.
             PowerUpload::ProductAndBasis
         } else {
             PowerUpload::Product
@@ -69,8 +71,9 @@ impl FedPowerParameters {
     }
 }
 
-/// Iterations from each exchange to the next, all T together, and whether the last exchange is one of the
-/// synchronisation set: every p iterations (eq. 3.1), or with `decay` p, then one less each time, down to 1 (eq. 3.11).
+/// Iterations from each exchange to the next, T in total, and whether the last exchange belongs to the
+/// synchronisation set: every p iterations (eq. 3.1), or with `decay` p, then one less each time, down to 1
+/// (eq. 3.11).
 #[must_use]
 pub fn synchronisations(iterations: u16, local_steps: u16, decay: bool) -> (Vec<u16>, bool) {
     let mut all = Vec::new();
@@ -89,17 +92,17 @@ pub fn synchronisations(iterations: u16, local_steps: u16, decay: bool) -> (Vec<
     (all, ends)
 }
 
-/// FedPower's state: the basis, and what the open round has brought.
+/// State of FedPower: the basis, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct FedPower {
     basis: Matrix,
     parameters: FedPowerParameters,
     exchanges: Vec<(u16, PowerUpload)>,
-    /// How many of them are done.
+    /// Number of finished exchanges.
     done: usize,
     round: RoundAggregate,
-    /// Updates that are to be aligned, in order of devices.
-    kept: BTreeMap<DeviceId, (Share, Vec<Tensor>)>,
+    /// Updates waiting for their alignment, in the order of devices.
+    pending: BTreeMap<DeviceId, (UpdateWeight, Vec<Tensor>)>,
 }
 
 impl FedPower {
@@ -108,16 +111,24 @@ impl FedPower {
     pub fn new(basis: Matrix, parameters: FedPowerParameters) -> Self {
         let FedPowerParameters { rule, weighting, .. } = parameters;
         let round = RoundAggregate::new(rule, weighting, basis.len());
-        Self { exchanges: parameters.exchanges(), basis, parameters, done: 0, round, kept: BTreeMap::new() }
+        Self {
+            exchanges: parameters.exchanges(),
+            basis,
+            parameters,
+            done: 0,
+            round,
+            pending: BTreeMap::new(),
+        }
     }
 
-    /// The next exchange; after the last one, the last again.
+    /// The next exchange; the last one again once all are done.
     fn exchange(&self) -> (u16, PowerUpload) {
         let next = self.exchanges.get(self.done).or(self.exchanges.last());
         next.copied().unwrap_or((1, PowerUpload::Product))
     }
 
-    /// Whether updates are aligned. Bases that are averaged as numbers always are, as nothing can be said of signs.
+    /// Whether updates are aligned. Bases that are averaged as numbers always are, since their signs are
+    /// arbitrary.
     fn aligns(&self) -> bool {
         let (_, upload) = self.exchange();
         match upload {
@@ -131,22 +142,22 @@ impl FedPower {
         from_f32(self.basis.nrows(), self.basis.ncols(), values)
     }
 
-    /// Hands the updates that were kept to the rule, each turned towards the reference.
+    /// Passes the pending updates to the rule, each aligned with the reference.
     fn align(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        let named = self.parameters.reference.and_then(|device| kept.get(&device));
-        let reference = named.or(kept.values().next()).and_then(|(_, tensors)| tensors.last());
+        let pending = std::mem::take(&mut self.pending);
+        let named = self.parameters.reference.and_then(|device| pending.get(&device));
+        let reference = named.or(pending.values().next()).and_then(|(_, tensors)| tensors.last());
         let Some(reference) = reference.map(|tensor| self.matrix(&tensor.values)) else { return };
-        // Those who were only asked for others to be aligned with are better than nobody.
-        let nobody = kept.values().all(|(share, _)| share.draws == 0);
-        for (device, (share, tensors)) in kept {
-            let share = if nobody { Share::of(share.samples) } else { share };
-            let (Some(sent), Some(own), 1..) = (tensors.first(), tensors.last(), share.draws) else {
+        // If only references have answered, their updates are used rather than none.
+        let only_references = pending.values().all(|(weight, _)| weight.draws == 0);
+        for (device, (weight, tensors)) in pending {
+            let weight = if only_references { UpdateWeight::from_samples(weight.samples) } else { weight };
+            let (Some(sent), Some(own), 1..) = (tensors.first(), tensors.last(), weight.draws) else {
                 continue;
             };
             let turn = procrustes(&self.matrix(&own.values), &reference);
             let turned = product(&self.matrix(&sent.values), &turn);
-            self.round.absorb(device, share, &[tensor(Role::Subspace, &turned, to_f32(&turned))]);
+            self.round.absorb(device, weight, &[tensor(Role::Subspace, &turned, to_f32(&turned))]);
         }
     }
 }
@@ -176,14 +187,14 @@ impl Algorithm for FedPower {
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if tensors.len() != usize::from(self.exchange().1.tensors()) {
             return;
         }
         if self.aligns() {
-            self.kept.insert(device, (share, tensors.to_vec()));
+            self.pending.insert(device, (weight, tensors.to_vec()));
         } else {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
@@ -191,9 +202,9 @@ impl Algorithm for FedPower {
         self.align();
         let next = if self.round.rule().is_for_subspaces() {
             let basis = self.basis.clone();
-            self.round.subspace(&basis)?
+            self.round.take_subspace(&basis)?
         } else {
-            let numbers = self.round.numbers(&[]);
+            let numbers = self.round.take_vector(&[]);
             let (d, r) = self.basis.shape();
             numbers.map(|mean| orthonormal(&Matrix::from_row_iterator(d, r, mean))).transpose()?
         };
@@ -227,7 +238,7 @@ impl Algorithm for FedPower {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
         let done = *done as usize;
         self.done = done.min(self.exchanges.len());
-        self.kept.clear();
+        self.pending.clear();
         true
     }
 
@@ -239,6 +250,6 @@ impl Algorithm for FedPower {
 fn is_orthonormal(basis: &Matrix) -> bool {
     let gram = product_transposed(basis, basis);
     let identity = Matrix::identity(gram.nrows(), gram.ncols());
-    // False for a NaN.
+    // The comparison is false for NaN.
     gram.iter().zip(identity.iter()).all(|(value, wanted)| (value - wanted).abs() <= ORTHONORMAL)
 }

@@ -1,20 +1,20 @@
-//! FedRep on the server (Collins et al. 2021, Algorithm 2): the mean of the devices' steps, or what another rule
-//! makes of them, then QR.
+//! FedRep on the server (Collins et al. 2021, Algorithm 2): the mean of the devices' steps (or another rule's
+//! combination), then QR.
 //!
-//! `Bbar = B - eta mean_i G_i`, `B <- Q` of `Bbar = Q R`. Devices send `G_i` or `B - eta G_i`: the mean is
-//! the same up to rounding. `B` here is what the devices decoded, not what was encoded: for f16 and i8 these
-//! differ, and both sides must step from the same point.
+//! `Bbar = B - eta mean_i G_i`, `B <- Q` of `Bbar = Q R`. Devices send `G_i` or `B - eta G_i`; the mean is
+//! the same up to rounding. `B` here is the representation that devices decode, not the encoder's input: for
+//! f16 and i8 these differ, and both sides must step from the same point.
 
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::Algorithm;
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// FedRep's state: the representation and what the open round has brought.
+/// State of FedRep: the representation and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct FedRep {
     representation: Matrix,
@@ -22,22 +22,22 @@ pub struct FedRep {
     round: RoundAggregate,
 }
 
-/// FedRep's choices.
+/// Parameters of FedRep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FedRepParameters {
     /// Step size eta of the representation.
     pub step_size: f32,
-    /// How devices solve the head.
+    /// Head solver on the devices.
     pub head: HeadSolve,
-    /// What devices send.
+    /// Kind of upload.
     pub upload: Upload,
-    /// How the representation is sent to devices.
+    /// Encoding of the representation sent to devices.
     pub download_encoding: Encoding,
-    /// How devices encode what they send.
+    /// Encoding of the devices' uploads.
     pub upload_encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one.
+    /// Rule that combines the updates.
     pub rule: Rule,
 }
 
@@ -51,9 +51,9 @@ impl FedRep {
     }
 }
 
-/// The representation as every device will have it after decoding, with its tensor.
-pub(super) fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
-    let mut values = decoded(to_f32(representation), encoding);
+/// Representation as every device has it after decoding, as a tensor.
+pub(super) fn decoded_representation(representation: &Matrix, encoding: Encoding) -> Tensor {
+    let mut values = as_decoded(to_f32(representation), encoding);
     if encoding == Encoding::I8 {
         let _ = orthonormalise(&mut values, representation.ncols());
     }
@@ -61,22 +61,22 @@ pub(super) fn broadcast(representation: &Matrix, encoding: Encoding) -> Tensor {
 }
 
 /// Values as every device has them after decoding.
-pub(super) fn decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
+pub(super) fn as_decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
     if encoding != Encoding::F32 {
         let mut bytes = vec![0; encoding.byte_len(values.len())];
-        // The lengths agree, and where a value is not finite no device takes the round: neither call matters if it
-        // fails.
+        // The lengths agree, so only values that are not finite fail here, and no device accepts a round
+        // with these.
         let _ = encoding.encode(&values, &mut bytes);
         let _ = encoding.decode(&bytes, &mut values);
     }
     values
 }
 
-pub(super) fn wide(values: &[f32]) -> Vec<f64> {
+pub(super) fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|value| f64::from(*value)).collect()
 }
 
-/// A tensor of the shape of `matrix`.
+/// Tensor of the shape of `matrix`.
 pub(super) fn tensor(role: Role, matrix: &Matrix, values: Vec<f32>) -> Tensor {
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     Tensor { role, rows: side(matrix.nrows()), cols: side(matrix.ncols()), values }
@@ -100,31 +100,36 @@ impl Algorithm for FedRep {
         self.round.admits(tensors)
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let (d, k) = self.representation.shape();
-        let held = || broadcast(&self.representation, self.parameters.download_encoding).values;
+        let on_devices =
+            || decoded_representation(&self.representation, self.parameters.download_encoding).values;
         if self.round.rule().is_for_subspaces() {
-            let held = from_f32(d, k, &held());
-            if let Some(space) = self.round.subspace(&held)? {
+            let on_devices = from_f32(d, k, &on_devices());
+            if let Some(space) = self.round.take_subspace(&on_devices)? {
                 self.representation = space;
             }
             return Ok(());
         }
         let is_model = self.parameters.upload == Upload::Representation;
-        // The mean does not mind where steps begin.
-        let center = if is_model && self.round.rule().keeps_updates() { wide(&held()) } else { Vec::new() };
-        let Some(value) = self.round.numbers(&center) else { return Ok(()) };
+        // A mean does not depend on the point from which the steps are measured.
+        let center = if is_model && self.round.rule().needs_all_updates() {
+            to_f64(&on_devices())
+        } else {
+            Vec::new()
+        };
+        let Some(value) = self.round.take_vector(&center) else { return Ok(()) };
         let value = Matrix::from_row_iterator(d, k, value);
         let next = if is_model {
             value
         } else {
-            from_f32(d, k, &held()) - value * f64::from(self.parameters.step_size)
+            from_f32(d, k, &on_devices()) - value * f64::from(self.parameters.step_size)
         };
         self.representation = orthonormal(&next)?;
         Ok(())

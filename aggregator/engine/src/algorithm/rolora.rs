@@ -1,134 +1,137 @@
-//! RoLoRA for a linear model `y = B^T A^T x` (Chen et al. 2025, Algorithm 2), A d x k, B k x C, both everyone's: rounds in turn of the
-//! B that fits best on every device, averaged, and of one gradient step on A under that mean, averaged, then QR. In either one factor
-//! is common to all, so that the mean of products is the product of means.
+//! RoLoRA for a linear model `y = B^T A^T x` (Chen et al. 2025, Algorithm 2) with shared A (d x k) and B (k x
+//! C). Rounds alternate: in one, every device solves for its best B, and the server averages these; in the
+//! next, every device takes one gradient step on A under that mean, and the server averages and takes the QR
+//! factor. One factor is common to all devices in each round, so the mean of products is the product of
+//! means.
 //!
-//! FFA-LoRA (Sun et al. 2024) is the first of these alone: A stays as it began, and with it its angle to the true one.
+//! FFA-LoRA (Sun et al. 2024) has rounds of B alone: A stays as initialised, and so does its angle to the
+//! true one.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::Algorithm;
-use super::fedrep::{broadcast, decoded, tensor, wide};
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use super::fedrep::{as_decoded, decoded_representation, tensor, to_f64};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, product, product_transposed, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// RoLoRA's choices for a linear model.
+/// Parameters of RoLoRA for a linear model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearAdapterParameters {
-    /// Step size of A, of the loss `1/(2m) |X A B - Y|^2`; `None` where A stays as it is (FFA-LoRA).
+    /// Step size of A for the loss `1/(2m) |X A B - Y|^2`; `None` if A stays as initialised (FFA-LoRA).
     pub step_size: Option<f32>,
-    /// How devices find their B.
+    /// Solver with which devices find their B.
     pub head: HeadSolve,
-    /// How factors are sent to devices.
+    /// Encoding of the factors sent to devices.
     pub download_encoding: Encoding,
-    /// How devices encode what they send.
+    /// Encoding of the devices' uploads.
     pub upload_encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one.
+    /// Rule that combines the updates.
     pub rule: Rule,
 }
 
-/// The factors, and what the open round has brought.
+/// Both factors, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct LinearAdapter {
     /// A, d x k, orthonormal columns.
     down: Matrix,
     /// B, k x C.
     up: Matrix,
-    /// Finished rounds.
+    /// Number of finished rounds.
     rounds: u32,
     parameters: LinearAdapterParameters,
     round: RoundAggregate,
 }
 
 impl LinearAdapter {
-    /// Starts from `down` (d x k, orthonormal columns); nothing is asked of `up` (k x C) but its shape.
+    /// Starts from `down` (d x k, orthonormal columns); only the shape of `up` (k x C) matters.
     #[must_use]
     pub fn new(down: Matrix, up: Matrix, parameters: LinearAdapterParameters) -> Self {
         let round = RoundAggregate::new(parameters.rule, parameters.weighting, 0);
         let mut adapter = Self { down, up, rounds: 0, parameters, round };
-        adapter.begin();
+        adapter.start_round();
         adapter
     }
 
-    /// The step of round `number`, counted from 0, on A; `None` if it is a round of B.
-    fn step_of(&self, number: u32) -> Option<f32> {
+    /// Step size of A in round `number`, counted from 0; `None` in a round of B.
+    fn step_size_of(&self, number: u32) -> Option<f32> {
         self.parameters.step_size.filter(|_| number % 2 == 1)
     }
 
-    /// Makes ready for a round.
-    fn begin(&mut self) {
+    /// Prepares the next round.
+    fn start_round(&mut self) {
         let LinearAdapterParameters { rule, weighting, .. } = self.parameters;
-        let trained = if self.step_of(self.rounds).is_some() { &self.down } else { &self.up };
+        let trained = if self.step_size_of(self.rounds).is_some() { &self.down } else { &self.up };
         self.round = RoundAggregate::new(rule, weighting, trained.len());
     }
 
-    /// A factor as it is sent.
+    /// Factor as a tensor.
     fn factor(&self, role: Role) -> Tensor {
         let matrix = if role == Role::AdapterDown { &self.down } else { &self.up };
         tensor(role, matrix, to_f32(matrix))
     }
 
-    fn request_of(&self, number: u32) -> Request {
+    fn request_for(&self, number: u32) -> Request {
         let LinearAdapterParameters { head, download_encoding, upload_encoding: encoding, .. } =
             self.parameters;
         let (down, up) = (self.factor(Role::AdapterDown), self.factor(Role::AdapterUp));
         let of = |tensor: &Tensor| vec![tensor.descriptor(encoding)];
-        let (task, expects, tensors) = match self.step_of(number) {
+        let (task, expects, tensors) = match self.step_size_of(number) {
             Some(step_size) => (Task::AdapterDown { step_size, encoding }, of(&down), vec![down, up]),
             None => (Task::AdapterUp { head, encoding }, of(&up), vec![down]),
         };
         Request { task, tensors, encoding: download_encoding, expects }
     }
 
-    /// The factor that the round trains, as every device has it.
-    fn held(&self) -> Vec<f64> {
+    /// Factor that the round trains, as every device has it after decoding.
+    fn on_devices(&self) -> Vec<f64> {
         let encoding = self.parameters.download_encoding;
-        match self.step_of(self.rounds) {
-            Some(_) => wide(&broadcast(&self.down, encoding).values),
-            None => wide(&decoded(to_f32(&self.up), encoding)),
+        match self.step_size_of(self.rounds) {
+            Some(_) => to_f64(&decoded_representation(&self.down, encoding).values),
+            None => to_f64(&as_decoded(to_f32(&self.up), encoding)),
         }
     }
 }
 
 impl Algorithm for LinearAdapter {
     fn request(&self) -> Request {
-        self.request_of(self.rounds)
+        self.request_for(self.rounds)
     }
 
     fn requests(&self) -> Vec<Request> {
-        (0..2).map(|number| self.request_of(number)).collect()
+        (0..2).map(|number| self.request_for(number)).collect()
     }
 
-    /// A came with the round of B before; where it is never trained, with the first.
+    /// A was sent in the preceding round of B; if it is never trained, in the first round.
     fn unchanged(&self) -> &[Role] {
-        let stays = self.parameters.step_size.is_none() || self.step_of(self.rounds).is_some();
+        let stays = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
         if stays { &[Role::AdapterDown] } else { &[] }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let center = if self.round.rule().keeps_updates() { self.held() } else { Vec::new() };
-        let Some(values) = self.round.numbers(&center) else { return Ok(()) };
+        let center = if self.round.rule().needs_all_updates() { self.on_devices() } else { Vec::new() };
+        let Some(values) = self.round.take_vector(&center) else { return Ok(()) };
         let ((d, k), c) = (self.down.shape(), self.up.ncols());
-        if self.step_of(self.rounds).is_some() {
+        if self.step_size_of(self.rounds).is_some() {
             let moved = Matrix::from_row_iterator(d, k, values);
             let basis = orthonormal(&moved)?;
-            // `A = Q R`, and `Q (R B)` is the same product.
+            // With `A = Q R`, `Q (R B)` is the same product.
             self.up = product(&product_transposed(&basis, &moved), &self.up);
             self.down = basis;
         } else {
             self.up = Matrix::from_row_iterator(k, c, values);
         }
         self.rounds = self.rounds.saturating_add(1);
-        self.begin();
+        self.start_round();
         Ok(())
     }
 
@@ -150,7 +153,7 @@ impl Algorithm for LinearAdapter {
         Request { task: Task::FitHead { head }, tensors: vec![sent], encoding, expects: Vec::new() }
     }
 
-    /// The factors, and after them the rounds.
+    /// Both factors, then the number of finished rounds.
     fn state(&self) -> Vec<f64> {
         self.down.iter().chain(self.up.iter()).copied().chain([self.rounds.into()]).collect()
     }
@@ -165,7 +168,7 @@ impl Algorithm for LinearAdapter {
             {
                 self.rounds = *rounds as u32;
             }
-            self.begin();
+            self.start_round();
         }
         fits
     }

@@ -1,28 +1,29 @@
-//! Where the representation starts: a random basis, a few power iterations on y-weighted samples, or the
-//! method of moments (Collins et al. 2021, appendix B.4).
+//! Initial representations: a random basis, power iterations on y-weighted samples, or the method of moments
+//! (Collins et al. 2021, appendix B.4).
 //!
-//! What devices send for a start goes through the campaign's rule, as far as it is for numbers
-//! ([`Rule::for_numbers`]): a start that is orthogonal to the truth is a point at which FedRep stands still.
+//! Uploads for a start go through the campaign's rule, or its counterpart for vectors
+//! ([`Rule::for_vectors`]): from a start orthogonal to the true representation FedRep makes no progress, so
+//! an attacker must not be able to choose it.
 
 use fedspan_protocol::message::{HeadSolve, PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::Algorithm;
 use super::fedrep::tensor;
-use crate::aggregate::{RoundAggregate, Rule, Share};
+use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, random_basis, to_f32, top_eigenspace};
 use crate::random::{Purpose, stream};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// A uniformly random d x k basis: the default.
+/// Uniformly random d x k basis, the default start.
 #[must_use]
 pub fn random_start(d: usize, k: usize, seed: u64) -> Matrix {
     random_basis(d, k, &mut stream(seed, Purpose::Start, 0))
 }
 
 /// Distributed power iterations: each round multiplies a d x k basis by the mean of the devices'
-/// `(1/m) sum |y|^2 x x^T`, at the cost of a few rounds. A device never sends the matrix itself; but one with a
-/// single sample sends that sample up to scale, as its gradients do.
+/// `(1/m) sum |y|^2 x x^T`. A device never sends that matrix; but one with a single sample sends that sample
+/// up to scale, as its gradients do.
 #[derive(Clone, Debug)]
 pub struct PowerStart {
     basis: Matrix,
@@ -32,15 +33,16 @@ pub struct PowerStart {
 }
 
 impl PowerStart {
-    /// `iterations` rounds from `basis` (d x k, orthonormal columns).
+    /// Starts from `basis` (d x k, orthonormal columns) with `iterations` rounds.
     #[must_use]
     pub fn new(basis: Matrix, iterations: u32, weighting: Weighting, rule: Rule) -> Self {
-        let round = RoundAggregate::new(rule.for_numbers(), weighting, basis.len());
+        let round = RoundAggregate::new(rule.for_vectors(), weighting, basis.len());
         Self { basis, iterations, task: Task::PowerStart, round }
     }
 
-    /// The same of devices that add noise, by the one product that they hide: that of FedPower, with the samples' rows
-    /// weighted by their targets and clipped to norm 1. Each iteration is a release of each device, and is charged.
+    /// Variant for devices that add noise, by FedPower's product, the one that they add noise to, with the
+    /// samples' rows weighted by their targets and clipped to norm 1. Each iteration is one release of each
+    /// device, and is charged.
     #[must_use]
     pub fn noisy(self) -> Self {
         let (rows, upload) = (PowerRows::Weighted, PowerUpload::Product);
@@ -55,14 +57,14 @@ impl Algorithm for PowerStart {
         Request { task: self.task, tensors: vec![sent], encoding: Encoding::F32, expects }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
+        let Some(mean) = self.round.take_vector(&[]) else { return Ok(()) };
         self.basis = orthonormal(&Matrix::from_row_iterator(self.basis.nrows(), self.basis.ncols(), mean))?;
         Ok(())
     }
@@ -92,13 +94,14 @@ impl Algorithm for PowerStart {
     }
 }
 
-/// Method of moments: the top-k eigenspace of the mean of the devices' `(1/m) sum y^2 x x^T`, fetched in
-/// blocks of rows of its upper half. A device's own matrix can equal one of its records: for simulation.
+/// Method of moments: the top-k eigenspace of the mean of the devices' `(1/m) sum y^2 x x^T`, uploaded in
+/// blocks of rows of the upper triangle. A device's matrix can equal one of its records, so this start is for
+/// simulations.
 #[derive(Clone, Debug)]
-pub struct Moments {
+pub struct MomentsStart {
     matrix: Matrix,
     basis: Matrix,
-    /// First row of each block, and the end.
+    /// First row of each block, and the number of rows at the end.
     blocks: Vec<usize>,
     next: usize,
     weighting: Weighting,
@@ -106,12 +109,12 @@ pub struct Moments {
     round: RoundAggregate,
 }
 
-impl Moments {
-    /// For d features and width k. Blocks are as large as a device's d x k buffer, and as a descriptor of
-    /// one row can count.
+impl MomentsStart {
+    /// Creates the start for d features and width k. Blocks are as large as a device's d x k buffer, and as a
+    /// descriptor of one row allows.
     #[must_use]
     pub fn new(d: usize, k: usize, weighting: Weighting, rule: Rule) -> Self {
-        let rule = rule.for_numbers();
+        let rule = rule.for_vectors();
         let most = (d * k).min(usize::from(u16::MAX));
         let mut blocks = vec![0];
         let mut room = most;
@@ -150,7 +153,7 @@ impl Moments {
     }
 }
 
-impl Algorithm for Moments {
+impl Algorithm for MomentsStart {
     fn request(&self) -> Request {
         let rows = self.rows();
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -162,14 +165,14 @@ impl Algorithm for Moments {
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         if let [_] = tensors {
-            self.round.absorb(device, share, tensors);
+            self.round.absorb(device, weight, tensors);
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let Some(mean) = self.round.numbers(&[]) else { return Ok(()) };
+        let Some(mean) = self.round.take_vector(&[]) else { return Ok(()) };
         let d = self.matrix.nrows();
         let places = self.rows().flat_map(|row| (row..d).map(move |column| (row, column)));
         for ((row, column), value) in places.zip(mean) {

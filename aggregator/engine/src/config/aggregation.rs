@@ -1,4 +1,4 @@
-//! `[aggregation]`: how a round's updates become one; and what of it fits which algorithm.
+//! The section `[aggregation]`, and the rules that fit each algorithm.
 
 use fedspan_protocol::message::Upload;
 
@@ -21,18 +21,18 @@ pub fn read_aggregation(section: &Section<'_>) -> Result<Rule, Problem> {
         Rule::ProjectorMean,
         Rule::ProjectorGeometricMedian,
     ];
-    let rule = section.choice("rule", Some("mean"), &rules.map(|rule| (rule.word(), rule)))?;
+    let rule = section.choice("rule", Some("mean"), &rules.map(|rule| (rule.as_str(), rule)))?;
     let rule = match rule {
         Rule::TrimmedMean { trim } => {
             Rule::TrimmedMean { trim: section.number("trim", Some(trim), 0.05..=0.49)? }
         }
-        other => other,
+        Rule::Mean | Rule::GeometricMedian | Rule::ProjectorMean | Rule::ProjectorGeometricMedian => rule,
     };
     section.finish()?;
     Ok(rule)
 }
 
-/// Checks a rule against what devices upload; `section` is `[aggregation]`.
+/// Checks a rule against the uploads of the algorithm; `section` is `[aggregation]`.
 ///
 /// # Errors
 /// [`Problem`] with the rules that fit.
@@ -44,44 +44,44 @@ pub fn check_aggregation(
     let name = algorithm.name;
     let numbers = "\"mean\", \"geometric-median\", \"trimmed-mean\"";
     let wrong = |why: String| {
-        let message = format!("found {:?}, {why}", rule.word());
+        let message = format!("found {:?}, {why}", rule.as_str());
         Err(section.problem("rule", message))
     };
     if !name.is_federated() && rule != Rule::Mean {
-        return wrong(format!("{:?} uploads nothing; allowed: \"mean\"", name.word()));
+        return wrong(format!("but {:?} uploads nothing; allowed: \"mean\"", name.as_str()));
     }
     if name == AlgorithmName::FlexLora && rule != Rule::Mean {
-        return wrong("\"flexlora\" is a mean of products; allowed: \"mean\"".into());
+        return wrong("but \"flexlora\" is a mean of products; allowed: \"mean\"".into());
     }
     if !rule.is_for_subspaces() {
         return Ok(());
     }
     match (name, algorithm.send) {
         _ if algorithm.network.is_some() => {
-            wrong(format!("which is for subspaces; networks have layers; allowed: {numbers}"))
+            wrong(format!("a rule for subspaces, but networks upload layers; allowed: {numbers}"))
         }
         (AlgorithmName::FedAvg, _) => {
-            wrong(format!("which is for subspaces; \"fedavg\" uploads a model; allowed: {numbers}"))
+            wrong(format!("a rule for subspaces, but \"fedavg\" uploads a model; allowed: {numbers}"))
         }
         (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => {
-            let word = name.word();
+            let word = name.as_str();
             wrong(format!(
-                "which is for subspaces; {word:?} uploads factors of a product; allowed: {numbers}"
+                "a rule for subspaces, but {word:?} uploads factors of a product; allowed: {numbers}"
             ))
         }
-        // FedPower's devices send bases then.
+        // Under a rule for subspaces FedPower's devices send bases.
         (AlgorithmName::FedPower, _) | (_, Upload::Representation) => Ok(()),
         _ => wrong(format!(
-            "which is for subspaces; {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
+            "a rule for subspaces, but {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
              \"representation\")",
-            name.word()
+            name.as_str()
         )),
     }
 }
 
-/// What the operator of a server under this rule should know, if anything.
+/// Warning to the operator of a server under this rule, if there is one.
 #[must_use]
-pub fn advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
+pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     let better = match (algorithm.name, algorithm.send) {
         _ if algorithm.network.is_some() => Rule::GeometricMedian,
         (AlgorithmName::FedPower, _) => Rule::ProjectorGeometricMedian,
@@ -94,19 +94,19 @@ pub fn advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
         (Rule::Mean, _) => Some(format!(
             "aggregation.rule is \"mean\": one bad device can steer the model; where devices are not all trusted \
              \"{}\" is recommended (aggregator/POISON.md)",
-            better.word()
+            better.as_str()
         )),
         (_, Weighting::Samples) => Some(format!(
             "algorithm.weighting is \"samples\": a fifth of the devices can have a quarter of the weight by declaring \
              many, which {:?} does not always withstand; \"uniform\" is safer (aggregator/POISON.md)",
-            rule.word()
+            rule.as_str()
         )),
         _ => None,
     }
 }
 
-/// Reads the bounds on an update that scenarios have, too: the largest Frobenius norm, and what declared numbers of
-/// samples may count under `rule`. They are by default as given.
+/// Reads the bounds of an update: the largest Frobenius norm and the cap of declared sample counts under
+/// `rule`. `norm` and `samples` are the defaults.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -119,5 +119,11 @@ pub fn read_bounds(
     let most = section.integer("samples", Some(samples.into()), 1..=u32::MAX.into())?;
     #[allow(clippy::cast_possible_truncation, reason = "a bound")]
     let norm = section.number("norm", Some(norm), f64::MIN_POSITIVE..=4_194_304.0)? as f32;
-    Ok((norm, SampleCap { most: u32::try_from(most).unwrap_or(u32::MAX), relative: rule.keeps_updates() }))
+    Ok((
+        norm,
+        SampleCap {
+            max_samples: u32::try_from(most).unwrap_or(u32::MAX),
+            relative: rule.needs_all_updates(),
+        },
+    ))
 }

@@ -1,68 +1,72 @@
-//! The algorithms by name.
+//! Algorithms by name.
 
 use super::network::NetworkModel;
 use super::reader::Section;
 use super::sections::ModelSection;
 use super::source::Problem;
 
-/// The algorithms that exist.
+/// Algorithm of a campaign or a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlgorithmName {
-    /// FedRep.
+    /// FedRep: shared representation, personal heads.
     FedRep,
     /// FedRep with one gradient step on the head.
     GdGd,
-    /// One shared linear model, averaged.
+    /// FedAvg: one shared model.
     FedAvg,
-    /// Power iterations on the devices, aligned and averaged.
+    /// FedPower: power iterations on the devices, aligned and averaged.
     FedPower,
-    /// Shared body, own head, trained together.
+    /// FedPer: shared body and personal heads, trained together.
     FedPer,
-    /// FedAvg with a pull towards what came.
+    /// FedProx: FedAvg with a proximal term.
     FedProx,
-    /// FedAvg with control variates.
+    /// SCAFFOLD: FedAvg with control variates.
     Scaffold,
-    /// Own body, shared head.
+    /// LG-FedAvg: personal bodies, shared last layers.
     LgFedAvg,
-    /// Meta-learning, first order.
+    /// Per-FedAvg, first order.
     PerFedAvg,
-    /// Meta-learning, Hessian-free.
+    /// Per-FedAvg, Hessian-free.
     PerFedAvgHf,
-    /// FedAvg, and one's own network near it.
+    /// Ditto: FedAvg, and personal networks near the shared one.
     Ditto,
-    /// A mixture of FedAvg and one's own network.
+    /// APFL: mixtures of a shared and personal networks.
     Apfl,
-    /// One's own network, drawn towards the mean.
+    /// L2GD: personal networks that move towards their mean each round.
     L2gd,
-    /// The same at each step.
+    /// Fed-MTL: personal networks drawn towards their mean at each step.
     FedMtl,
-    /// A low-rank adapter, one factor a round.
+    /// RoLoRA: low-rank adapters, one factor per round.
     RoLora,
-    /// Both factors, averaged each.
+    /// Plain averaging of low-rank adapters, each factor by itself.
     Lora,
-    /// The up-projection alone.
+    /// FFA-LoRA: low-rank adapters with a fixed down-projection.
     FfaLora,
-    /// Both factors, products averaged and cut to the rank.
+    /// FlexLoRA: low-rank adapters, products averaged and cut to the rank.
     FlexLora,
-    /// Each client alone; no communication.
+    /// Local training on a linear model, without communication.
     LocalOnly,
-    /// The same on a network, by rounds of epochs.
+    /// Local training on a network, in rounds of epochs.
     LocalOnlyNetwork,
     /// One model of all data in one place.
     Pooled,
 }
 
-/// Names and one line each, as `list --algorithms` prints them.
+/// Names with a one-line summary, as `list --algorithms` prints them.
 pub const ALGORITHMS: [(&str, AlgorithmName, &str); 20] = [
     ("fedrep", AlgorithmName::FedRep, "shared representation, personal heads (Collins et al. 2021)"),
     ("gd-gd", AlgorithmName::GdGd, "FedRep with one gradient step on the head instead of the exact solution"),
     ("fedper", AlgorithmName::FedPer, "shared body, personal heads, trained together (networks)"),
     ("fedavg", AlgorithmName::FedAvg, "one model for all, averaged"),
-    ("fedprox", AlgorithmName::FedProx, "fedavg with a pull towards the model that came (networks)"),
+    ("fedprox", AlgorithmName::FedProx, "fedavg with a proximal term (networks)"),
     ("scaffold", AlgorithmName::Scaffold, "fedavg with steps corrected by control variates (networks)"),
     ("lg-fedavg", AlgorithmName::LgFedAvg, "personal bodies, shared last layers (networks)"),
-    ("perfedavg", AlgorithmName::PerFedAvg, "a model one step from everyone's, first order (networks)"),
-    ("perfedavg-hf", AlgorithmName::PerFedAvgHf, "the same with a Hessian-free second derivative (networks)"),
+    ("perfedavg", AlgorithmName::PerFedAvg, "a shared model that adapts in one step, first order (networks)"),
+    (
+        "perfedavg-hf",
+        AlgorithmName::PerFedAvgHf,
+        "perfedavg with a Hessian-free second derivative (networks)",
+    ),
     ("ditto", AlgorithmName::Ditto, "fedavg, and personal models that stay near it (networks)"),
     ("apfl", AlgorithmName::Apfl, "mixtures of a shared and personal models (networks)"),
     ("l2gd", AlgorithmName::L2gd, "personal models that move towards their mean each round (networks)"),
@@ -75,7 +79,7 @@ pub const ALGORITHMS: [(&str, AlgorithmName, &str); 20] = [
     (
         "rolora",
         AlgorithmName::RoLora,
-        "low-rank adapters, one factor a round, averaged exactly (Chen et al. 2025)",
+        "low-rank adapters, one factor per round, averaged exactly (Chen et al. 2025)",
     ),
     ("lora", AlgorithmName::Lora, "low-rank adapters, both factors averaged by themselves (Hu et al. 2022)"),
     ("ffa-lora", AlgorithmName::FfaLora, "low-rank adapters, down-projection as drawn (Sun et al. 2024)"),
@@ -88,45 +92,46 @@ pub const ALGORITHMS: [(&str, AlgorithmName, &str); 20] = [
     ("pooled", AlgorithmName::Pooled, "least squares on all clients' samples in one place, no federation"),
 ];
 
-/// What a name may end with: models are scored after their heads were tuned at the end.
+/// Suffix of a name for which models are evaluated after their heads were tuned at the end.
 pub const TUNED: &str = "+ft";
 
 impl AlgorithmName {
-    /// The name as it stands in files.
+    /// Name in files; that of [`Self::LocalOnly`] for its variant on networks.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         let listed = if self == Self::LocalOnlyNetwork { Self::LocalOnly } else { self };
         ALGORITHMS.iter().find(|(_, name, _)| *name == listed).map_or("fedrep", |(word, _, _)| word)
     }
 
-    /// Names and algorithms for a model.
-    pub fn of_model(model: &ModelSection) -> impl Iterator<Item = (&'static str, Self)> {
+    /// Names and algorithms that fit a model.
+    pub fn for_model(model: &ModelSection) -> impl Iterator<Item = (&'static str, Self)> {
         let (network, adapter) = (model.network.as_ref(), model.adapter);
         let linear = move |name: &Self| match adapter {
             true => name.is_for_linear_adapters(),
             false => name.is_for_linear_models(),
         };
         named(move |name| match network {
-            Some(network) => name.of_network(network),
+            Some(network) => name.variant_for_network(network),
             None => Some(name).filter(linear),
         })
     }
 
-    /// Names of the methods that need a network: there is no such thing on a linear model.
-    pub fn of_networks_alone() -> impl Iterator<Item = &'static str> {
-        let alone = |name: &Self| name.on_a_network().is_some() && !name.is_for_linear_models();
+    /// Names of the algorithms that exist on networks alone.
+    pub fn network_only_names() -> impl Iterator<Item = &'static str> {
+        let alone = |name: &Self| name.as_network_algorithm().is_some() && !name.is_for_linear_models();
         ALGORITHMS.iter().filter(move |(_, name, _)| alone(name)).map(|(word, _, _)| *word)
     }
 
-    /// Whether a name as it stands in a file is that of a method that needs a network; all names that end with `+ft` are.
+    /// Whether a name in a file belongs to an algorithm that needs a network, as all names with the suffix
+    /// `+ft` do.
     #[must_use]
     pub fn needs_network(word: &str) -> bool {
         let tuned = word.strip_suffix(TUNED).and_then(Self::named);
-        tuned.is_some_and(|name| name.on_a_network().is_some())
-            || Self::of_networks_alone().any(|name| name == word)
+        tuned.is_some_and(|name| name.as_network_algorithm().is_some())
+            || Self::network_only_names().any(|name| name == word)
     }
 
-    /// The models that a name as it stands in a file is for, with what to write for each; `None` for a name that is none.
+    /// Models that an algorithm fits, with the keys to write for each; `None` for an unknown name.
     fn needs(word: &str) -> Option<String> {
         let plain = word.strip_suffix(TUNED);
         let name = Self::named(plain.unwrap_or(word))?;
@@ -134,7 +139,7 @@ impl AlgorithmName {
         let models = [
             (linear && name.is_for_linear_models(), "a linear model (model.kind = \"linear\" and model.k)"),
             (
-                name.on_a_network().is_some(),
+                name.as_network_algorithm().is_some(),
                 "a network (model.kind = \"mlp\" and model.hidden = [32], \"cnn\" or \"lstm\")",
             ),
             (Self::needs_network(word), "one beside a linear model (model.network.hidden = [32])"),
@@ -149,43 +154,43 @@ impl AlgorithmName {
         (!models.is_empty()).then(|| models.join(", or "))
     }
 
-    /// The algorithm of that name, whatever model it is for.
+    /// Algorithm of a name, for any model.
     fn named(word: &str) -> Option<Self> {
         ALGORITHMS.iter().find(|(known, _, _)| *known == word).map(|(_, name, _)| *name)
     }
 
-    /// Names and algorithms for a network.
-    pub(super) fn of_networks(network: &NetworkModel) -> impl Iterator<Item = (&'static str, Self)> {
-        named(move |name| name.of_network(network))
+    /// Names and algorithms that fit a network.
+    pub(super) fn for_network(network: &NetworkModel) -> impl Iterator<Item = (&'static str, Self)> {
+        named(move |name| name.variant_for_network(network))
     }
 
-    /// The algorithm as it is on a network, if it is for that.
-    fn of_network(self, network: &NetworkModel) -> Option<Self> {
+    /// Variant of the algorithm for a network, if it has one.
+    fn variant_for_network(self, network: &NetworkModel) -> Option<Self> {
         if network.is_adapted() {
             Some(self).filter(|name| name.is_for_adapters())
         } else {
-            self.on_a_network()
+            self.as_network_algorithm()
         }
     }
 
-    /// Whether it is for linear models.
+    /// Whether the algorithm fits linear models.
     fn is_for_linear_models(self) -> bool {
         use AlgorithmName::{FedAvg, FedPower, FedRep, GdGd, LocalOnly, Pooled};
         matches!(self, FedRep | GdGd | FedAvg | FedPower | LocalOnly | Pooled)
     }
 
-    /// Whether it is for linear models of which both factors are everyone's.
+    /// Whether the algorithm fits linear models with two shared factors.
     fn is_for_linear_adapters(self) -> bool {
         matches!(self, Self::RoLora | Self::FfaLora)
     }
 
-    /// Whether it is for networks with an adapter.
+    /// Whether the algorithm fits networks with an adapter.
     fn is_for_adapters(self) -> bool {
         matches!(self, Self::RoLora | Self::Lora | Self::FfaLora | Self::FlexLora)
     }
 
-    /// The same on a network, if there is such a thing.
-    fn on_a_network(self) -> Option<Self> {
+    /// Variant of the algorithm on networks without an adapter, if it has one.
+    fn as_network_algorithm(self) -> Option<Self> {
         match self {
             Self::LocalOnly => Some(Self::LocalOnlyNetwork),
             Self::GdGd | Self::FedPower | Self::Pooled => None,
@@ -200,19 +205,19 @@ impl AlgorithmName {
     }
 }
 
-/// Names, and what `of` makes of their algorithms, where it makes anything.
+/// Names with the algorithms that `of` maps theirs to, without those that it maps to `None`.
 fn named(
     of: impl Fn(AlgorithmName) -> Option<AlgorithmName>,
 ) -> impl Iterator<Item = (&'static str, AlgorithmName)> {
     ALGORITHMS.iter().filter_map(move |(word, name, _)| Some((*word, of(*name)?)))
 }
 
-/// The algorithm's name, and whether it ends with [`TUNED`].
+/// Reads the algorithm's name, and whether it ends with [`TUNED`].
 pub(super) fn read_name(
     section: &Section<'_>,
     model: &ModelSection,
 ) -> Result<(AlgorithmName, bool), Problem> {
-    let names: Vec<(&str, AlgorithmName)> = AlgorithmName::of_model(model).collect();
+    let names: Vec<(&str, AlgorithmName)> = AlgorithmName::for_model(model).collect();
     let network = model.network.is_some();
     let plain = names.iter().map(|(word, name)| ((*word).to_owned(), (*name, false)));
     let tuned =
@@ -221,7 +226,7 @@ pub(super) fn read_name(
     let words: Vec<(&str, (AlgorithmName, bool))> =
         words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
     section.choice("name", None, &words).map_err(|problem| {
-        let word = section.word("name").unwrap_or_default();
+        let word = section.peek_str("name").unwrap_or_default();
         let Some(needs) = AlgorithmName::needs(word) else { return problem };
         section.problem("name", format!("{word:?} needs {needs}"))
     })

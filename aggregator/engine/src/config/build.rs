@@ -1,4 +1,4 @@
-//! From sections to an engine: the one place where names become algorithms and policies.
+//! Construction of an engine from its sections: the only place where names become algorithms and policies.
 
 use fedspan_protocol::message::Image;
 
@@ -11,7 +11,7 @@ use crate::aggregate::Rule;
 use crate::algorithm::network::{self, Front, NetworkParameters, NetworkShape};
 use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters,
-    LinearAdapter, LinearAdapterParameters, Moments, PowerStart, random_start,
+    LinearAdapter, LinearAdapterParameters, MomentsStart, PowerStart, random_start,
 };
 use crate::linalg::Matrix;
 use crate::participation::Participation;
@@ -21,16 +21,16 @@ use crate::rounds::{Engine, Settings};
 /// Sizes of the data that a campaign trains on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// `d`.
+    /// Number of features, `d`.
     pub features: usize,
-    /// `C`.
+    /// Number of outputs, `C`.
     pub outputs: usize,
-    /// How the values of a sample are arranged; without it they are a signal of one channel.
+    /// Arrangement of a sample's values; `None` for a signal of one channel.
     pub image: Option<Image>,
 }
 
-/// Builds the engine of a campaign. `given` is the starting representation where the file names one
-/// (`npy:`, `truth-sine:`); `over_select` is asked over waited for.
+/// Builds the engine of a campaign. `given` is the initial representation if the file names one (`npy:`,
+/// `truth-sine:`); `over_select` is the ratio of invited devices to those waited for.
 #[must_use]
 #[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
 pub fn build_engine(
@@ -45,7 +45,7 @@ pub fn build_engine(
     given: Option<Matrix>,
 ) -> Engine {
     let (d, k) = (shape.features, model.k);
-    // A network has no basis.
+    // A network has no basis, so a minimal one stands in.
     let k = if model.network.is_some() { 1 } else { k };
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
     let start: Option<Box<dyn Algorithm>> = match model.init {
@@ -55,8 +55,8 @@ pub fn build_engine(
         Init::NoisyPower { iterations } => {
             Some(Box::new(PowerStart::new(basis.clone(), iterations, algorithm.weighting, rule).noisy()))
         }
-        Init::Moments => Some(Box::new(Moments::new(d, k, algorithm.weighting, rule))),
-        _ => None,
+        Init::Moments => Some(Box::new(MomentsStart::new(d, k, algorithm.weighting, rule))),
+        Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
@@ -64,7 +64,7 @@ pub fn build_engine(
     let server: Box<dyn Algorithm> = match (algorithm.name, algorithm.power) {
         _ if let Some(network) = network => network::build(network),
         (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
-        (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => Box::new(LinearAdapter::new(
+        (AlgorithmName::RoLora | AlgorithmName::FfaLora, None) => Box::new(LinearAdapter::new(
             basis,
             Matrix::zeros(k, shape.outputs),
             LinearAdapterParameters {
@@ -78,7 +78,7 @@ pub fn build_engine(
                 rule,
             },
         )),
-        (AlgorithmName::FedAvg, _) => Box::new(FedAvg::new(
+        (AlgorithmName::FedAvg, None) => Box::new(FedAvg::new(
             basis,
             Matrix::zeros(k, shape.outputs),
             FedAvgParameters {
@@ -90,7 +90,29 @@ pub fn build_engine(
                 rule,
             },
         )),
-        _ => Box::new(FedRep::new(
+        // The baselines without rounds have FedRep's requests. No reader gives a linear model one of the
+        // names of networks, nor `fedpower` without its section.
+        (
+            AlgorithmName::FedRep
+            | AlgorithmName::GdGd
+            | AlgorithmName::LocalOnly
+            | AlgorithmName::Pooled
+            | AlgorithmName::FedPower
+            | AlgorithmName::FedPer
+            | AlgorithmName::FedProx
+            | AlgorithmName::Scaffold
+            | AlgorithmName::LgFedAvg
+            | AlgorithmName::PerFedAvg
+            | AlgorithmName::PerFedAvgHf
+            | AlgorithmName::Ditto
+            | AlgorithmName::Apfl
+            | AlgorithmName::L2gd
+            | AlgorithmName::FedMtl
+            | AlgorithmName::Lora
+            | AlgorithmName::FlexLora
+            | AlgorithmName::LocalOnlyNetwork,
+            None,
+        ) => Box::new(FedRep::new(
             basis,
             FedRepParameters {
                 step_size: narrow(algorithm.step_size),
@@ -109,15 +131,15 @@ pub fn build_engine(
         ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
         ParticipationSection::WithReplacement { draws } => Box::new(WithReplacement { draws, seed }),
         ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
-            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawing(draw))
+            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawn_per(draw))
         }
     };
-    // One output is no choice between classes.
+    // With one output there are no classes to predict.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
-    Engine::new(settings, start, server, policy).scoring_ridges(ridge_labels)
+    Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)
 }
 
-/// The sizes of a network, where the model is one.
+/// Sizes of the network, if the model is one.
 #[must_use]
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -133,7 +155,7 @@ pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape>
     Some(NetworkShape { features, front, hidden, outputs })
 }
 
-/// A method on networks as `[model]` and `[algorithm]` want it.
+/// Parameters of an algorithm on a network, from `[model]` and `[algorithm]`.
 #[must_use]
 pub fn network_parameters(
     shape: Shape,
@@ -159,7 +181,7 @@ pub fn network_parameters(
     })
 }
 
-/// FedPower as `[algorithm]` wants it.
+/// Parameters of FedPower, from `[algorithm]`.
 fn power_parameters(algorithm: &AlgorithmSection, power: PowerSection, rule: Rule) -> FedPowerParameters {
     FedPowerParameters {
         iterations: power.iterations,

@@ -1,15 +1,15 @@
-//! Depth of a TOML text, before it is parsed: the parser bounds each kind of nesting by itself, and all of them together are more than
-//! a stack has room for.
+//! Nesting depth of a TOML text, checked before it is parsed: the parser bounds each kind of nesting by
+//! itself, and all of them together could overflow the stack.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Most parts of a key, and tables and lists within each other: more than any file has.
+/// Largest sum of key parts, tables and lists nested in each other; real files need far less.
 pub(super) const DEPTH_MAX: usize = 32;
 
-/// The offset at which a text is deeper than [`DEPTH_MAX`].
+/// Offset at which a text is nested deeper than [`DEPTH_MAX`], if it is.
 pub(super) fn too_deep(text: &str) -> Option<usize> {
-    // Dots of the key that is being read, within each bracket that is open.
+    // Dots of the current key, within each open bracket.
     let mut dots: Vec<usize> = vec![0];
     let mut depth = 0_usize;
     for token in Source::new(text).lex() {
@@ -42,7 +42,7 @@ mod tests {
     use super::{DEPTH_MAX, too_deep};
 
     #[test]
-    fn depth_is_counted_over_keys_tables_and_lists() {
+    fn depth_counts_keys_tables_and_lists() {
         let deep = |n: usize| format!("{}b = 1\n", "a.".repeat(n));
         assert_eq!(
             (too_deep(&deep(DEPTH_MAX)), too_deep(&deep(DEPTH_MAX + 1))),
@@ -50,11 +50,11 @@ mod tests {
         );
         let list = |n: usize| format!("a = {}1{}\n", "[".repeat(n), "]".repeat(n));
         assert_eq!((too_deep(&list(DEPTH_MAX)), too_deep(&list(DEPTH_MAX + 1))), (None, Some(4 + DEPTH_MAX)));
-        // One inside of the other.
+        // Nested in each other.
         let mixed = |n: usize| format!("{}b = {{ {}c = [[2]] }}\n", "a.".repeat(n), "a.".repeat(n));
         assert_eq!(too_deep(&mixed(14)), None);
         assert!(too_deep(&mixed(15)).is_some());
-        // One after the other; and what is no key.
+        // One after the other, and in texts that are no keys.
         let flat = format!(
             "{}[t]\nnumbers = [{}]\nword = \"{}\" # {}\n",
             deep(30).repeat(50),

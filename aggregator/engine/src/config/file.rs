@@ -1,4 +1,4 @@
-//! The text of a configuration or scenario file, read only where it is a file, and no longer than one can be.
+//! Bounded reading of configuration and scenario files.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,15 +7,15 @@ use std::path::Path;
 use super::source::Problem;
 use fedspan_files::non_file_kind;
 
-/// Bytes of the longest file: a configuration has room for a list of 200,000 devices, and is parsed in less than a second whatever it
-/// says.
+/// Largest length of a file in bytes: room for a list of 200,000 devices, and parsed in less than a second
+/// whatever it contains.
 const LENGTH_MAX: u64 = 2 << 20;
 
 /// Reads a configuration or scenario file.
 ///
 /// # Errors
-/// [`Problem`] for what is no regular file (a pipe that nobody writes to would be waited for, a device may have no end), is longer than
-/// 2 MiB, cannot be read, or is not UTF-8.
+/// [`Problem`] if the path is no regular file (reading a pipe could block, and a device may have no end), the
+/// file is longer than 2 MiB, cannot be read, or is not UTF-8.
 pub fn read_file(path: &Path) -> Result<String, Problem> {
     let problem = |message: String| Problem::new(path.display().to_string(), message);
     let failed = |error: std::io::Error| problem(error.to_string());
@@ -29,12 +29,12 @@ pub fn read_file(path: &Path) -> Result<String, Problem> {
     }
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(LENGTH_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    // It may have grown, or not have said how long it is.
+    // The file may have grown since, or report no length.
     if bytes.len() as u64 > LENGTH_MAX {
         return Err(too_long(bytes.len() as u64));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        problem(format!("found a byte {valid} that is no UTF-8, allowed: text in UTF-8"))
+        problem(format!("found invalid UTF-8 at byte {valid}, allowed: text in UTF-8"))
     })
 }

@@ -1,12 +1,13 @@
-//! Configuration files: the reader with its messages, the sections that all files share, and the engine built from them.
+//! Configuration files: the reader with its error messages, the sections that servers and scenarios share,
+//! and the engine built from them.
 
 mod aggregation;
 mod algorithm_name;
 mod build;
 mod depth;
-mod either;
 mod file;
-mod given_values;
+mod given_keys;
+mod linear_or_network;
 mod network;
 mod participation;
 mod power;
@@ -18,16 +19,16 @@ mod source;
 mod stop;
 mod suggestions;
 
-pub use aggregation::{advice, check_aggregation, read_aggregation, read_bounds};
+pub use aggregation::{check_aggregation, read_aggregation, read_bounds, rule_advice};
 pub use algorithm_name::{ALGORITHMS, AlgorithmName, TUNED};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
-pub use either::read_either;
 pub use file::read_file;
-pub use given_values::Said;
+pub use given_keys::GivenKeys;
+pub use linear_or_network::read_linear_or_network;
 pub use network::{FrontModel, NetworkModel, NetworkSection, check_schedule};
-pub use participation::{BY, DRAWS, ParticipationSection, read_participation};
+pub use participation::{DOUBLE_BY, DRAWS, ParticipationSection, read_participation};
 pub use power::{PowerSection, ROWS};
-pub use privacy::{PrivacySection, check_hidden, read_minimum, read_privacy};
+pub use privacy::{PrivacySection, check_private_algorithm, read_privacy, read_privacy_requirement};
 pub use reader::Section;
 pub use scale::{check_scale, check_scaled_tensors, read_scale};
 pub use sections::{

@@ -1,4 +1,4 @@
-//! The keys of networks in `[model]` and `[algorithm]`.
+//! Keys of networks in `[model]` and `[algorithm]`.
 
 use std::ops::RangeInclusive;
 
@@ -10,40 +10,40 @@ use super::participation::ParticipationSection;
 use super::reader::Section;
 use super::sections::ModelSection;
 use super::source::Problem;
-use crate::algorithm::network::{Averaging, Method};
+use crate::algorithm::network::{Averaging, NetworkMethod};
 use crate::participation::Schedule;
 
-/// The layers of a network, in `[model]`.
+/// Layers of a network, from `[model]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkModel {
-    /// What comes before the dense layers.
+    /// Layers before the dense ones.
     pub front: FrontModel,
-    /// Widths of its hidden dense layers, zeros after the last.
+    /// Widths of the hidden dense layers; zeros after the last.
     pub hidden: [u16; HIDDEN_MAX],
 }
 
-/// What a network begins with.
+/// Layers at the front of a network, without the sizes that come from the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrontModel {
-    /// Dense layers.
+    /// No front: dense layers only.
     Nothing,
-    /// Filters; those after the last have a count of zero.
+    /// Convolutional filters; those after the last have a count of zero.
     Filters([Filters; FILTERS_MAX]),
-    /// So many cells of long short-term memory.
+    /// LSTM cells, with their number.
     Cells(u16),
-    /// An adapter beside a layer that stays as it is.
+    /// Frozen layer with a low-rank adapter beside it.
     Adapter {
-        /// `r`.
+        /// Rank of the adapter, `r`.
         rank: u16,
-        /// Outputs of the layer.
+        /// Outputs of the frozen layer.
         width: u16,
-        /// CRC-32C of the layer, 0 without.
+        /// CRC-32C of the frozen layer; 0 without one.
         frozen: u32,
     },
 }
 
 impl NetworkModel {
-    /// Layers before the dense ones, and hidden dense layers.
+    /// Number of layers in the front, and number of hidden dense layers.
     fn counts(&self) -> (usize, usize) {
         let front = match self.front {
             FrontModel::Nothing => 0,
@@ -63,17 +63,17 @@ impl NetworkModel {
     }
 }
 
-/// A kind of model; of networks with their layers.
+/// Kind of a model, with the layers of a network.
 pub(super) enum ModelKind {
-    /// One basis.
+    /// Linear model with one basis.
     Linear,
-    /// The same as an adapter: two factors, both everyone's.
+    /// Linear model with two shared factors.
     LinearAdapter,
-    /// Layers.
+    /// Network.
     Network(NetworkModel),
 }
 
-/// Kinds of models.
+/// Values of the key `kind`.
 #[derive(Clone, Copy)]
 enum Kind {
     Linear,
@@ -84,28 +84,28 @@ enum Kind {
     LoraMlp,
 }
 
-/// What stochastic gradient descent on a network needs to know.
+/// Settings of an algorithm on a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkSection {
-    /// What is done.
-    pub method: Method,
-    /// The steps.
+    /// Algorithm with its own parameters.
+    pub method: NetworkMethod,
+    /// Stochastic gradient descent: step size, momentum and batch.
     pub descent: Descent,
-    /// FedRep's epochs of the head.
+    /// Epochs of the head per round (FedRep).
     pub head_epochs: u16,
-    /// Epochs of everything else.
+    /// Epochs of all other layers per round.
     pub epochs: u16,
-    /// Epochs of the head after the last round; [`UNTIL_PLATEAU`] for as many as the loss falls in.
+    /// Epochs of the head after the last round; [`UNTIL_PLATEAU`] to train as long as the loss falls.
     pub tuning_epochs: u16,
-    /// Whether models are scored after those.
+    /// Whether models are evaluated after these epochs.
     pub tuned: bool,
 }
 
-/// That no schedule is asked for that looks at how a representation moves: of a network it would look at a million numbers, and
-/// the factors of an adapter move in turn.
+/// Refuses the adaptive schedule for networks and adapters. It watches how a representation moves; a network
+/// has a million values to watch, and the factors of an adapter move in turn.
 ///
 /// # Errors
-/// [`Problem`] if one is.
+/// [`Problem`] if the schedule is adaptive.
 pub fn check_schedule(
     model: &ModelSection,
     participation: &ParticipationSection,
@@ -123,8 +123,8 @@ pub fn check_schedule(
     }
 }
 
-/// Reads the kind of model, `default` where none stands there, and the layers of a network; of a linear model nothing else
-/// has been read.
+/// Reads the kind of the model, `default` if the key is missing, and the layers of a network. The other keys
+/// of linear models are left to the caller.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -180,7 +180,7 @@ pub(super) fn read_model_kind(section: &Section<'_>, default: &str) -> Result<Mo
     }
 }
 
-/// Reads sizes of layers, with zeros after the last; so many are allowed.
+/// Reads layer widths, padded with zeros; `lengths` is the allowed number of widths.
 fn read_widths<const N: usize>(
     section: &Section<'_>,
     key: &str,
@@ -207,11 +207,11 @@ fn read_widths<const N: usize>(
     }
 }
 
-/// Reads the keys of networks from `common`. What stands in a table of the method's own name, in `section`, is for this method
-/// alone, so that one file serves to compare several.
+/// Reads the keys of networks from `common`. Keys in a table with the algorithm's own name, within `section`,
+/// take precedence, so that one file can compare several algorithms.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake, in the tables of other methods too.
+/// [`Problem`] for the first mistake, also in the tables of other algorithms.
 pub(super) fn read_network(
     section: &Section<'_>,
     common: &Section<'_>,
@@ -219,18 +219,18 @@ pub(super) fn read_network(
     name: AlgorithmName,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
-    for (word, other) in AlgorithmName::of_networks(model).filter(|(_, other)| *other != name) {
+    for (word, other) in AlgorithmName::for_network(model).filter(|(_, other)| *other != name) {
         let table = section.section(word)?;
         read_method(&table, None, model, other, tuned)?;
         table.finish()?;
     }
-    let own = section.section(name.word())?;
+    let own = section.section(name.as_str())?;
     let read = read_method(&own, Some(common), model, name, tuned)?;
     own.finish()?;
     Ok(read)
 }
 
-/// Reads a method from its own table, and what that has not from the one that is common to all.
+/// Reads an algorithm from its own table, with `common` for the keys missing there.
 fn read_method(
     own: &Section<'_>,
     common: Option<&Section<'_>>,
@@ -240,8 +240,8 @@ fn read_method(
 ) -> Result<NetworkSection, Problem> {
     let place = |key: &str| match common {
         Some(common) => {
-            // Known in both, whichever counts.
-            let (_, own_has) = (common.asks(key), own.asks(key));
+            // The key becomes known in both tables, whichever takes precedence.
+            let (_, own_has) = (common.register(key), own.register(key));
             if own_has { own } else { common }
         }
         None => own,
@@ -252,12 +252,12 @@ fn read_method(
     let count = |key: &str, default: u64, range| {
         place(key).integer(key, Some(default), range).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
     };
-    if place("step_size").word("step_size") == Some("auto") {
+    if place("step_size").peek_str("step_size") == Some("auto") {
         let message = "found \"auto\", which is measured for linear models, whose curvature is that of their samples; allowed for \
                        networks: a number from 0 to 1000000, by default 0.1";
         return Err(place("step_size").problem("step_size", message));
     }
-    // Control variates are made for plain steps.
+    // SCAFFOLD's control variates are derived for steps without momentum.
     let momentum = if name == AlgorithmName::Scaffold { 0.0 } else { 0.5 };
     let descent = Descent {
         step_size: number("step_size", 0.1, 0.0..=1e6)?,
@@ -266,57 +266,61 @@ fn read_method(
     };
     if name == AlgorithmName::Scaffold && descent.momentum > 0.0 {
         let message = format!(
-            "found {}, scaffold's control variates are for steps without; allowed: 0",
+            "found {}, but scaffold's control variates need steps without momentum; allowed: 0",
             descent.momentum
         );
         return Err(place("momentum").problem("momentum", message));
     }
     if name == AlgorithmName::Scaffold && descent.step_size == 0.0 {
-        let message = "found 0, by which scaffold's control variates are divided; allowed: above 0";
+        let message = "found 0, but scaffold divides its control variates by the step size; allowed: above 0";
         return Err(place("step_size").problem("step_size", message));
     }
-    // Where a batch's curvature is above 1 / alpha, second derivatives turn a step round.
+    // Where a batch's curvature is above 1 / alpha, second derivatives reverse a step.
     let inner_step = if name == AlgorithmName::PerFedAvgHf { 0.05 } else { 0.1 };
     let method = match name {
-        AlgorithmName::FedPer => Method::FedPer,
-        AlgorithmName::FedAvg => Method::FedAvg,
-        AlgorithmName::FedProx => Method::FedProx { pull: number("pull", 0.1, 0.0..=1e6)? },
-        AlgorithmName::Scaffold => Method::Scaffold,
+        AlgorithmName::FedPer => NetworkMethod::FedPer,
+        AlgorithmName::FedAvg => NetworkMethod::FedAvg,
+        AlgorithmName::FedProx => NetworkMethod::FedProx { proximal_weight: number("pull", 0.1, 0.0..=1e6)? },
+        AlgorithmName::Scaffold => NetworkMethod::Scaffold,
         AlgorithmName::LgFedAvg => {
             let (front, hidden) = model.counts();
-            // With all layers it would be FedAvg. After filters or cells the dense layers are shared (Collins et al. 2021,
-            // appendix A).
+            // With all layers shared it would be FedAvg. After filters or cells the dense layers are shared
+            // (Collins et al. 2021, appendix A).
             let most = (front + hidden) as u64;
             let default = if front > 0 { hidden as u64 + 1 } else { most.min(2) };
-            Method::LgFedAvg { layers: count("shared_layers", default, 1..=most)?.into() }
+            NetworkMethod::LgFedAvg { layers: count("shared_layers", default, 1..=most)?.into() }
         }
-        AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => Method::PerFedAvg {
+        AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => NetworkMethod::PerFedAvg {
             inner_step: number("inner_step", inner_step, 0.0..=1e6)?,
             hessian_free: name == AlgorithmName::PerFedAvgHf,
         },
-        AlgorithmName::Ditto => Method::Ditto { pull: number("pull", 0.1, 0.0..=1e6)? },
-        AlgorithmName::Apfl => Method::Apfl {
-            own: number("own", 0.25, 0.0..=1.0)?,
-            adaptation: number("adaptation", 0.0, 0.0..=1e6)?,
+        AlgorithmName::Ditto => NetworkMethod::Ditto { proximal_weight: number("pull", 0.1, 0.0..=1e6)? },
+        AlgorithmName::Apfl => NetworkMethod::Apfl {
+            mixing_weight: number("own", 0.25, 0.0..=1.0)?,
+            mixing_step_size: number("adaptation", 0.0, 0.0..=1e6)?,
         },
         AlgorithmName::L2gd => {
             let coin = place("coin").number("coin", Some(0.0), 0.0..=0.99)?;
             if coin > 0.0 && coin < 0.01 {
-                let message = format!(
-                    "found {coin}, with which rounds are hardly ever over; allowed: 0, or 0.01 to 0.99"
-                );
+                let message =
+                    format!("found {coin}, which makes rounds too long; allowed: 0, or 0.01 to 0.99");
                 return Err(place("coin").problem("coin", message));
             }
-            let (part, coin) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));
-            Method::L2gd { part, coin }
+            let (averaging_step, averaging_probability) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));
+            NetworkMethod::L2gd { averaging_step, averaging_probability }
         }
-        AlgorithmName::FedMtl => Method::FedMtl { pull: number("pull", 0.05, 0.0..=1e6)? },
-        AlgorithmName::LocalOnlyNetwork => Method::LocalOnly,
-        AlgorithmName::RoLora => Method::LowRank(Averaging::RoLora),
-        AlgorithmName::Lora => Method::LowRank(Averaging::Lora),
-        AlgorithmName::FfaLora => Method::LowRank(Averaging::FfaLora),
-        AlgorithmName::FlexLora => Method::LowRank(Averaging::FlexLora),
-        _ => Method::FedRep,
+        AlgorithmName::FedMtl => NetworkMethod::FedMtl { proximal_weight: number("pull", 0.05, 0.0..=1e6)? },
+        AlgorithmName::LocalOnlyNetwork => NetworkMethod::LocalOnly,
+        AlgorithmName::RoLora => NetworkMethod::LowRank(Averaging::RoLora),
+        AlgorithmName::Lora => NetworkMethod::LowRank(Averaging::Lora),
+        AlgorithmName::FfaLora => NetworkMethod::LowRank(Averaging::FfaLora),
+        AlgorithmName::FlexLora => NetworkMethod::LowRank(Averaging::FlexLora),
+        AlgorithmName::FedRep => NetworkMethod::FedRep,
+        // The reader of names refuses these on a network; `local-only` is `LocalOnlyNetwork` there.
+        AlgorithmName::GdGd | AlgorithmName::FedPower | AlgorithmName::LocalOnly | AlgorithmName::Pooled => {
+            let message = format!("{:?} is for linear models", name.as_str());
+            return Err(place("name").problem("name", message));
+        }
     };
     let head_epochs = if name == AlgorithmName::FedRep { count("head_epochs", 10, 0..=65_535)? } else { 0 };
     Ok(NetworkSection {
@@ -325,8 +329,10 @@ fn read_method(
         head_epochs,
         epochs: count("body_epochs", 1, 1..=65_535)?,
         tuning_epochs: match place("tuning_epochs") {
-            // Known, whether it is there or not.
-            section if section.asks("tuning_epochs") && section.word("tuning_epochs") != Some("auto") => {
+            // The key is known whether it is present or not.
+            section
+                if section.register("tuning_epochs") && section.peek_str("tuning_epochs") != Some("auto") =>
+            {
                 let most = u64::from(UNTIL_PLATEAU) - 1;
                 section
                     .integer("tuning_epochs", None, 0..=most)

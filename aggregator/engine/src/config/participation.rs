@@ -1,57 +1,57 @@
-//! `[participation]`: who takes part in a round.
+//! The section `[participation]`: the policy that chooses the participants of a round.
 
 use super::reader::Section;
 use super::source::Problem;
-use crate::participation::{By, Draw, Schedule};
+use crate::participation::{DoubleBy, DrawPer, Schedule};
 
-/// Words of `by`.
-pub const BY: [(&str, By); 2] = [("devices", By::Devices), ("samples", By::Samples)];
+/// Values of the key `by`.
+pub const DOUBLE_BY: [(&str, DoubleBy); 2] = [("devices", DoubleBy::Devices), ("samples", DoubleBy::Samples)];
 
-/// Words of `draw`.
-pub const DRAWS: [(&str, Draw); 2] = [("round", Draw::Round), ("stage", Draw::Stage)];
+/// Values of the key `draw`.
+pub const DRAWS: [(&str, DrawPer); 2] = [("round", DrawPer::Round), ("stage", DrawPer::Stage)];
 
-/// `[participation]`.
+/// Participation policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ParticipationSection {
-    /// Everyone.
+    /// All devices in every round.
     Full,
-    /// A random part.
+    /// A random fraction of the devices.
     Fraction {
-        /// The rate `r`.
+        /// Participation rate `r`.
         r: f64,
     },
-    /// The first to answer.
+    /// The first devices to answer.
     FirstArrivals {
-        /// How many answers complete a round.
+        /// Number of updates that completes a round.
         n: usize,
-        /// How many are asked; all without it.
+        /// Number of invited devices; `None` for all.
         cohort: Option<usize>,
     },
     /// Draws of one device each, with replacement.
     WithReplacement {
-        /// K, how many.
+        /// Number of draws, K.
         draws: usize,
     },
-    /// The fastest few, then twice as many, until all count.
+    /// The fastest few devices, then twice as many per stage, until all count.
     Doubling {
-        /// `n0`, how many answers the first stage waits for.
+        /// Number of updates that the first stage waits for, `n0`.
         n0: usize,
-        /// `N`, how many are asked; all without it.
+        /// Number of invited devices, `N`; `None` for all.
         cohort: Option<usize>,
-        /// When they are drawn anew.
-        draw: Draw,
-        /// When a stage ends.
+        /// Interval at which the cohort is drawn.
+        draw: DrawPer,
+        /// Rule that ends a stage.
         schedule: Schedule,
-        /// What doubles.
-        by: By,
+        /// Quantity that doubles.
+        by: DoubleBy,
     },
 }
 
 impl ParticipationSection {
-    /// Checks it against a fleet that begins with `devices` and may have `most` one day.
+    /// Checks the policy against a fleet of `devices` at first and at most `most` later.
     ///
     /// # Errors
-    /// The key that asks for more, and in words what is wrong with it.
+    /// The key whose value is too large, and a sentence with the numbers found and allowed.
     pub fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
         let (key, first, cohort) = match *self {
             Self::FirstArrivals { n, cohort } => ("n", n, cohort),
@@ -68,7 +68,7 @@ impl ParticipationSection {
     }
 }
 
-/// How many answers a round waits for at first, under `key`, and how many devices it asks.
+/// Reads the number of updates that a round waits for at first, under `key`, and the size of the cohort.
 fn read_first(
     section: &Section<'_>,
     key: &str,
@@ -82,18 +82,32 @@ fn read_first(
     }
 }
 
+/// Schedules by name, without their parameters.
+#[derive(Clone, Copy)]
+enum ScheduleKind {
+    Adaptive,
+    Fixed,
+    Theorem,
+    Optimal,
+}
+
 fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Schedule, Problem> {
-    let schedules = [("adaptive", 0), ("fixed", 1), ("theorem", 2), ("optimal", 3)];
-    let word = section.choice("schedule", Some("adaptive"), &schedules)?;
+    let schedules = [
+        ("adaptive", ScheduleKind::Adaptive),
+        ("fixed", ScheduleKind::Fixed),
+        ("theorem", ScheduleKind::Theorem),
+        ("optimal", ScheduleKind::Optimal),
+    ];
+    let kind = section.choice("schedule", Some("adaptive"), &schedules)?;
     let contraction = || section.number("contraction", Some(0.2), 1e-6..=0.99);
-    Ok(match word {
-        0 => Schedule::Adaptive,
-        1 => {
+    Ok(match kind {
+        ScheduleKind::Adaptive => Schedule::Adaptive,
+        ScheduleKind::Fixed => {
             let rounds = section.integer("stage_rounds", Some(10), 1..=1_000_000)?;
             Schedule::Fixed(u32::try_from(rounds).unwrap_or(u32::MAX))
         }
-        2 => Schedule::Theorem { contraction: contraction()? },
-        _ => Schedule::Optimal {
+        ScheduleKind::Theorem => Schedule::Theorem { contraction: contraction()? },
+        ScheduleKind::Optimal => Schedule::Optimal {
             contraction: contraction()?,
             communication: section.number("communication", communication, 0.0..=1e9)?,
             start: section.number("start", Some(1.0), f64::MIN_POSITIVE..=1.0)?,
@@ -102,8 +116,18 @@ fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Sc
     })
 }
 
-/// Reads `[participation]`; `communication` is what a round takes besides computation, in mean computations, where
-/// that is known from elsewhere.
+/// Policies by name, without their parameters.
+#[derive(Clone, Copy)]
+enum PolicyKind {
+    Full,
+    Fraction,
+    FirstArrivals,
+    WithReplacement,
+    Doubling,
+}
+
+/// Reads `[participation]`. `communication` is the default communication time of a round, in mean computation
+/// times, if it is known.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -111,19 +135,26 @@ pub fn read_participation(
     section: &Section<'_>,
     communication: Option<f64>,
 ) -> Result<ParticipationSection, Problem> {
-    let policies =
-        [("full", 0), ("fraction", 1), ("first-arrivals", 2), ("with-replacement", 3), ("doubling", 4)];
+    let policies = [
+        ("full", PolicyKind::Full),
+        ("fraction", PolicyKind::Fraction),
+        ("first-arrivals", PolicyKind::FirstArrivals),
+        ("with-replacement", PolicyKind::WithReplacement),
+        ("doubling", PolicyKind::Doubling),
+    ];
     let policy = match section.choice("policy", Some("full"), &policies)? {
-        0 => ParticipationSection::Full,
-        1 => ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? },
-        2 => {
+        PolicyKind::Full => ParticipationSection::Full,
+        PolicyKind::Fraction => ParticipationSection::Fraction { r: section.number("r", None, 1e-9..=1.0)? },
+        PolicyKind::FirstArrivals => {
             let (n, cohort) = read_first(section, "n", None)?;
             ParticipationSection::FirstArrivals { n, cohort }
         }
-        3 => ParticipationSection::WithReplacement { draws: section.size("draws", None, 1..=1_000_000)? },
-        _ => {
+        PolicyKind::WithReplacement => {
+            ParticipationSection::WithReplacement { draws: section.size("draws", None, 1..=1_000_000)? }
+        }
+        PolicyKind::Doubling => {
             let (n0, cohort) = read_first(section, "n0", Some(4))?;
-            let by = section.choice("by", Some("devices"), &BY)?;
+            let by = section.choice("by", Some("devices"), &DOUBLE_BY)?;
             let draw = section.choice("draw", Some("round"), &DRAWS)?;
             let schedule = read_schedule(section, communication)?;
             ParticipationSection::Doubling { n0, cohort, draw, schedule, by }

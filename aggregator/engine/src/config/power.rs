@@ -1,4 +1,4 @@
-//! The keys of power methods in `[algorithm]`.
+//! Keys of power methods in `[algorithm]`.
 
 use fedspan_protocol::message::PowerRows;
 
@@ -7,29 +7,30 @@ use super::source::Problem;
 use crate::algorithm::synchronisations;
 use crate::types::DeviceId;
 
-/// Words of `rows`.
+/// Values of the key `rows`.
 pub const ROWS: [(&str, PowerRows); 2] =
     [("features", PowerRows::Features), ("weighted", PowerRows::Weighted)];
 
-/// What a power method needs to know (FedPower, Guo et al. 2024).
+/// Settings of FedPower (Guo et al. 2024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerSection {
-    /// T, all power iterations; the rounds follow from it.
+    /// Number of power iterations in all (T); the number of rounds follows from it.
     pub iterations: u16,
-    /// p, iterations from one exchange to the next.
+    /// Iterations from one exchange to the next (p).
     pub local_steps: u16,
-    /// Whether p is one less after every exchange, down to 1.
+    /// Whether p decreases by one after every exchange, down to 1.
     pub decay: bool,
     /// Whether devices are aligned before they are averaged.
     pub procrustes: bool,
-    /// The device that others are aligned with, as long as it answers; else the first that does.
+    /// Device with which the others are aligned, as long as it answers; otherwise the participant with the
+    /// lowest number.
     pub reference: DeviceId,
-    /// What a row of a device's matrix is.
+    /// Contents of a row of a device's matrix.
     pub rows: PowerRows,
 }
 
 impl PowerSection {
-    /// Exchanges between devices and server.
+    /// Number of exchanges between devices and server.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         synchronisations(self.iterations, self.local_steps, self.decay).0.len() as u64

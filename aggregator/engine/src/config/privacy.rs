@@ -1,4 +1,5 @@
-//! `[privacy]`: what is promised to each record (scenarios), or asked of each device (servers).
+//! The section `[privacy]`: the guarantee for each record in scenarios, and the requirement on each device in
+//! servers.
 
 use std::ops::RangeInclusive;
 
@@ -9,32 +10,33 @@ use super::reader::Section;
 use super::sections::AlgorithmSection;
 use super::source::Problem;
 use crate::privacy::fedpower::{Calibration, Products};
-use crate::privacy::ledger_units::{least_square, most_units};
-use crate::privacy::{Delta, Epsilon, Minimum, ParameterError, Releases, rounded_down};
+use crate::privacy::ledger_units::{max_units, min_multiplier_square};
+use crate::privacy::{Delta, Epsilon, ParameterError, PrivacyRequirement, Releases, rounded_down};
 
-/// What gradients may be clipped to: what devices count in.
+/// Range of the clipping norm, as far as devices can represent it.
 const CLIPS: RangeInclusive<f64> = 1e-12..=1e12;
 
-/// `[privacy]` of a scenario.
+/// Section `[privacy]` of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrivacySection {
-    /// Epsilon, for all releases together.
+    /// Epsilon for all releases together.
     pub epsilon: Epsilon,
     /// Delta.
     pub delta: Delta,
-    /// How the noise is found.
+    /// Calibration of the noise.
     pub calibration: Calibration,
-    /// The norm that FedRep's gradients are clipped to.
+    /// Norm to which FedRep's gradients are clipped.
     pub clip: Option<f64>,
 }
 
 impl PrivacySection {
-    /// The square of the noise multiplier (standard deviation over attained sensitivity) of so many products with bases of
-    /// `rank` columns, in the 2^-16 in which devices are told it, rounded up: the least with which what devices are charged for
-    /// all of them is not above epsilon, nor is that as it is printed.
+    /// Square of the noise multiplier (standard deviation over attained sensitivity) for `releases` products
+    /// with bases of `rank` columns, in the units of 2^-16 with which devices are provisioned, rounded up. It
+    /// is the least one with which neither the devices' charges for all releases nor the printed epsilon are
+    /// above the requested epsilon.
     ///
     /// # Errors
-    /// [`ParameterError`] where no noise is enough.
+    /// [`ParameterError`] if no noise is enough, or a parameter is invalid.
     pub fn multiplier_square(&self, rank: u32, releases: u32) -> Result<u64, ParameterError> {
         let products = Products::new(rank, 1.0)?;
         let (epsilon, delta, releases) = (rounded_down(self.epsilon), self.delta, Releases::new(releases)?);
@@ -42,8 +44,9 @@ impl PrivacySection {
         let multiplier = noise / products.sensitivity(Calibration::Tight);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let square = (multiplier * multiplier * 65_536.0).ceil() as u64;
-        // Devices are charged whole units for a release, rounded up: what they are charged has to stay within epsilon, too.
-        let charged = least_square(most_units(epsilon, delta), releases);
+        // A device charges whole units per release, rounded up, and these charges must stay within epsilon,
+        // too.
+        let charged = min_multiplier_square(max_units(epsilon, delta), releases);
         let (epsilon, delta, releases) = (epsilon.get(), delta.get(), releases.get());
         charged.map(|charged| charged.max(square)).ok_or(ParameterError::OutOfReach {
             epsilon,
@@ -53,7 +56,7 @@ impl PrivacySection {
     }
 }
 
-/// Reads `[privacy]` of a scenario; `None` where there is none.
+/// Reads `[privacy]` of a scenario; `None` without the section.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -61,52 +64,53 @@ pub fn read_privacy(section: &Section<'_>) -> Result<Option<PrivacySection>, Pro
     if !section.is_present() {
         return Ok(None);
     }
-    let Minimum { epsilon, delta } = read_promise(section)?;
-    let calibrations = [Calibration::Tight, Calibration::Paper].map(|c| (c.word(), c));
-    let calibration = section.choice("calibration", Some(Calibration::Tight.word()), &calibrations)?;
+    let PrivacyRequirement { epsilon, delta } = read_epsilon_delta(section)?;
+    let calibrations = [Calibration::Tight, Calibration::Paper].map(|c| (c.as_str(), c));
+    let calibration = section.choice("calibration", Some(Calibration::Tight.as_str()), &calibrations)?;
     let clip = section.optional_number("clip", CLIPS)?;
     section.finish()?;
     Ok(Some(PrivacySection { epsilon, delta, calibration, clip }))
 }
 
-/// Reads `[privacy]` of a server: the least that devices must promise; `None` where they need not.
+/// Reads `[privacy]` of a server, the least privacy that devices must promise; `None` without the section.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
-pub fn read_minimum(section: &Section<'_>) -> Result<Option<Minimum>, Problem> {
+pub fn read_privacy_requirement(section: &Section<'_>) -> Result<Option<PrivacyRequirement>, Problem> {
     if !section.is_present() {
         return Ok(None);
     }
-    let minimum = read_promise(section)?;
+    let minimum = read_epsilon_delta(section)?;
     section.finish()?;
     Ok(Some(minimum))
 }
 
-/// Noise is for what can be hidden in it.
+/// Checks that devices can add noise under this algorithm and arithmetic.
 ///
 /// # Errors
-/// [`Problem`] for an algorithm, or an arithmetic, in which devices hide nothing.
-pub fn check_hidden(algorithm: &AlgorithmSection, section: &Section<'_>) -> Result<(), Problem> {
+/// [`Problem`] if they cannot.
+pub fn check_private_algorithm(algorithm: &AlgorithmSection, section: &Section<'_>) -> Result<(), Problem> {
     let gradients = matches!(algorithm.name, AlgorithmName::FedRep | AlgorithmName::GdGd);
     if algorithm.network.is_some() || !gradients && algorithm.power.is_none() {
         let message = format!(
             "{:?}{} adds no noise; allowed with [privacy]: \"fedrep\", \"gd-gd\", \"fedpower\", on linear models",
-            algorithm.name.word(),
+            algorithm.name.as_str(),
             if algorithm.network.is_some() { " on a network" } else { "" }
         );
         return Err(section.problem("name", message));
     }
     if gradients && algorithm.numeric != Numeric::F32 {
-        let message = "found \"i16\", in which no gradient is hidden; allowed with [privacy]: \"f32\"";
+        let message =
+            "found \"i16\", in which devices add no noise to gradients; allowed with [privacy]: \"f32\"";
         return Err(section.problem("numeric", message));
     }
     Ok(())
 }
 
-fn read_promise(section: &Section<'_>) -> Result<Minimum, Problem> {
+fn read_epsilon_delta(section: &Section<'_>) -> Result<PrivacyRequirement, Problem> {
     let epsilon = section.number("epsilon", None, 1e-6..=1e6)?;
     let delta = section.number("delta", None, 1e-30..=0.999)?;
     let epsilon = Epsilon::new(epsilon).map_err(|error| section.problem("epsilon", error))?;
     let delta = Delta::new(delta).map_err(|error| section.problem("delta", error))?;
-    Ok(Minimum { epsilon, delta })
+    Ok(PrivacyRequirement { epsilon, delta })
 }

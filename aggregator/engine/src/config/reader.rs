@@ -1,5 +1,5 @@
-//! Reads TOML key by key, so that every mistake gets one message that names the file, the line, the key,
-//! what was found and what is allowed; unknown keys are mistakes, with the nearest known key.
+//! Key-by-key reader of TOML. Every mistake gets one message with the file, the line, the key, the value
+//! found and the values allowed. Unknown keys are mistakes, and the message suggests the nearest known key.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -10,12 +10,12 @@ use toml_edit::{Item, TableLike, Value};
 use super::source::{Problem, SHOWN_MAX, Source};
 use super::suggestions::{nearest, shortened, show};
 
-/// A table of the file, read key by key.
+/// Table of the file, read key by key.
 pub struct Section<'a> {
     source: &'a Source,
     path: String,
     table: Option<&'a dyn TableLike>,
-    /// Every key that was asked for: what is known here.
+    /// Keys read so far, which are the known ones.
     asked: RefCell<Vec<String>>,
 }
 
@@ -25,48 +25,48 @@ impl<'a> Section<'a> {
         Self { source, path: String::new(), table: Some(table), asked: RefCell::default() }
     }
 
-    /// The dotted path of a key of this section.
+    /// Dotted path of a key of this section.
     #[must_use]
     pub fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Whether the section stands in the file at all.
+    /// Whether the file has the section.
     #[must_use]
     pub fn is_present(&self) -> bool {
         self.table.is_some()
     }
 
-    /// Whether a key stands in the file, whatever it is. It does not become a known key by being asked for.
+    /// Whether the file has the key, with any value. Does not make the key known.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
-    /// Whether a key stands in the file as a table.
+    /// Whether the file has the key, with a table as its value.
     #[must_use]
     pub(super) fn has_table(&self, key: &str) -> bool {
         self.item(key).is_some_and(|item| item.as_table_like().is_some())
     }
 
-    /// The string of a key, where it has one. It does not become a known key by being asked for.
+    /// String value of a key, if it has one. Does not make the key known.
     #[must_use]
-    pub fn word(&self, key: &str) -> Option<&'a str> {
+    pub fn peek_str(&self, key: &str) -> Option<&'a str> {
         self.table.and_then(|table| table.get(key)).and_then(Item::as_str)
     }
 
-    /// The first key that stands in the file, whatever it is.
+    /// First key of the section in the file.
     #[must_use]
     pub fn first_key(&self) -> Option<String> {
         self.table.and_then(|table| table.iter().next()).map(|(key, _)| key.to_owned())
     }
 
-    /// Whether a key stands in the file; it is known from then on.
-    pub(super) fn asks(&self, key: &str) -> bool {
+    /// Makes a key known, and returns whether the file has it.
+    pub(super) fn register(&self, key: &str) -> bool {
         self.item(key).is_some()
     }
 
-    /// A mistake at one of this section's keys.
+    /// Error at one of this section's keys.
     #[must_use]
     pub fn problem(&self, key: &str, message: impl Display) -> Problem {
         let path = self.path_of(key);
@@ -88,7 +88,7 @@ impl<'a> Section<'a> {
 
     fn missing(&self, key: &str, allowed: impl Display) -> Problem {
         let path = self.path_of(key);
-        // A key that nobody asked for and that looks like this one is the likelier mistake.
+        // An unknown key similar to the missing one is the likelier mistake.
         let asked = self.asked.borrow();
         let strangers = self.table.iter().flat_map(|table| table.iter()).map(|(name, _)| name);
         let strangers: Vec<&str> =
@@ -101,10 +101,10 @@ impl<'a> Section<'a> {
         Problem::new(place, format!("{path} is missing, allowed: {allowed}"))
     }
 
-    /// A table inside this one; it may be absent.
+    /// Reads a table inside this one; it may be absent.
     ///
     /// # Errors
-    /// [`Problem`] if the key is no table.
+    /// [`Problem`] if the value is no table.
     pub fn section(&self, key: &str) -> Result<Section<'a>, Problem> {
         let table = match self.item(key) {
             None => None,
@@ -113,10 +113,10 @@ impl<'a> Section<'a> {
         Ok(Section { source: self.source, path: self.path_of(key), table, asked: RefCell::default() })
     }
 
-    /// An integer within `range`.
+    /// Reads an integer within `range`.
     ///
     /// # Errors
-    /// [`Problem`] if it is absent without a default, no integer, or out of range.
+    /// [`Problem`] if the key is absent without a default, or the value is no integer or out of range.
     pub fn integer(
         &self,
         key: &str,
@@ -134,10 +134,11 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// [`Self::integer`] as a size.
+    /// Reads an integer as a size.
     ///
     /// # Errors
-    /// As [`Self::integer`].
+    /// [`Problem`] if the key is absent without a default, or the value is no integer, out of range, or too
+    /// large for this machine.
     pub fn size(
         &self,
         key: &str,
@@ -149,10 +150,10 @@ impl<'a> Section<'a> {
         usize::try_from(value).map_err(|_| self.problem(key, "too large for this machine"))
     }
 
-    /// A finite number within `range`; integers will do.
+    /// Reads a finite number within `range`; integers are accepted.
     ///
     /// # Errors
-    /// [`Problem`] if it is absent without a default, no number, or out of range.
+    /// [`Problem`] if the key is absent without a default, or the value is no number or out of range.
     pub fn number(
         &self,
         key: &str,
@@ -175,10 +176,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A number that may be absent.
+    /// Reads a number that may be absent.
     ///
     /// # Errors
-    /// [`Problem`] if it is no number or out of range.
+    /// [`Problem`] if the value is no number or out of range.
     pub fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Problem> {
         if self.item(key).is_none() {
             return Ok(None);
@@ -186,10 +187,10 @@ impl<'a> Section<'a> {
         self.number(key, None, range).map(Some)
     }
 
-    /// A number, or the word `"auto"`, which is also what is meant where the key is absent: `None`.
+    /// Reads a number or the word `"auto"`; `None` for `"auto"` and for an absent key.
     ///
     /// # Errors
-    /// [`Problem`] if it is neither, or out of range.
+    /// [`Problem`] if the value is neither, or out of range.
     pub fn automatic(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, Problem> {
         match self.item(key) {
             None => Ok(None),
@@ -202,10 +203,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// True or false.
+    /// Reads a boolean.
     ///
     /// # Errors
-    /// [`Problem`] if it is neither.
+    /// [`Problem`] if the value is neither true nor false.
     pub fn boolean(&self, key: &str, default: bool) -> Result<bool, Problem> {
         match self.item(key) {
             None => Ok(default),
@@ -213,10 +214,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A string.
+    /// Reads a string.
     ///
     /// # Errors
-    /// [`Problem`] if it is absent without a default, or no string.
+    /// [`Problem`] if the key is absent without a default, or the value is no string.
     pub fn string(&self, key: &str, default: Option<&str>, allowed: &str) -> Result<String, Problem> {
         match self.item(key) {
             None => default.map(str::to_owned).ok_or_else(|| self.missing(key, allowed)),
@@ -224,10 +225,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A string that may be absent.
+    /// Reads a string that may be absent.
     ///
     /// # Errors
-    /// [`Problem`] if it is no string.
+    /// [`Problem`] if the value is no string.
     pub fn optional_string(&self, key: &str, allowed: &str) -> Result<Option<String>, Problem> {
         if self.item(key).is_none() {
             return Ok(None);
@@ -235,10 +236,10 @@ impl<'a> Section<'a> {
         self.string(key, None, allowed).map(Some)
     }
 
-    /// One of several words, with what it stands for.
+    /// Reads one of several words, and returns the value listed with it.
     ///
     /// # Errors
-    /// [`Problem`] if it is none of them; the message lists all, nearest first.
+    /// [`Problem`] if the value is none of them; the message lists all words and suggests the nearest.
     pub fn choice<T: Clone>(
         &self,
         key: &str,
@@ -254,10 +255,10 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A string, or a list of strings.
+    /// Reads a string or a list of strings.
     ///
     /// # Errors
-    /// [`Problem`] if it is neither, or absent or empty.
+    /// [`Problem`] if the value is neither, or the key is absent, or the list is empty.
     pub fn strings(&self, key: &str, allowed: &str) -> Result<Vec<String>, Problem> {
         let Some(item) = self.item(key) else { return Err(self.missing(key, allowed)) };
         let strings = match (item.as_str(), item.as_array()) {
@@ -268,10 +269,10 @@ impl<'a> Section<'a> {
         strings.filter(|list: &Vec<String>| !list.is_empty()).ok_or_else(|| self.mismatch(key, item, allowed))
     }
 
-    /// A list of values that all fit.
+    /// Reads a list, each element by `element`; `None` if the key is absent.
     ///
     /// # Errors
-    /// [`Problem`] if it is no list, or an element does not fit.
+    /// [`Problem`] if the value is no list, or `element` returns `None` for an element.
     pub fn list<T>(
         &self,
         key: &str,
@@ -287,7 +288,7 @@ impl<'a> Section<'a> {
     /// Ends the section.
     ///
     /// # Errors
-    /// [`Problem`] for the first key that nobody asked for.
+    /// [`Problem`] for the first unknown key, that is, one that was not read.
     pub fn finish(&self) -> Result<(), Problem> {
         let Some(table) = self.table else { return Ok(()) };
         let asked = self.asked.borrow();
@@ -312,7 +313,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A number as a person would write it.
+/// Number in decimal notation unless it is very large or small.
 fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e7).contains(&value.abs()) { value.to_string() } else { format!("{value:e}") }
 }

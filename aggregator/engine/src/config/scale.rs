@@ -1,4 +1,4 @@
-//! `[data] scale` of a server: none, the fleet's, or numbers.
+//! The key `[data] scale` of a server: none, the fleet's, or given numbers.
 
 use fedspan_protocol::limits::TENSORS_MAX;
 use toml_edit::Value;
@@ -9,7 +9,7 @@ use crate::aggregate::Rule;
 use crate::algorithm::{Scale, ScaleSource};
 use crate::rounds::Engine;
 
-/// Reads the key; numbers are a table of two lists of `features` numbers.
+/// Reads the key. Given numbers are a table of two lists of `features` numbers.
 pub fn read_scale(section: &Section<'_>, features: usize) -> Result<ScaleSource, Problem> {
     if !section.has_table("scale") {
         let words = [("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)];
@@ -36,7 +36,7 @@ fn read_row(table: &Section<'_>, key: &str, features: usize) -> Result<Vec<f32>,
         Some(wide as f32).filter(|value| value.is_finite())
     };
     let Some(row) = table.list(key, &allowed, number)? else {
-        return Err(table.problem(key, format!("it is missing, allowed: {allowed}")));
+        return Err(table.problem(key, format!("missing, allowed: {allowed}")));
     };
     if row.len() != features {
         return Err(table.problem(key, format!("found {} numbers, allowed: {allowed}", row.len())));
@@ -44,11 +44,11 @@ fn read_row(table: &Section<'_>, key: &str, features: usize) -> Result<Vec<f32>,
     Ok(row)
 }
 
-/// A fleet's scale is a mean of what devices reveal: not where nothing may leave without noise, nor where one device may not
-/// move a mean.
+/// Refuses the fleet's scale if devices must add noise, since it reveals their means, and under a robust
+/// rule, since one device can move the mean.
 ///
 /// # Errors
-/// [`Problem`].
+/// [`Problem`] in these two cases.
 pub fn check_scale(
     source: &ScaleSource,
     rule: Rule,
@@ -65,25 +65,25 @@ pub fn check_scale(
     }
     if rule != Rule::Mean {
         let message = format!(
-            "\"fleet\" is a mean that one device can move at will, which aggregation.rule = {:?} is to prevent; {instead}",
-            rule.word()
+            "\"fleet\" is a mean that one device can move at will, which aggregation.rule = {:?} must prevent; {instead}",
+            rule.as_str()
         );
         return Err(section.problem("scale", message));
     }
     Ok(())
 }
 
-/// A scale is one tensor more in every round.
+/// Checks that the scale, which is one more tensor in every round, fits the protocol's limit.
 ///
 /// # Errors
-/// A sentence, where rounds of a campaign with a scale do not carry so many.
+/// A sentence with the numbers of tensors, if it does not.
 pub fn check_scaled_tensors(source: &ScaleSource, engine: &Engine) -> Result<(), String> {
     let most = engine.requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
     if *source == ScaleSource::None || most <= TENSORS_MAX {
         return Ok(());
     }
     Err(format!(
-        "a scale and {} layers of a network do not fit a round, which carries {TENSORS_MAX} tensors; allowed: \"none\"",
+        "a scale and {} layers of a network do not fit a round, which carries at most {TENSORS_MAX} tensors; allowed: \"none\"",
         most - 1
     ))
 }

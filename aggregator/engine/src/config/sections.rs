@@ -1,4 +1,4 @@
-//! `[model]` and `[algorithm]`, which scenario files and `fleet.toml` share.
+//! The sections `[model]` and `[algorithm]`, which scenario files and `fleet.toml` share.
 
 use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
@@ -11,79 +11,79 @@ use super::source::Problem;
 use crate::rounds::DEFAULT_RIDGE;
 use crate::types::Weighting;
 
-/// Words of `weighting`.
+/// Values of the key `weighting`.
 pub const WEIGHTINGS: [(&str, Weighting); 2] =
     [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
 
-/// Words of `numeric`.
+/// Values of the key `numeric`.
 pub const NUMERICS: [(&str, Numeric); 2] = [("f32", Numeric::F32), ("i16", Numeric::I16)];
 
-/// Words of `send`.
+/// Values of the key `send`.
 pub const SENDS: [(&str, Upload); 2] =
     [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
 
-/// Words of `upload` and `download`.
+/// Values of the keys `upload` and `download`.
 pub const ENCODINGS: [(&str, Encoding); 3] =
     [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
 
-/// `[model]`.
+/// Section `[model]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSection {
     /// Width of the representation.
     pub k: usize,
-    /// Where the representation starts.
+    /// Initial representation.
     pub init: Init,
-    /// Directions that a power method is to find: how it is scored.
+    /// Number of directions that a power method must find; it is evaluated on these.
     pub target: usize,
-    /// Of a network; a linear model has none.
+    /// Layers of a network; `None` for a linear model.
     pub network: Option<NetworkModel>,
-    /// A linear model's head is everyone's: both factors of an adapter of rank k.
+    /// Whether both factors of a linear model are shared, as an adapter of rank k.
     pub adapter: bool,
-    /// Of a network with an adapter: where simulated devices read what it is put into.
+    /// Directory from which simulated devices read the frozen layers beside an adapter.
     pub base: Option<String>,
 }
 
 impl ModelSection {
-    /// The key that the width stands in.
+    /// Name of the key with the width.
     #[must_use]
     pub fn width_key(&self) -> &'static str {
         if self.adapter { "rank" } else { "k" }
     }
 }
 
-/// Where the representation starts.
+/// Source of the initial representation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Init {
-    /// A random basis.
+    /// Random basis.
     Random,
     /// Power iterations on y-weighted samples.
     Power {
-        /// How many.
+        /// Number of iterations.
         iterations: u32,
     },
-    /// The same of devices that hide each product in noise: one release of each, for each iteration.
+    /// Power iterations of devices that add noise to each product: one release of each device per iteration.
     NoisyPower {
-        /// How many.
+        /// Number of iterations.
         iterations: u32,
     },
-    /// Method of moments; regression only, reveals records.
+    /// Method of moments; for regression only, and reveals records.
     Moments,
-    /// At a given distance (sine of the angle) from the ground truth; synthetic data only.
+    /// Basis at a given distance (sine of the angle) from the ground truth; synthetic data only.
     TruthSine(f64),
-    /// From an npy file, d x k.
+    /// Basis from an npy file, d x k.
     Npy(String),
 }
 
 impl Init {
-    /// What it is among devices that add noise: what they would not send is left out, or hidden.
+    /// Variant of the start for devices that add noise.
     ///
     /// # Errors
-    /// The word of a start that cannot be hidden.
-    pub fn hidden(self) -> Result<Self, &'static str> {
+    /// The name of a start to which noise cannot be added.
+    pub fn with_noise(self) -> Result<Self, &'static str> {
         match self {
             Self::Power { iterations } => Ok(Self::NoisyPower { iterations }),
             Self::Moments => Err("moments"),
-            other => Ok(other),
+            Self::Random | Self::NoisyPower { .. } | Self::TruthSine(_) | Self::Npy(_) => Ok(self),
         }
     }
 
@@ -92,43 +92,44 @@ impl Init {
     pub fn releases(&self) -> u32 {
         match *self {
             Self::NoisyPower { iterations } => iterations,
-            _ => 0,
+            Self::Random | Self::Power { .. } | Self::Moments | Self::TruthSine(_) | Self::Npy(_) => 0,
         }
     }
 }
 
-/// `[algorithm]`.
+/// Section `[algorithm]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlgorithmSection {
-    /// Which one.
+    /// Algorithm.
     pub name: AlgorithmName,
-    /// Rounds; 0 for baselines that need none.
+    /// Number of rounds; 0 for baselines without rounds.
     pub rounds: u32,
     /// Step size of the representation.
     pub step_size: f64,
-    /// How heads are solved.
+    /// Head solver in training rounds.
     pub head: HeadSolve,
-    /// How heads are solved at the end, for evaluation and new devices.
+    /// Head solver at the end, for evaluation and new devices.
     pub final_head: HeadSolve,
-    /// Where the fleet chooses a ridge for who has no two samples of each class: samples of each class that it plays to have.
+    /// Samples of each class on which devices fit the heads that they score ridges with; `None` if the fleet
+    /// chooses no ridge.
     pub ridge_labels: Option<u16>,
     /// Step size of a shared head.
     pub head_step_size: f64,
     /// Local steps of FedAvg.
     pub local_steps: u16,
-    /// Weights of the mean.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// What FedRep devices send.
+    /// Upload of FedRep's devices.
     pub send: Upload,
-    /// Encoding towards the server.
+    /// Encoding of uploads.
     pub upload: Encoding,
-    /// Encoding towards the device.
+    /// Encoding of downloads.
     pub download: Encoding,
     /// Arithmetic of the updates.
     pub numeric: Numeric,
-    /// Of a power method.
+    /// Settings of a power method.
     pub power: Option<PowerSection>,
-    /// Of a network.
+    /// Settings of an algorithm on a network.
     pub network: Option<NetworkSection>,
 }
 
@@ -137,11 +138,11 @@ pub struct AlgorithmSection {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
-    read_model_of(section, "linear")
+    read_model_with_default(section, "linear")
 }
 
-/// Reads `[model]`, of this kind where none stands there.
-pub(super) fn read_model_of(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
+/// Reads `[model]`, with `default` as its kind if the key is missing.
+pub(super) fn read_model_with_default(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
     let adapter = match read_model_kind(section, default)? {
         ModelKind::Network(network) => {
             let base = match network.is_adapted() {
@@ -190,31 +191,31 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
         None => Ok(read_linear(section, name, true, false)?.0),
         Some(network) => {
             let network = read_network(section, section, network, name, tuned)?;
-            read_rest(section, name, network)
+            read_network_algorithm(section, name, network)
         }
     }
 }
 
-/// Step sizes that are measured on samples, of which a server has none; they are 0 in the section.
+/// Step sizes to be measured on samples, which only a simulator can do; they are 0 in the section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeasuredSteps {
-    /// That of the representation.
+    /// Whether the step size of the representation is measured.
     pub step_size: bool,
-    /// That of heads.
+    /// Whether the step size of heads is measured.
     pub head_step_size: bool,
 }
 
-/// The word of a step size that is measured.
+/// Value of a step size to be measured.
 const AUTO: &str = "auto";
 
-/// Reads a step size; whether it is to be measured, where that is allowed.
+/// Reads a step size, and whether it is to be measured; `measured` says whether that is allowed.
 fn read_step(
     section: &Section<'_>,
     key: &str,
     default: Option<f64>,
     measured: bool,
 ) -> Result<(f64, bool), Problem> {
-    match section.word(key) {
+    match section.peek_str(key) {
         Some(AUTO) if measured => section.string(key, None, AUTO).map(|_| (0.0, true)),
         Some(AUTO) => {
             let message = "found \"auto\", which is measured on the samples of simulated clients; allowed here: a number from 0 to \
@@ -225,7 +226,8 @@ fn read_step(
     }
 }
 
-/// Reads what algorithms on linear models have. Where it does not `run`, nothing is required. Step sizes may be `measured`.
+/// Reads the keys of algorithms on linear models. Unless the algorithm will `run`, no key is required.
+/// `measured` says whether step sizes may be left to be measured.
 pub(super) fn read_linear(
     section: &Section<'_>,
     name: AlgorithmName,
@@ -238,7 +240,7 @@ pub(super) fn read_linear(
         Some(power) => power.rounds(),
         None => section.integer("rounds", (!steps).then_some(0), u64::from(steps)..=10_000_000)?,
     };
-    // FFA-LoRA takes none.
+    // FFA-LoRA takes no steps.
     let default_step = if steps && name != AlgorithmName::FfaLora { None } else { Some(0.0) };
     let measured = measured && name != AlgorithmName::FedPower;
     let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
@@ -253,7 +255,7 @@ pub(super) fn read_linear(
         true => read_step(section, "head_step_size", None, measured)?,
         false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, auto),
     };
-    // Without rounds there are no steps, whatever is said of them.
+    // Without rounds there are no steps to measure.
     let federated = name.is_federated();
     let measured = MeasuredSteps { step_size: auto && federated, head_step_size: head_auto && federated };
     let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
@@ -271,7 +273,7 @@ pub(super) fn read_linear(
         return Err(section.problem("download", "fedavg encodes both ways alike: give upload the same value"));
     }
     if numeric == Numeric::I16 && !matches!(name, AlgorithmName::FedRep | AlgorithmName::GdGd) {
-        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", name.word());
+        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", name.as_str());
         return Err(section.problem("numeric", message));
     }
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
@@ -304,8 +306,8 @@ pub(super) fn read_linear(
     Ok((section, measured))
 }
 
-/// What algorithms on networks have in common with others.
-pub(super) fn read_rest(
+/// Reads the keys of `[algorithm]` that networks share with linear models.
+pub(super) fn read_network_algorithm(
     section: &Section<'_>,
     name: AlgorithmName,
     network: NetworkSection,

@@ -1,43 +1,43 @@
-//! A TOML file with the changes of the command line: where each key stands, and what a mistake says.
+//! TOML file with the changes of the command line: values, and positions for error messages.
 
 use std::str::FromStr;
 
 use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
 
 use super::depth::{DEPTH_MAX, too_deep};
-use super::given_values::Said;
+use super::given_keys::GivenKeys;
 use super::reader::Section;
 use super::suggestions::shortened;
 
-/// Most characters of a key, or of a change, that a message repeats.
+/// Largest number of characters of a key, or of a change, that a message repeats.
 pub const SHOWN_MAX: usize = 60;
 
-/// One mistake in a file or on the command line.
+/// Mistake in a file or on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct Problem {
-    /// `file:line`, `file`, or `--set key`.
+    /// Position: `file:line`, `file`, or `--set key`.
     pub place: String,
-    /// What was found and what is allowed.
+    /// Value found and values allowed.
     pub message: String,
 }
 
 impl Problem {
-    /// A mistake at a place.
+    /// Creates an error at a position.
     #[must_use]
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
         Self { place: place.into(), message: message.into() }
     }
 }
 
-/// A parsed file with the changes of the command line.
+/// Parsed file with the changes of the command line.
 #[derive(Debug)]
 pub struct Source {
     name: String,
     text: String,
-    /// As in the file: for line numbers.
+    /// Document as in the file, for line numbers.
     original: Document<String>,
-    /// With the changes.
+    /// Document with the changes.
     effective: DocumentMut,
     changed: Vec<String>,
 }
@@ -46,7 +46,8 @@ impl Source {
     /// Parses `text` and applies `changes` (`dotted.key=value`; a value that is not TOML is a string).
     ///
     /// # Errors
-    /// [`Problem`] for text that is not TOML or a change that is not `key=value`.
+    /// [`Problem`] for text that is not TOML, for a change that is not `key=value`, and for nesting that is
+    /// too deep.
     pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
         if let Some(offset) = too_deep(text) {
             let place = format!("{name}:{}", line_of(text, offset));
@@ -95,26 +96,26 @@ impl Source {
         self.effective.to_string()
     }
 
-    /// The file's name, as it was given.
+    /// Name of the file, as given.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The top level.
+    /// The top level of the file.
     #[must_use]
     pub fn root(&self) -> Section<'_> {
         let table: &dyn TableLike = self.effective.as_table();
         Section::root(self, table)
     }
 
-    /// The keys that it has.
+    /// Keys that the file and the changes set.
     #[must_use]
-    pub fn said(&self) -> Said {
-        Said::of(self.effective.as_table())
+    pub fn given_keys(&self) -> GivenKeys {
+        GivenKeys::from_document(self.effective.as_table())
     }
 
-    /// Where a dotted key stands, for messages.
+    /// Position of a dotted key, for messages.
     #[must_use]
     pub fn place(&self, path: &str) -> String {
         if self.changed.iter().any(|key| key == path) {

@@ -1,4 +1,4 @@
-//! `[stop]`: what ends a campaign before its last round.
+//! The section `[stop]`: criteria that end a campaign before its last round.
 
 use std::ops::RangeInclusive;
 
@@ -6,23 +6,23 @@ use super::reader::Section;
 use super::sections::ModelSection;
 use super::source::Problem;
 
-/// `[stop]`: the campaign ends early at the first of these; `rounds` always bounds it.
+/// Section `[stop]`: a campaign ends early when the first of these is met; `rounds` always bounds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StopSection {
-    /// At this distance or below.
+    /// Distance at or below which training ends.
     pub distance: Option<f64>,
-    /// At this accuracy or above.
+    /// Accuracy at or above which training ends.
     pub accuracy: Option<f64>,
-    /// At this loss or below.
+    /// Loss at or below which training ends.
     pub loss: Option<f64>,
-    /// At this simulated time or above.
+    /// Simulated time at or after which training ends.
     pub simulated_time: Option<f64>,
-    /// Where the representation moved less than this in a training round (sine of the largest principal
-    /// angle between before and after); the only one that a server can measure.
+    /// Change of the representation in a training round below which training ends (sine of the largest
+    /// principal angle between before and after); the only criterion that a server can measure.
     pub change: Option<f64>,
 }
 
-/// What `change` may be: below, rounding moves a representation as much.
+/// Range of `change`; below it, rounding alone moves a representation as much.
 const CHANGES: RangeInclusive<f64> = 1e-12..=1.0;
 
 /// Reads `[stop]`.
@@ -41,10 +41,10 @@ pub fn read_stop(section: &Section<'_>) -> Result<StopSection, Problem> {
     Ok(stop)
 }
 
-/// Reads `[stop]` of a campaign whose data and truth nobody here sees: the largest change that ends it.
+/// Reads `[stop]` of a server, which sees neither data nor truth: the change below which training ends.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake, and for a target that only a simulation can measure.
+/// [`Problem`] for the first mistake, and for a criterion that only a simulation can measure.
 pub fn read_server_stop(section: &Section<'_>) -> Result<Option<f64>, Problem> {
     for (key, why) in [
         ("distance", "only a simulation knows the true representation"),
@@ -61,16 +61,16 @@ pub fn read_server_stop(section: &Section<'_>) -> Result<Option<f64>, Problem> {
     Ok(change)
 }
 
-/// That nothing ends with the first round of an adapter, in which its down-projection does not move.
+/// Refuses the criterion `change` for a linear adapter, whose down-projection does not move in the first
+/// round.
 ///
 /// # Errors
-/// [`Problem`] if it would.
+/// [`Problem`] if the criterion is set.
 pub fn check_change(change: Option<f64>, model: &ModelSection, section: &Section<'_>) -> Result<(), Problem> {
     match change {
         Some(change) if model.adapter => {
-            let message = format!(
-                "found {change}, of an adapter one factor moves and the other does not; leave it out"
-            );
+            let message =
+                format!("found {change}, but only one factor of an adapter moves in a round; leave it out");
             Err(section.problem("change", message))
         }
         _ => Ok(()),

@@ -1,9 +1,9 @@
-//! Words for messages: a value as it was found, and the known word that is closest to an unknown one.
+//! Parts of error messages: the value found, and the known word nearest to an unknown one.
 
 use toml_edit::Item;
 
 pub(super) fn show(item: &Item) -> String {
-    // Without the comment of its line.
+    // Without the comment behind the value.
     let text = match item.as_value() {
         Some(value) => value.clone().decorated("", "").to_string(),
         None => item.to_string(),
@@ -12,7 +12,7 @@ pub(super) fn show(item: &Item) -> String {
     if item.is_table_like() && !item.is_value() { "a table".to_owned() } else { shortened(text, 60) }
 }
 
-/// Text for a message of one line: the beginning of what is too long, and no line feeds.
+/// Text for a message of one line: control characters become spaces, and long text is cut.
 #[must_use]
 pub fn shortened(text: &str, most: usize) -> String {
     let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
@@ -22,7 +22,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// The known word that is closest, if one is close.
+/// Known word nearest to an unknown one, if one is near.
 #[must_use]
 pub fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     known

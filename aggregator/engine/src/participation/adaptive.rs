@@ -1,102 +1,107 @@
-//! How many devices to wait for, from what has been seen alone.
+//! Adaptive number of updates to wait for, estimated from the rounds so far alone.
 //!
-//! A round with the first `n` of `N` answers takes the arrival time `T_n` of the last of them, communication included,
-//! and shrinks the squared distance `D^2` to what the fleet can reach: `D^2 <- (1 - a)^2 D^2 + v / n` (SRPFL, equation
-//! 199), with a contraction `a` and a variance `v` of one device's step. Least time to any target means the
-//! largest `(D^2 a (2 - a) - v / n) / T_n` at each moment (equation 200 in squared distances); neither target nor
-//! horizon enters. So four things are estimated.
+//! A round with the first `n` of `N` updates takes the arrival time `T_n` of the last of them, communication
+//! included, and shrinks the squared distance `D^2` to the best model that the fleet can reach:
+//! `D^2 <- (1 - a)^2 D^2 + v / n` (SRPFL, equation 199), with a contraction `a` and a variance `v` of one
+//! device's step. The least time to any target means the largest `(D^2 a (2 - a) - v / n) / T_n` at each
+//! moment (equation 200 in squared distances); neither target nor horizon enters. So four things are
+//! estimated.
 //!
-//! * `T_n`: the mean of the arrival times of rank `n`, as far as they were seen. The first round waits for all.
+//! * `T_n`: the mean of the observed arrival times of rank `n`. The first round waits for all devices.
 //! * `v`: the variance between the devices' steps in a round.
-//! * `a` and `D^2`: the step `z` that the model takes is `a` times its error `E` plus noise, and the error becomes
-//!   `E - z`. For each `a` of a grid that is a Kalman filter with one unknown matrix; how well each predicts the steps
-//!   weighs them. A high quantile of `a` is used: too large a contraction means too small a distance, which is
-//!   the way to full participation, and that is safe.
-//! * By how much `a` is smaller with the devices of the present stage than with all, because these cover the directions
-//!   of the representation unevenly ([`Coverage`]): speed may go with the data.
+//! * `a` and `D^2`: the step `z` of the model is `a` times its error `E` plus noise, and the error becomes
+//!   `E - z`. For each `a` of a grid that is a Kalman filter with one unknown matrix, and the filters are
+//!   weighted by how well they predict the steps. A high quantile of `a` is used: too large a contraction
+//!   means too small a distance, which leads to full participation, and that is safe.
+//! * The ratio of the contraction with the devices of the present stage to that with all devices, since the
+//!   fast ones may cover the directions of the representation unevenly ([`Coverage`]): speed may be
+//!   correlated with the data.
 //!
-//! All this takes the noise of a round for fresh, and devices for alike. Where neither is so, the few may learn what is
-//! theirs alone, and never stop. So rounds that do not wait for all have a budget: together they may take as long as
-//! [`BUDGET`] rounds that do. This is the most that can be lost against full participation, whatever the data.
+//! The estimates assume fresh noise in each round and similar devices. If neither holds, a few devices may
+//! learn what fits them alone, without end. So rounds that do not wait for all devices have a budget:
+//! together they may take as long as [`BUDGET`] rounds that do. This bounds the loss against full
+//! participation, whatever the data.
 //!
-//! Steps are taken from the model before and after a round, so they are the same thing for every algorithm; those of a
-//! representation in tangent coordinates, as only its span matters. Devices reveal nothing beyond their updates.
+//! Steps are taken from the model before and after a round, so they mean the same for every algorithm; steps
+//! of a representation are in tangent coordinates, as only its span matters. Devices reveal nothing beyond
+//! their updates.
 
 use super::coverage::Coverage;
-use super::model_motion::Space;
-use super::{Answer, Closed};
+use super::model_motion::ModelPoint;
+use super::{ClosedRound, UpdateArrival};
 use crate::linalg::{Matrix, from_f32, product_transposed};
 
-/// Contractions: the largest, the ratio of neighbours, how many.
+/// Grid of contractions: the largest, the ratio of neighbours, and their number.
 const LARGEST: f64 = 0.5;
 const RATIO: f64 = 0.8;
 const GRID: usize = 20;
-/// What is expected of the contraction beforehand: the median of a log-normal of deviation 1, for steps of about an eighth.
+/// Prior median of the contraction, of a log-normal distribution with deviation 1; it corresponds to a step
+/// of about an eighth.
 const EXPECTED: f64 = 0.1;
-/// The quantile of the contraction that is used.
+/// Quantile of the contraction that is used.
 const QUANTILE: f64 = 0.9;
-/// More devices are free where waiting for them takes less than this factor longer: a round too many is dearer.
+/// Factor by which waiting may take longer for the sake of more devices, since a round too many costs more.
 const FREE: f64 = 1.2;
 
-/// The time of all rounds that do not wait for everyone, in mean rounds that do.
+/// Time budget of rounds that do not wait for all devices, in mean rounds that do.
 const BUDGET: f64 = 10.0;
 
-/// What has been seen so far.
+/// Estimates from the rounds so far.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
-    /// Rounds that have been seen.
+    /// Number of rounds observed.
     rounds: u32,
-    /// The time that rounds have taken which did not wait for everyone.
+    /// Total time of the rounds that did not wait for all devices.
     spent: f64,
-    /// By rank of arrival.
+    /// Observations by rank of arrival.
     ranks: Vec<Rank>,
     round: Round,
-    /// Sums over rounds: of `n` times the variance between steps in the scale of the model, and of `n`.
+    /// Sums over rounds: `n` times the variance between steps in the scale of the model, and `n`.
     variance: (f64, f64),
     filters: Vec<Filter>,
     coverage: Coverage,
 }
 
-/// What has been seen of the answers that were the `n`-th to arrive: sums over rounds.
+/// Sums over rounds of the observations at one rank of arrival.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rank {
     /// Arrival times.
     time: f64,
-    /// Samples of this and of all that came before.
+    /// Samples of this update and all before it.
     samples: f64,
     count: f64,
 }
 
-/// The open round.
+/// Observations of the open round.
 #[derive(Clone, Debug, Default)]
 struct Round {
-    /// How many were asked.
+    /// Number of invited devices.
     asked: usize,
     answers: usize,
     samples: f64,
-    space: Option<Space>,
-    /// How many steps could be read from the answers, their sum, that of their squared lengths and of `G^T G`.
+    origin: Option<ModelPoint>,
+    /// Steps read from the updates: their number, then sum and sum of `G^T G`, and sum of squared lengths.
     steps: usize,
     sum: Option<(Matrix, Matrix)>,
     squares: f64,
 }
 
-/// What is known of the error if the contraction is `a`.
+/// Kalman filter of the error for one contraction `a`.
 #[derive(Clone, Debug)]
 struct Filter {
     a: f64,
-    /// The error, d x k, and the variance of each of its elements. None before the first step: then it is only known
-    /// how long it is.
+    /// Estimated error, d x k, and the variance of each of its elements. `None` before the first step, when
+    /// only its length is known.
     error: Option<Matrix>,
     variance: f64,
-    /// The squared distance.
+    /// Squared distance.
     distance: f64,
     /// Logarithm of the weight.
     weight: f64,
 }
 
 impl Adaptive {
-    /// Nothing has been seen.
+    /// Creates estimates without observations.
     pub fn new() -> Self {
         Self {
             rounds: 0,
@@ -109,14 +114,15 @@ impl Adaptive {
         }
     }
 
-    /// Which of `levels`, ascending numbers of answers of which the last is all, the next round waits for; never less
-    /// than `now`, but for the first round, which waits for all, and the one after it.
+    /// Index of the level for which the next round waits. `levels` are numbers of updates, ascending, the
+    /// last being all devices. The result is at least `now`, except after the first round, which waits for
+    /// all devices.
     pub fn choose(&self, levels: &[usize], now: usize) -> usize {
         let all = levels.len().saturating_sub(1);
         if self.rounds == 0 {
             return all;
         }
-        // The first round was for the clock: the stages begin behind it.
+        // The first round only measured arrival times: the stages begin after it.
         let from = if self.rounds == 1 { 0 } else { now };
         let Some((a, distance)) = self.estimate() else { return all };
         let variance = self.variance.0 / self.variance.1;
@@ -140,37 +146,38 @@ impl Adaptive {
         (best..levels.len()).filter(free).max().unwrap_or(best)
     }
 
-    /// How many answers bring as many samples; all who were seen, if none do.
+    /// Number of first updates that have had `samples` samples on average; the number of observed ranks if
+    /// none reach that.
     pub fn answers_with(&self, samples: u64) -> usize {
         let enough = |rank: &Rank| rank.count > 0.0 && rank.samples >= samples as f64 * rank.count;
         self.ranks.iter().position(enough).map_or(self.ranks.len(), |index| index + 1)
     }
 
-    /// A round opens for so many devices.
+    /// Begins a round with `asked` invited devices.
     pub fn open(&mut self, asked: usize) {
         self.ranks.resize(asked.max(self.ranks.len()), Rank::default());
         self.round = Round { asked, ..Round::default() };
     }
 
-    /// Another stage begins.
+    /// Begins a stage.
     pub fn begin_stage(&mut self) {
         self.coverage.begin();
     }
 
-    /// Takes the next answer.
-    pub fn counted(&mut self, answer: &Answer<'_>) {
+    /// Observes the next update.
+    pub fn counted(&mut self, answer: &UpdateArrival<'_>) {
         self.round.samples = answer.samples as f64;
-        self.arrived(self.round.answers, answer.after as f64);
+        self.arrived(self.round.answers, answer.elapsed as f64);
         self.round.answers += 1;
         let (d, k) = answer.model.shape();
         let Some(tensor) = answer.tensors.first().filter(|tensor| tensor.values.len() == d * k) else {
             return;
         };
         if self.round.answers == 1 {
-            self.round.space = Space::of(answer.model, tensor.role);
+            self.round.origin = ModelPoint::new(answer.model, tensor.role);
         }
-        let Some(space) = &self.round.space else { return };
-        let Some(step) = space.step(&from_f32(d, k, &tensor.values), tensor.role) else { return };
+        let Some(origin) = &self.round.origin else { return };
+        let Some(step) = origin.step(&from_f32(d, k, &tensor.values), tensor.role) else { return };
         self.round.steps += 1;
         self.round.squares += step.norm_squared();
         let gram = product_transposed(&step, &step);
@@ -183,20 +190,20 @@ impl Adaptive {
         }
     }
 
-    /// Takes the step that the model has made.
-    pub fn closed(&mut self, closed: &Closed<'_>) {
-        // Who did not come and is not waited for any more would not have come earlier than the end.
+    /// Observes the step of the model at the end of a round.
+    pub fn closed(&mut self, closed: &ClosedRound<'_>) {
+        // Devices that the round gave up on would have arrived no earlier than its end.
         for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.ranks.len()) {
-            self.arrived(rank, closed.after as f64);
+            self.arrived(rank, closed.elapsed as f64);
         }
         self.rounds = self.rounds.saturating_add(1);
         if self.round.answers < self.round.asked && closed.short_of.is_none() {
-            self.spent += closed.after as f64;
+            self.spent += closed.elapsed as f64;
         }
         let Some((sum, gram)) = self.round.sum.take() else { return };
-        let Some(space) = &self.round.space else { return };
-        let Some(after) = space.at(closed.model) else { return };
-        let Some(step) = space.moved(&after) else { return };
+        let Some(origin) = &self.round.origin else { return };
+        let Some(after) = origin.with_model(closed.model) else { return };
+        let Some(step) = origin.step_to(&after) else { return };
         self.coverage.add(gram, self.round.steps, self.round.answers == self.round.asked);
         let n = self.round.steps as f64;
         let mean = sum / n;
@@ -209,7 +216,7 @@ impl Adaptive {
         self.variance.0 += n * between * scale * scale;
         self.variance.1 += n;
         if self.filters.is_empty() {
-            self.filters = grid().map(|a| Filter::new(a, space.expected(&step, a))).collect();
+            self.filters = grid().map(|a| Filter::new(a, origin.expected_distance(&step, a))).collect();
         }
         let noise = self.variance.0 / self.variance.1 / n;
         let factor = self.coverage.factor(self.round.answers);
@@ -218,8 +225,8 @@ impl Adaptive {
         }
     }
 
-    /// What a restart must not lose: sums, and what each filter makes of the past. The direction of the error is not
-    /// among it, which the next steps show again.
+    /// State for checkpoints: the sums, and distance and weight of each filter. The direction of the error is
+    /// left out, since the next steps show it again.
     pub fn state(&self) -> Vec<f64> {
         let coverage = self.coverage.state();
         let lengths = [self.ranks.len(), self.filters.len(), coverage.len()].map(|length| length as f64);
@@ -229,7 +236,7 @@ impl Adaptive {
         lengths.into_iter().chain(head).chain(ranks).chain(filters).chain(coverage).collect()
     }
 
-    /// Goes on from [`Self::state`]; none if that is none.
+    /// Restores [`Self::state`]; `None` if the values are not such a state.
     pub fn restored(state: &[f64]) -> Option<Self> {
         let (&[ranks, filters, length, rounds, spent, sum, weight], rest) = state.split_first_chunk::<7>()?;
         if state.iter().any(|value| !value.is_finite()) || ![0.0, GRID as f64].contains(&filters) {
@@ -273,19 +280,19 @@ impl Adaptive {
         }
     }
 
-    /// Mean arrival time of the `n`-th answer; where so many have not been waited for yet, as in a fleet that has grown,
-    /// of the last one before it that was.
+    /// Mean arrival time of the `n`-th update. For a rank that was never waited for, as in a fleet that has
+    /// grown, that of the last observed rank before it.
     fn time(&self, n: usize) -> Option<f64> {
         let ranks = self.ranks.get(..n).unwrap_or(&self.ranks);
         ranks.iter().rfind(|rank| rank.count > 0.0).map(|rank| rank.time / rank.count)
     }
 
-    /// Contraction and squared distance, once a step has been seen.
+    /// Contraction and squared distance, once a step has been observed.
     fn estimate(&self) -> Option<(f64, f64)> {
         let most = self.filters.iter().map(|filter| filter.weight).fold(f64::NEG_INFINITY, f64::max);
         let share = |filter: &Filter| libm::exp(filter.weight - most);
         let total: f64 = self.filters.iter().map(share).sum();
-        // From the smallest contraction up; between two points of the grid the logarithm is interpolated.
+        // From the smallest contraction up, with the logarithm interpolated between grid points.
         let mut below = 0.0;
         let mut last: Option<(&Filter, f64)> = None;
         for filter in self.filters.iter().rev() {
@@ -304,39 +311,40 @@ impl Adaptive {
     }
 }
 
-/// The contractions that are considered, descending.
+/// Grid of contractions, descending.
 fn grid() -> impl Iterator<Item = f64> {
     std::iter::successors(Some(LARGEST), |a| Some(a * RATIO)).take(GRID)
 }
 
 impl Filter {
-    /// Nothing is known but about how large the squared distance is.
+    /// Creates a filter with a prior for the squared distance alone.
     fn new(a: f64, distance: f64) -> Self {
         let off = libm::log(a / EXPECTED);
         Self { a, error: None, variance: 0.0, distance, weight: -0.5 * off * off }
     }
 
-    /// One step, whose noise has the squared length `noise`; `factor` is on the contraction, `after` is where it led.
-    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, after: &Space) {
+    /// Observes one step with noise of squared length `noise`. `factor` scales the contraction; `after` is
+    /// the model after the step.
+    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, after: &ModelPoint) {
         let (d, k) = step.shape();
-        let elements = after.freedom();
+        let elements = after.degrees_of_freedom();
         let a = self.a;
         let mut error = self.error.take().unwrap_or_else(|| {
             self.variance = self.distance / elements;
             Matrix::zeros(d, k)
         });
-        // One answer a round shows no noise; that of rounding to f32 is always there.
+        // A single update per round shows no noise, but rounding to f32 is always there.
         let rounding = step.norm_squared() * f64::from(f32::EPSILON * f32::EPSILON) / elements;
         let predicted = (a * a * self.variance + noise / elements).max(rounding).max(f64::MIN_POSITIVE);
         let gain = self.variance * a / predicted;
         let innovation = step - &error * a;
         self.weight -= 0.5 * (elements * libm::log(predicted) + innovation.norm_squared() / predicted);
-        // A state has finite numbers.
+        // Keeps the weight finite, as states require.
         self.weight = self.weight.max(f64::MIN / 2.0);
         error += innovation * gain - step;
         let error = after.project(error);
         self.variance *= 1.0 - gain * a;
-        // A stage ends in bounded time, however noisy the filter: the recursion alone says so.
+        // The recursion alone bounds the length of a stage, however noisy the filter is.
         let left = 1.0 - a * factor;
         let recursion = left * left * self.distance + noise;
         let seen = error.norm_squared() + elements * self.variance;

@@ -1,25 +1,26 @@
-//! How evenly the devices of a stage cover the directions of the representation.
+//! Coverage of the representation's directions by the devices of a stage.
 //!
-//! A direction in which no head of the fastest devices points is not learnt from them, however many rounds they make.
-//! Heads are not seen; but a gradient's rows are multiples of the head, so the mean of `G^T G` is large where the heads
-//! are. Its smallest eigenvalue over the mean one, compared with what the whole fleet has, says by how much the
-//! slowest direction contracts more slowly than a round with everyone would make it.
+//! A direction in which no head of the fastest devices points is not learnt from them, however many rounds
+//! they make. The server does not see heads, but the rows of a gradient are multiples of the head, so the
+//! mean of `G^T G` is large in the heads' directions. The ratio of its smallest eigenvalue to the mean one,
+//! compared with that of the whole fleet, says how much more slowly the slowest direction contracts than in
+//! rounds with all devices.
 
 use crate::linalg::Matrix;
 
 /// Sums over the rounds of a stage.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// `G^T G`, k x k.
+    /// Sum of `G^T G`, k x k.
     stage: Option<Matrix>,
-    /// Of the largest fleet of which everybody counted, and how many that were.
+    /// Evenness of the largest fleet that has taken part completely, and the number of its devices.
     whole: Option<(f64, usize)>,
 }
 
 impl Coverage {
-    /// Takes the sum of `G^T G` over the `n` updates of a round; `all` if nobody else was asked.
+    /// Adds the sum of `G^T G` over the `n` updates of a round; `all` if every invited device took part.
     pub fn add(&mut self, gram: Matrix, n: usize, all: bool) {
-        // With so few no evenness can be told from chance, whatever it is.
+        // With so few updates, unevenness cannot be told from chance.
         if n <= gram.nrows() {
             return;
         }
@@ -32,14 +33,14 @@ impl Coverage {
         }
     }
 
-    /// What a restart must not lose: the evenness of all and their number (0 if unknown), and the sum of the stage.
+    /// State for checkpoints: evenness and size of the whole fleet (0 if unknown), then the sum of the stage.
     pub fn state(&self) -> Vec<f64> {
         let (whole, most) = self.whole.unwrap_or_default();
         let sum = self.stage.iter().flat_map(|sum| sum.iter().copied());
         [whole, most as f64].into_iter().chain(sum).collect()
     }
 
-    /// Goes on from [`Self::state`]; none if that is none.
+    /// Restores [`Self::state`]; `None` if the values are not such a state.
     pub fn restored(state: &[f64]) -> Option<Self> {
         let (&[whole, most], sum) = state.split_first_chunk::<2>()?;
         let k = sum.len().isqrt();
@@ -52,14 +53,14 @@ impl Coverage {
         Some(Self { stage, whole: (most > 0).then_some((whole, most)) })
     }
 
-    /// Another stage begins.
+    /// Begins a stage.
     pub fn begin(&mut self) {
         self.stage = None;
     }
 
-    /// The factor, at most 1, on the contraction of rounds with the first `n` answers. 1 as long as chance among
-    /// random heads explains the difference: the smallest singular value of n x k standard normal numbers is near
-    /// `sqrt n - sqrt k`.
+    /// Factor, at most 1, by which the contraction of rounds with the first `n` updates is smaller. It is 1
+    /// as long as chance among random heads explains the difference: the smallest singular value of n x k
+    /// standard normal numbers is near `sqrt n - sqrt k`.
     pub fn factor(&self, n: usize) -> f64 {
         let (Some(own), Some((whole, _))) = (self.evenness(), self.whole) else { return 1.0 };
         let k = self.stage.as_ref().map_or(0, Matrix::nrows);
@@ -67,7 +68,8 @@ impl Coverage {
         if factor.is_nan() || factor > 1.0 - (k as f64 / n as f64).sqrt() { 1.0 } else { factor.max(0.0) }
     }
 
-    /// Smallest eigenvalue over the mean one: 1 if all directions are covered alike, 0 if one is not at all.
+    /// Ratio of the smallest eigenvalue to the mean one: 1 for even coverage of all directions, 0 if one
+    /// direction is not covered.
     fn evenness(&self) -> Option<f64> {
         let sum = self.stage.as_ref()?;
         let mean = sum.trace() / sum.nrows() as f64;

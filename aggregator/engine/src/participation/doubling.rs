@@ -1,113 +1,114 @@
-//! Doubling participation (SRPFL, Algorithms 1 and 2): a stage waits for the first `n` answers of a cohort of `N`, so
-//! that nobody's speed needs to be known, then the next stage waits for twice as many, until all count. The
-//! representation is handed on from stage to stage as the engine has it, orthonormal.
+//! Doubling participation (SRPFL, Algorithms 1 and 2): a stage waits for the first `n` updates of a cohort of
+//! `N`, the next stage for twice as many, until all devices count. No device's speed needs to be known. Each
+//! stage continues with the model that the engine has.
 
 use super::adaptive::Adaptive;
 use super::theory::{optimal_stages, theorem_stages};
-use super::{Answer, Closed, Cohort, Enough, Participation, draw};
+use super::{ClosedRound, Cohort, Participation, SampleTarget, UpdateArrival, draw};
 use crate::types::DeviceId;
 
-/// The goal of the last stage. A whole number that f64 holds, as all state.
+/// Goal of the last stage. It is an integer that f64 represents exactly, as every part of a state must be.
 const EVERYONE: u64 = 1 << 53;
 
-/// When a stage ends.
+/// Rule that ends a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
-    /// When more devices promise more progress in less time.
+    /// A stage ends when more devices promise more progress per time.
     Adaptive,
-    /// After this many rounds.
+    /// A stage ends after this many rounds.
     Fixed(u32),
-    /// After as many rounds as [`theorem_stages`] says.
+    /// A stage has the length given by [`theorem_stages`].
     Theorem {
-        /// The contraction `a` of SRPFL, equation 199.
+        /// Contraction `a` of SRPFL, equation 199.
         contraction: f64,
     },
-    /// After as many rounds as [`optimal_stages`] says.
+    /// A stage has the length given by [`optimal_stages`].
     Optimal {
-        /// The contraction `a` of SRPFL, equation 199.
+        /// Contraction `a` of SRPFL, equation 199.
         contraction: f64,
-        /// What every round takes besides computation, in mean computations.
+        /// Communication time of a round, in mean computation times.
         communication: f64,
-        /// The distance to the true representation at the start.
+        /// Initial distance to the true representation.
         start: f64,
-        /// The distance at which full participation hovers.
+        /// Distance that full participation cannot get below.
         floor: f64,
     },
 }
 
-/// What doubles from stage to stage.
+/// Quantity that doubles from stage to stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
-    /// The number of devices that answer.
+pub enum DoubleBy {
+    /// Number of participating devices.
     #[default]
     Devices,
-    /// The number of samples that they have together, for data of unequal size (SRPFL, appendix C): first as many as the
-    /// first `n0` devices to answer have.
+    /// Number of samples of the participants, for data of unequal size (SRPFL, appendix C). The first stage
+    /// waits for as many samples as the first `n0` devices to answer have.
     Samples,
 }
 
-/// When another cohort is drawn, where not everybody is asked.
+/// Interval at which the cohort is drawn, if not all devices are invited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Draw {
-    /// For every round: the fastest few of one cohort may know little of what the rest of the fleet knows.
+pub enum DrawPer {
+    /// Draw for every round, since the fastest few of one cohort may know little of the rest of the fleet's
+    /// data.
     #[default]
     Round,
-    /// For every stage (SRPFL, Algorithm 2).
+    /// Draw for every stage (SRPFL, Algorithm 2).
     Stage,
 }
 
-/// Starts with `first` of `cohort` devices and doubles.
+/// Policy that waits for `first` of `cohort` devices and doubles that number.
 #[derive(Clone, Debug)]
 pub struct Doubling {
     first: usize,
     cohort: Option<usize>,
-    draw: Draw,
+    draw: DrawPer,
     schedule: Schedule,
-    by: By,
+    by: DoubleBy,
     seed: u64,
     stage: u16,
-    /// What completes a round of this stage, in devices or samples, or [`EVERYONE`]; 0 before the first.
+    /// Goal of this stage's rounds, in devices or samples, or [`EVERYONE`]; 0 before the first stage.
     goal: u64,
-    /// Rounds of this stage that are closed.
+    /// Number of closed rounds in this stage.
     rounds: u32,
     sizes: Sizes,
-    /// The cohort's size, and the lengths of stages that follow from it.
+    /// Size of the cohort, and the stage lengths that follow from it.
     size: usize,
     lengths: Vec<u32>,
-    /// The open round.
+    /// Observations of the open round.
     round: Round,
     adaptive: Adaptive,
 }
 
-/// Devices or samples.
+/// Goals in devices or samples.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
-    /// Of the first stage; 0 as long as it is not known.
+    /// Goal of the first stage; 0 if not known yet.
     first: u64,
-    /// Of all; 0 as long as it is not known.
+    /// Total over all devices; 0 if not known yet.
     all: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     asked: usize,
-    /// It waits for everyone who is asked.
+    /// Whether the round waits for all invited devices.
     everyone: bool,
     answers: usize,
     samples: u64,
-    /// Samples of the first `n0`.
+    /// Samples of the first `n0` updates.
     first: u64,
 }
 
 impl Doubling {
-    /// A schedule that has not begun. `first` is `n0`; without a `cohort` everybody who is there is asked,
-    /// otherwise that many, drawn anew for each round.
+    /// Creates a policy before its first stage. `first` is `n0`. `cohort` is the number of devices drawn for
+    /// each round; `None` invites all present devices.
     #[must_use]
-    pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, by: By, seed: u64) -> Self {
+    pub fn new(first: usize, cohort: Option<usize>, schedule: Schedule, by: DoubleBy, seed: u64) -> Self {
         Self {
             first: first.max(1),
             cohort,
-            draw: Draw::default(),
+            draw: DrawPer::default(),
             schedule,
             by,
             seed,
@@ -122,18 +123,19 @@ impl Doubling {
         }
     }
 
-    /// The same with cohorts that are drawn at other times.
+    /// Sets the interval at which the cohort is drawn.
     #[must_use]
-    pub fn drawing(self, draw: Draw) -> Self {
+    pub fn drawn_per(self, draw: DrawPer) -> Self {
         Self { draw, ..self }
     }
 
-    /// Whether a goal is that everyone counts; also of a stage that a shrunken fleet cannot fill, for as long as it cannot.
+    /// Whether a goal means all devices. True also for a goal that a shrunken fleet cannot meet, as long as
+    /// it cannot.
     fn is_everyone(&self, goal: u64) -> bool {
         goal == EVERYONE || self.sizes.all > 0 && goal >= self.sizes.all
     }
 
-    /// Stage and goal of the next round; no goal where the size of a stage is not known yet.
+    /// Stage and goal of the next round; the goal is 0 if the size of the first stage is not known yet.
     fn next(&self, size: usize) -> (u16, u64) {
         let Sizes { first, all } = self.sizes;
         if first == 0 {
@@ -145,7 +147,7 @@ impl Doubling {
                 goal = self.choose(first, all, goal, size);
             }
             Schedule::Adaptive => {}
-            _ => {
+            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
                 // A stage may have no round at all.
                 let mut rounds = self.rounds;
                 while !self.is_everyone(goal) && rounds >= self.rounds_of(stage) {
@@ -159,31 +161,33 @@ impl Doubling {
         (stage, goal)
     }
 
-    /// The goal that promises most, of those that double from `first` to `all`.
+    /// Best goal for the adaptive schedule, among those that double from `first` to `all`.
     fn choose(&self, first: u64, all: u64, goal: u64, size: usize) -> u64 {
         let doubled = std::iter::successors(Some(first), |n| n.checked_mul(2));
         let levels: Vec<u64> = doubled.take_while(|n| *n < all).chain([EVERYONE]).collect();
         let answers = |level: &u64| match (*level, self.by) {
             (EVERYONE, _) => size,
-            (level, By::Devices) => usize::try_from(level).unwrap_or(size),
-            (level, By::Samples) => self.adaptive.answers_with(level).min(size),
+            (level, DoubleBy::Devices) => usize::try_from(level).unwrap_or(size),
+            (level, DoubleBy::Samples) => self.adaptive.answers_with(level).min(size),
         };
         let answers: Vec<usize> = levels.iter().map(answers).collect();
         let now = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
         levels.get(self.adaptive.choose(&answers, now)).copied().unwrap_or(EVERYONE)
     }
 
-    /// How many rounds a stage has, but for the last.
+    /// Number of rounds of a stage other than the last.
     fn rounds_of(&self, stage: u16) -> u32 {
         match self.schedule {
             Schedule::Fixed(rounds) => rounds,
             Schedule::Adaptive => u32::MAX,
-            // After the last one all count.
-            _ => self.lengths.get(usize::from(stage)).copied().unwrap_or(0),
+            // In the stage after the last listed one all devices count.
+            Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
+                self.lengths.get(usize::from(stage)).copied().unwrap_or(0)
+            }
         }
     }
 
-    /// Stage lengths that are known beforehand, for a cohort of `size`.
+    /// Stage lengths known beforehand, for a cohort of `size`.
     fn lengths(&self, size: usize) -> Vec<u32> {
         match self.schedule {
             Schedule::Theorem { contraction } => theorem_stages(self.first, size, contraction),
@@ -198,7 +202,7 @@ impl Doubling {
 impl Participation for Doubling {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let size = self.cohort.map_or(fleet.len(), |size| size.min(fleet.len()));
-        if self.by == By::Devices {
+        if self.by == DoubleBy::Devices {
             self.sizes = Sizes { first: self.first as u64, all: size as u64 };
         }
         if size != self.size {
@@ -208,30 +212,34 @@ impl Participation for Doubling {
         if stage != self.stage {
             self.rounds = 0;
         }
-        // By samples the first goal is known after a round, which waited for all and is no part of what it leads to.
+        // With samples, the first goal is known only after a round that waited for all devices and belongs to
+        // no stage.
         if goal != self.goal {
             self.adaptive.begin_stage();
         }
         (self.stage, self.goal) = (stage, goal);
-        let (target, enough) = match (goal, self.by, self.schedule) {
+        let (target, sample_target) = match (goal, self.by, self.schedule) {
             (goal, ..) if self.is_everyone(goal) => (size, None),
             (0, _, Schedule::Adaptive) => (size, None),
             (0, ..) => (self.first.min(size), None),
-            (goal, By::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
-            // One device alone is not enough, whatever it says that it has.
-            (samples, By::Samples, _) => (size, Some(Enough { samples, answers: self.first.min(size) })),
+            (goal, DoubleBy::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
+            // A single device is not enough, whatever sample count it declares.
+            (samples, DoubleBy::Samples, _) => {
+                (size, Some(SampleTarget { samples, answers: self.first.min(size) }))
+            }
         };
-        self.round = Round { asked: size, everyone: target == size && enough.is_none(), ..Round::default() };
+        self.round =
+            Round { asked: size, everyone: target == size && sample_target.is_none(), ..Round::default() };
         self.adaptive.open(size);
         let index = match self.draw {
-            Draw::Round => round.into(),
-            Draw::Stage => stage.into(),
+            DrawPer::Round => round.into(),
+            DrawPer::Stage => stage.into(),
         };
         let devices = draw(fleet, size, self.seed, index);
-        Cohort { target, enough, stage, ..Cohort::of(devices) }
+        Cohort { target, sample_target, stage, ..Cohort::new(devices) }
     }
 
-    fn counted(&mut self, answer: &Answer<'_>) {
+    fn counted(&mut self, answer: &UpdateArrival<'_>) {
         let round = &mut self.round;
         round.answers += 1;
         round.samples = answer.samples;
@@ -243,16 +251,17 @@ impl Participation for Doubling {
         }
     }
 
-    fn closed(&mut self, closed: &Closed<'_>) {
+    fn closed(&mut self, closed: &ClosedRound<'_>) {
         self.rounds += 1;
-        if self.by == By::Samples {
+        if self.by == DoubleBy::Samples {
             if self.sizes.first == 0 {
                 self.sizes.first = self.round.first;
             }
             let everyone = self.round.everyone || self.round.answers >= self.round.asked;
             if everyone || closed.short_of.is_some() {
                 self.sizes.all = self.sizes.all.max(self.round.samples);
-                // How many samples there are may change from round to round; that all of them count does not.
+                // The total number of samples may change between rounds, but the stage in which all devices
+                // count stays.
                 if self.goal >= self.sizes.all {
                     self.goal = EVERYONE;
                 }
@@ -283,7 +292,9 @@ impl Participation for Doubling {
         }
         let adaptive = match self.schedule {
             Schedule::Adaptive => Adaptive::restored(learnt),
-            _ => learnt.is_empty().then(Adaptive::new),
+            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
+                learnt.is_empty().then(Adaptive::new)
+            }
         };
         let Some(adaptive) = adaptive else { return false };
         let [stage, goal, rounds, first, all] = own.map(|value| value as u64);

@@ -1,5 +1,6 @@
-//! Who is asked in a round, and how many answers complete it. Independent of the algorithm: a policy sees when updates
-//! come, what is in them, and how the model moves.
+//! Participation policies: the devices invited to a round and the number of updates that completes it.
+//! Policies are independent of the algorithm: they observe when updates arrive, what is in them, and how the
+//! model moves.
 
 mod adaptive;
 mod coverage;
@@ -7,7 +8,7 @@ mod doubling;
 mod model_motion;
 pub mod theory;
 
-pub use doubling::{By, Doubling, Draw, Schedule};
+pub use doubling::{DoubleBy, Doubling, DrawPer, Schedule};
 
 use std::collections::BTreeMap;
 
@@ -15,29 +16,29 @@ use crate::linalg::Matrix;
 use crate::random::{Purpose, stream};
 use crate::types::{DeviceId, Millis, Tensor};
 
-/// The devices that a round asks.
+/// Devices invited to a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cohort {
-    /// Who is asked, in ascending order.
+    /// Invited devices, in ascending order.
     pub devices: Vec<DeviceId>,
-    /// How many answers complete the round.
+    /// Number of updates that completes the round.
     pub target: usize,
-    /// So do fewer, if they are enough.
-    pub enough: Option<Enough>,
-    /// The participation stage.
+    /// Sample count that completes the round with fewer updates.
+    pub sample_target: Option<SampleTarget>,
+    /// Participation stage.
     pub stage: u16,
-    /// How often each device was drawn, where that is not once.
+    /// Number of times each device was drawn; devices that are missing here were drawn once.
     pub draws: BTreeMap<DeviceId, u32>,
 }
 
 impl Cohort {
-    /// All of them are waited for, in stage 0.
+    /// Cohort of stage 0 that waits for all `devices`.
     #[must_use]
-    pub fn of(devices: Vec<DeviceId>) -> Self {
-        Self { target: devices.len(), devices, enough: None, stage: 0, draws: BTreeMap::new() }
+    pub fn new(devices: Vec<DeviceId>) -> Self {
+        Self { target: devices.len(), devices, sample_target: None, stage: 0, draws: BTreeMap::new() }
     }
 
-    /// Asks a device, too, whose update counts for nothing itself.
+    /// Adds a device as a reference, whose own update has no weight.
     pub fn add_reference(&mut self, device: DeviceId) {
         if let Err(place) = self.devices.binary_search(&device) {
             self.devices.insert(place, device);
@@ -47,81 +48,81 @@ impl Cohort {
     }
 }
 
-/// What completes a round without its target.
+/// Alternative to the target of updates that completes a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Enough {
-    /// Samples that the answers were computed from, as the devices say.
+pub struct SampleTarget {
+    /// Samples of the counted updates, as declared and capped.
     pub samples: u64,
-    /// Answers.
+    /// Fewest updates.
     pub answers: usize,
 }
 
-/// An update that counts in a training round.
+/// Update that counts in a training round.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
-    /// Time since the round was opened.
-    pub after: Millis,
-    /// Samples of this and of all answers before it in the round, as the devices say and as far as that counts.
+pub struct UpdateArrival<'a> {
+    /// Time since the round opened.
+    pub elapsed: Millis,
+    /// Samples of this update and all before it in the round, as declared and capped.
     pub samples: u64,
-    /// What was uploaded.
+    /// Uploaded tensors.
     pub tensors: &'a [Tensor],
-    /// The model that the round began with, in the shape of the first tensor; of a representation, d x k.
+    /// Model before the round, in the shape of the first tensor; d x k for a representation.
     pub model: &'a Matrix,
 }
 
-/// A training round that is over.
+/// Closed training round.
 #[derive(Clone, Copy, Debug)]
-pub struct Closed<'a> {
-    /// Time since it was opened.
-    pub after: Millis,
-    /// How many answers it waited for, if it closed with fewer.
+pub struct ClosedRound<'a> {
+    /// Duration of the round.
+    pub elapsed: Millis,
+    /// Number of updates that the round waited for, if it closed with fewer.
     pub short_of: Option<usize>,
-    /// The model that it began with.
+    /// Model before the round.
     pub before: &'a Matrix,
-    /// The model that came of it.
+    /// Model after the round.
     pub model: &'a Matrix,
 }
 
-/// A participation policy.
+/// Participation policy.
 pub trait Participation: Send {
-    /// The cohort of round `round` from `fleet` (ascending). The same arguments after the same history give the
-    /// same cohort.
+    /// Draws the cohort of round `round` from `fleet` (ascending). Equal arguments after an equal history
+    /// give the same cohort.
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort;
 
-    /// Takes an update of the round that is open, in order of arrival.
-    fn counted(&mut self, _answer: &Answer<'_>) {}
+    /// Observes an update of the open round; called in order of arrival.
+    fn counted(&mut self, _answer: &UpdateArrival<'_>) {}
 
-    /// The round is closed.
-    fn closed(&mut self, _closed: &Closed<'_>) {}
+    /// Observes the end of a round.
+    fn closed(&mut self, _closed: &ClosedRound<'_>) {}
 
-    /// What a restart must not lose.
+    /// State for checkpoints.
     fn state(&self) -> Vec<f64> {
         Vec::new()
     }
 
-    /// Goes on from [`Self::state`]. False, with nothing changed, if it does not fit.
+    /// Restores [`Self::state`]. Returns false, with nothing changed, if the values do not fit.
     fn restore(&mut self, state: &[f64]) -> bool {
         state.is_empty()
     }
 }
 
-/// Everyone, every round.
+/// Full participation: all devices in every round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Full;
 
 impl Participation for Full {
     fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
-        Cohort::of(fleet.to_vec())
+        Cohort::new(fleet.to_vec())
     }
 }
 
-/// `max(1, round(r n))` devices, drawn anew each round without replacement; more may be asked than are
-/// waited for.
+/// Random participation: `max(1, round(r n))` devices, drawn for each round without replacement. More may be
+/// invited than are waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Fraction {
-    /// The participation rate `r`, in (0, 1].
+    /// Participation rate `r`, in (0, 1].
     pub rate: f64,
-    /// Asked over waited for, at least 1.
+    /// Ratio of invited devices to those waited for, at least 1.
     pub over_select: f64,
     /// Seed of the draws.
     pub seed: u64,
@@ -129,20 +130,20 @@ pub struct Fraction {
 
 impl Participation for Fraction {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
-        let target = scaled(fleet.len(), self.rate).max(1).min(fleet.len());
-        let asked = scaled(target, self.over_select).clamp(target, fleet.len());
+        let target = scale_count(fleet.len(), self.rate).max(1).min(fleet.len());
+        let asked = scale_count(target, self.over_select).clamp(target, fleet.len());
         let devices = draw(fleet, asked, self.seed, round.into());
-        Cohort { target, ..Cohort::of(devices) }
+        Cohort { target, ..Cohort::new(devices) }
     }
 }
 
-/// The first `n` answers of `cohort` devices, drawn anew each round without replacement; of everyone without a
-/// `cohort`.
+/// First arrivals: the first `n` updates of `cohort` devices, drawn for each round without replacement; of
+/// all devices without a `cohort`.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstArrivals {
-    /// How many answers complete a round.
+    /// Number of updates that completes a round.
     pub n: usize,
-    /// How many devices are asked.
+    /// Number of invited devices; `None` for all.
     pub cohort: Option<usize>,
     /// Seed of the draws.
     pub seed: u64,
@@ -151,14 +152,15 @@ pub struct FirstArrivals {
 impl Participation for FirstArrivals {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let devices = draw(fleet, self.cohort.unwrap_or(fleet.len()), self.seed, round.into());
-        Cohort { target: self.n.min(devices.len()), ..Cohort::of(devices) }
+        Cohort { target: self.n.min(devices.len()), ..Cohort::new(devices) }
     }
 }
 
-/// `draws` draws of one device each, with replacement: who is drawn twice counts twice (FedPower, Algorithm 3).
+/// Sampling with replacement: `draws` draws of one device each. A device drawn twice counts twice (FedPower,
+/// Algorithm 3).
 #[derive(Clone, Copy, Debug)]
 pub struct WithReplacement {
-    /// K, how many draws; every device once in expectation would be as many as there are devices.
+    /// Number of draws, K.
     pub draws: usize,
     /// Seed of the draws.
     pub seed: u64,
@@ -173,11 +175,11 @@ impl Participation for WithReplacement {
                 *draws.entry(*device).or_insert(0) += 1;
             }
         }
-        Cohort { draws: draws.clone(), ..Cohort::of(draws.into_keys().collect()) }
+        Cohort { draws: draws.clone(), ..Cohort::new(draws.into_keys().collect()) }
     }
 }
 
-/// `size` devices of `fleet` in ascending order, or all of them.
+/// Draws `size` devices of `fleet`, in ascending order; all of them if there are no more.
 fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId> {
     if size >= fleet.len() {
         return fleet.to_vec();
@@ -193,6 +195,6 @@ fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId>
     clippy::cast_precision_loss,
     reason = "fleets are far smaller than 2^52, rates are validated as positive"
 )]
-fn scaled(n: usize, factor: f64) -> usize {
+fn scale_count(n: usize, factor: f64) -> usize {
     (n as f64 * factor).round() as usize
 }

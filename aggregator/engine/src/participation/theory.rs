@@ -1,58 +1,60 @@
-//! When more devices should be waited for, as SRPFL's theory has it (Tziotis et al., appendix B): a recursion for the
-//! distance, and the expected arrivals of exponential times. Lemma B.1 is derived anew here, for levels `n0`, `2 n0`,
-//! ... and the cohort `N` as the last one, which need not be `n0` times a power of two.
+//! Optimal stages of doubling participation, after SRPFL's theory (Tziotis et al., appendix B): a recursion
+//! for the distance, and the expected arrivals of exponential times. Lemma B.1 is rederived here for levels
+//! `n0`, `2 n0`, ... with the cohort `N` as the last one, which need not be `n0` times a power of two.
 //!
-//! With `n` devices of mean computation 1 a round takes `t_n = H_N - H_{N-n} + C`, and takes the distance `D` to
-//! `s D + a / sqrt(n/n0 (1 - a))`, where `s = sqrt(1 - a)` (equation 199). With its fixed point `f_n` that is
-//! `D - f_n <- s (D - f_n)`, so a unit of time gains `(1 - s) (D - f_n) / t_n` (equation 200). Two levels gain alike
-//! where (equations 204 to 206)
+//! With `n` devices of mean computation time 1, a round takes `t_n = H_N - H_{N-n} + C` and maps the distance
+//! `D` to `s D + a / sqrt(n/n0 (1 - a))`, where `s = sqrt(1 - a)` (equation 199). With its fixed point `f_n`
+//! that is `D - f_n <- s (D - f_n)`, so a unit of time gains `(1 - s) (D - f_n) / t_n` (equation 200). Two
+//! levels gain the same at (equations 204 to 206)
 //!
 //! ```text
 //! X = f_n + (f_n - f_m) t_n / (t_m - t_n),    n < m
 //! ```
 //!
 //! and below it more devices are better. From one switch to the next the excess over `f_n` shrinks by
-//! `(f_n - f_m) (t_n - t_l) / ((f_l - f_n) (t_m - t_n))`, `l < n < m`: the communication `C` cancels, which is why
-//! equation 203 does not know it, and holds with equality. Where to begin does depend on `C`: equation 203 lets every
-//! stage begin at its switch, as if the start were infinitely far away. A start that is below the first switches
-//! should skip those stages; [`optimal_stages`] does, [`theorem_stages`] does not.
+//! `(f_n - f_m) (t_n - t_l) / ((f_l - f_n) (t_m - t_n))`, `l < n < m`. The communication `C` cancels, which
+//! is why equation 203 does not contain it, and holds with equality. The first switch does depend on `C`:
+//! equation 203 lets every stage begin at its switch, as if the start were infinitely far away. A start below
+//! the first switches should skip those stages; [`optimal_stages`] does, [`theorem_stages`] does not.
 
-/// `H_N - H_{N-n}`: the expectation of the `n`-th smallest of `total` independent exponential times of mean 1.
+/// Expected `n`-th smallest of `total` independent exponential times of mean 1: `H_N - H_{N-n}`.
 #[must_use]
 pub fn expected_arrival(n: usize, total: usize) -> f64 {
     let n = n.min(total);
-    // From the smallest term up: a sum of positive terms, exact to a few units in the last place.
+    // Summed from the smallest term up: all terms are positive, so the sum is exact to a few units in the
+    // last place.
     (total - n + 1..=total).rev().fold(0.0, |sum, left| sum + 1.0 / left as f64)
 }
 
-/// Equation 199: what a round does to the distance.
+/// Recursion of the distance over a round (equation 199).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Recursion {
-    /// `a`, above 0 and below 1: a round shrinks the excess over the fixed point by `sqrt(1 - a)`. The theory has at
-    /// most 1/4.
+    /// Contraction `a`, above 0 and below 1: a round shrinks the excess over the fixed point by
+    /// `sqrt(1 - a)`. The theory has at most 1/4.
     pub contraction: f64,
 }
 
 impl Recursion {
-    /// `sqrt(1 - a)`.
+    /// Factor `sqrt(1 - a)` per round.
     fn factor(self) -> f64 {
         libm::sqrt(1.0 - self.contraction)
     }
 
-    /// The distance after a round that waits for `ratio` = `n / n0` times the first number of devices.
+    /// Distance after one round that waits for `ratio` = `n / n0` times the first number of devices.
     #[must_use]
     pub fn step(self, distance: f64, ratio: f64) -> f64 {
         self.factor() * distance + self.contraction / (ratio * (1.0 - self.contraction)).sqrt()
     }
 
-    /// Where rounds with `ratio` = `n / n0` lead to.
+    /// Fixed point of rounds with `ratio` = `n / n0`.
     #[must_use]
     pub fn floor(self, ratio: f64) -> f64 {
         // 1 - s = a / (1 + s) without the cancellation.
         (1.0 + self.factor()) / (ratio * (1.0 - self.contraction)).sqrt()
     }
 
-    /// Rounds until a distance of at most `to`, with `ratio`; none if it is there, `u32::MAX` if it never is.
+    /// Number of rounds with `ratio` until the distance is at most `to`: 0 if it is already, `u32::MAX` if it
+    /// never is.
     #[must_use]
     pub fn rounds(self, from: f64, to: f64, ratio: f64) -> u32 {
         if from <= to {
@@ -65,7 +67,7 @@ impl Recursion {
         rounds(libm::log((to - floor) / (from - floor)) / libm::log(self.factor()))
     }
 
-    /// The distance after that many rounds with `ratio`.
+    /// Distance after `rounds` rounds with `ratio`.
     #[must_use]
     pub fn after(self, distance: f64, rounds: u32, ratio: f64) -> f64 {
         let floor = self.floor(ratio);
@@ -73,22 +75,22 @@ impl Recursion {
     }
 }
 
-/// A real number of rounds, rounded up; never for what is no number.
+/// Rounds up to an integer; `u32::MAX` for NaN.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn rounds(exact: f64) -> u32 {
     if exact.is_nan() { u32::MAX } else { exact.ceil() as u32 }
 }
 
-/// A number of devices that a stage may wait for.
+/// Number of devices that a stage waits for, with its round time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// Devices over those of the first stage, `n / n0`.
+    /// Ratio to the number of devices in the first stage, `n / n0`.
     pub ratio: f64,
-    /// What a round takes, communication included.
+    /// Time of a round, communication included.
     pub time: f64,
 }
 
-/// The levels of a cohort: `first`, doubled while below `cohort`, then `cohort`.
+/// Levels of a cohort: `first`, doubled while below `cohort`, then `cohort`.
 #[must_use]
 pub fn levels(first: usize, cohort: usize, communication: f64) -> Vec<Level> {
     let first = first.max(1);
@@ -100,8 +102,8 @@ pub fn levels(first: usize, cohort: usize, communication: f64) -> Vec<Level> {
     doubled.take_while(|n| *n < cohort).chain([cohort]).map(level).collect()
 }
 
-/// Equation 206: the distance at which `now` and `next`, of more devices, gain alike in a unit of time; at
-/// or below it `next` is better. Infinite where more devices take no longer.
+/// Distance at which `now` and `next`, with more devices, gain the same per time (equation 206); at or below
+/// it `next` is better. Infinite if more devices take no longer.
 #[must_use]
 pub fn switch_distance(recursion: Recursion, now: Level, next: Level) -> f64 {
     let (here, there) = (recursion.floor(now.ratio), recursion.floor(next.ratio));
@@ -109,9 +111,9 @@ pub fn switch_distance(recursion: Recursion, now: Level, next: Level) -> f64 {
     if longer > 0.0 { here + (here - there) * now.time / longer } else { f64::INFINITY }
 }
 
-/// Rounds of each stage but the last by equation 203, rounded up and at least 1, whatever the communication: `first`
-/// (`n0`), `2 first`, ... devices of `cohort` (`N`), contraction `a`. For the first stage, which the equation leaves
-/// undefined, `first / 2` devices (rounded down) stand for the level before it.
+/// Rounds of each stage but the last by equation 203, rounded up and at least 1, independent of the
+/// communication: `first` (`n0`), `2 first`, ... devices of `cohort` (`N`), contraction `a`. The equation is
+/// undefined for the first stage; there `first / 2` devices (rounded down) stand for the level before it.
 #[must_use]
 pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32> {
     let recursion = Recursion { contraction };
@@ -120,7 +122,7 @@ pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32>
     let stage = |three: &[Level]| {
         let &[before, now, next] = three else { return 1 };
         let [l, n, m] = [before, now, next].map(|level| recursion.floor(level.ratio));
-        // sqrt 2 where the devices double twice.
+        // sqrt 2 if the devices double at both steps.
         let shrinks = (l - n) / (n - m);
         let exact = libm::log(shrinks * (next.time - now.time) / (now.time - before.time));
         rounds(exact / -libm::log(recursion.factor())).max(1)
@@ -128,10 +130,10 @@ pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32>
     all.windows(3).map(stage).collect()
 }
 
-/// Rounds of each stage but the last: equation 199 from the distance `start`, a stage ending where a later one gains
-/// more in a unit of time (equation 206, with the communication). A stage may have no round. `start` and `floor`, the
-/// distance at which full participation hovers, are in the same unit, whichever: the recursion's own is found by its
-/// own floor. Both, and `communication`, in mean computations, are at least 0.
+/// Rounds of each stage but the last: equation 199 from the distance `start`, where a stage ends when a later
+/// one gains more per time (equation 206, with the communication). A stage may have no round. `start` and
+/// `floor`, the distance that full participation cannot get below, share any unit, which is converted to the
+/// recursion's by its own floor. Both, and `communication` in mean computation times, are at least 0.
 #[must_use]
 pub fn optimal_stages(
     first: usize,
@@ -155,8 +157,8 @@ pub fn optimal_stages(
     stages
 }
 
-/// Expected time from `start` to `target`, distances in the recursion's unit: these rounds in each stage but the last, that
-/// one as long as it takes. A stage ends at the target.
+/// Expected time from `start` to `target`, in the recursion's unit of distance, with the given rounds in each
+/// stage but the last, which is as long as needed. A stage ends early at the target.
 #[must_use]
 pub fn time(recursion: Recursion, levels: &[Level], stages: &[u32], start: f64, target: f64) -> f64 {
     let (mut distance, mut time) = (start, 0.0);
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_the_fixed_point_and_rounds_lead_to_it() {
+    fn recursion_converges_to_floor() {
         for contraction in CONTRACTIONS {
             let recursion = Recursion { contraction };
             for ratio in [1.0, 2.0, 17.3, 65536.0] {
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_the_fewest_that_reach() {
+    fn rounds_returns_fewest_that_reach_distance() {
         let recursion = Recursion { contraction: 0.1 };
         for to in [0.3, 0.5, 0.9] {
             let rounds = recursion.rounds(1.0, to, 100.0);
@@ -212,9 +214,10 @@ mod tests {
         assert_eq!(recursion.rounds(1.0, 1.0, 100.0), 0);
     }
 
-    /// Means of sorted draws; six standard errors, of which the largest rank's has the largest, about 1.28 / sqrt(n).
+    /// Compared with the means of sorted draws, within six standard errors; the largest rank has the largest
+    /// error, about 1.28 / sqrt(n).
     #[test]
-    fn arrivals_are_those_of_exponentials() {
+    fn expected_arrivals_match_exponential_draws() {
         for total in [1, 7, 40] {
             let draws = 20_000;
             let mut sums = vec![0.0; total];
@@ -231,9 +234,9 @@ mod tests {
         }
     }
 
-    /// `H_N = ln N + gamma + 1/(2N) - 1/(12 N^2) + 1/(120 N^4) - ...`
+    /// Compared with `H_N = ln N + gamma + 1/(2N) - 1/(12 N^2) + 1/(120 N^4) - ...`
     #[test]
-    fn arrivals_of_large_fleets_are_harmonic_numbers() {
+    fn expected_arrivals_match_harmonic_numbers() {
         let harmonic = |n: f64| {
             n.ln() + 0.577_215_664_901_532_9 + 0.5 / n - 1.0 / (12.0 * n * n) + 1.0 / (120.0 * n.powi(4))
         };
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn at_a_switch_both_gain_alike_and_switches_descend() {
+    fn levels_gain_equally_at_switch_distance() {
         for contraction in CONTRACTIONS {
             for communication in COMMUNICATIONS {
                 for (first, cohort) in [(1, 16), (4, 64), (4, 4096), (3, 48)] {
@@ -266,9 +269,9 @@ mod tests {
         }
     }
 
-    /// As printed, with sqrt 2 and with the last of 2^j levels.
+    /// Compared with the formula as printed, with sqrt 2, for cohorts whose last level is `2^j first`.
     #[test]
-    fn theorem_stages_are_equation_203() {
+    fn theorem_stages_match_equation_203() {
         for contraction in CONTRACTIONS {
             for (first, cohort) in [(4, 64), (2, 1024), (1, 8)] {
                 let t = |n: usize| expected_arrival(n, cohort);
@@ -289,9 +292,9 @@ mod tests {
         assert_eq!(theorem_stages(4, 9, 0.1).len(), 2);
     }
 
-    /// The communication cancels between two switches: equation 203 is exact there.
+    /// The communication cancels between two switches, so equation 203 is exact there.
     #[test]
-    fn between_its_switches_a_stage_has_the_theorems_length() {
+    fn stage_between_switches_has_theorem_length() {
         let recursion = Recursion { contraction: 0.19 };
         let theorem = theorem_stages(4, 1000, 0.19);
         for communication in COMMUNICATIONS {
@@ -305,16 +308,16 @@ mod tests {
     }
 
     #[test]
-    fn optimal_stages_do_not_depend_on_the_unit() {
+    fn optimal_stages_are_unit_free() {
         let stages = |scale: f64| optimal_stages(4, 1024, 0.19, 1.0, 0.5 * scale, 0.009 * scale);
         assert_eq!(stages(1.0), stages(7.5));
         assert!(stages(1.0).iter().any(|rounds| *rounds > 0));
-        // A start at the floor, and one level only: nothing to do before all count.
+        // From a start at the floor, and with a single level, no round precedes full participation.
         assert!(optimal_stages(4, 1024, 0.19, 1.0, 0.009, 0.009).iter().all(|rounds| *rounds == 0));
         assert!(optimal_stages(4, 3, 0.19, 1.0, 1.0, 0.1).is_empty());
     }
 
-    /// The least time over all vectors of stages of at most `most` rounds each.
+    /// Least time over all vectors of stage lengths of at most `most` rounds each.
     fn best(recursion: Recursion, levels: &[Level], start: f64, target: f64, most: u32) -> f64 {
         let mut stages = vec![0; levels.len() - 1];
         let mut best = f64::INFINITY;
@@ -326,10 +329,10 @@ mod tests {
         }
     }
 
-    /// Against all vectors of stage lengths. For rounds that could be cut anywhere the switches are optimal, for every
-    /// target; whole rounds cost the rest, less than one round of full participation.
+    /// Compared with all vectors of stage lengths. For rounds that could be cut anywhere the switches are
+    /// optimal, for every target; whole rounds cost at most one round of full participation more.
     #[test]
-    fn switching_there_is_optimal_up_to_whole_rounds() {
+    fn switching_is_optimal_up_to_whole_rounds() {
         let (mut worst, mut sum, mut same, mut cases): (f64, f64, u32, u32) = (1.0, 0.0, 0, 0);
         for contraction in [0.1, 0.25] {
             for communication in [0.0, 0.3, 1.0, 10.0] {

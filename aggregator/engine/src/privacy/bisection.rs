@@ -1,8 +1,9 @@
-//! Where something begins to hold, or ceases to, by halving.
+//! Bisection on monotone predicates of integers and floats.
 
-/// The largest number below `above` for which `within` holds, which it does for 0 and, once it does not, for none after.
-/// The result always holds: where rounding makes `within` waver it is one of the numbers around.
-pub(super) fn most(above: u64, within: impl Fn(u64) -> bool) -> u64 {
+/// Largest number below `above` for which `within` holds. `within` must hold for 0 and must not hold again
+/// once it has failed. The result always satisfies `within`; if rounding makes `within` waver, it is a number
+/// near the boundary.
+pub(super) fn largest_u64(above: u64, within: impl Fn(u64) -> bool) -> u64 {
     let (mut most, mut above) = (0, above);
     while above.saturating_sub(most) > 1 {
         let middle = most + (above - most) / 2;
@@ -15,16 +16,17 @@ pub(super) fn most(above: u64, within: impl Fn(u64) -> bool) -> u64 {
     most
 }
 
-/// The least `f64` from 0 for which `holds`, which does not cease once it has begun; `None` if it does not for the largest.
-/// Floats from 0 up are ordered as their bits are. The result always holds, as that of [`most`].
-pub(super) fn least(holds: impl Fn(f64) -> bool) -> Option<f64> {
+/// Least `f64` from 0 for which `holds`; `None` if the largest does not satisfy it. `holds` must not fail
+/// again once it has held. Non-negative floats are ordered like their bits. The result always satisfies
+/// `holds`, with the same caveat as [`largest_u64`].
+pub(super) fn smallest_f64(holds: impl Fn(f64) -> bool) -> Option<f64> {
     if holds(0.0) {
         return Some(0.0);
     }
     if !holds(f64::MAX) {
         return None;
     }
-    let below = most(f64::MAX.to_bits(), |bits| !holds(f64::from_bits(bits)));
+    let below = largest_u64(f64::MAX.to_bits(), |bits| !holds(f64::from_bits(bits)));
     Some(f64::from_bits(below + 1))
 }
 
@@ -33,18 +35,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_is_found_wherever_it_is() {
+    fn bisection_finds_largest_integer() {
         for last in [0, 1, 2, 1000, u64::MAX - 2, u64::MAX - 1] {
-            assert_eq!(most(u64::MAX, |n| n <= last), last);
+            assert_eq!(largest_u64(u64::MAX, |n| n <= last), last);
         }
-        assert_eq!([0, 1, 8].map(|above| most(above, |_| true)), [0, 0, 7]);
+        assert_eq!([0, 1, 8].map(|above| largest_u64(above, |_| true)), [0, 0, 7]);
     }
 
     #[test]
-    fn the_least_is_found_wherever_it_is() {
+    fn bisection_finds_smallest_float() {
         for first in [0.0, 5e-324, 1e-300, 1.0, 1.0f64.next_up(), 1e300, f64::MAX] {
-            assert_eq!(least(|x| x >= first), Some(first));
+            assert_eq!(smallest_f64(|x| x >= first), Some(first));
         }
-        assert_eq!(least(|_| false), None);
+        assert_eq!(smallest_f64(|_| false), None);
     }
 }

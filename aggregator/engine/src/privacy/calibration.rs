@@ -1,14 +1,15 @@
-//! The exact account backwards: the noise for a budget, the releases for a noise.
+//! Inverse of the exact account: the noise for a budget, and the number of releases for a noise.
 
-use super::bisection::{least, most};
+use super::bisection::{largest_u64, smallest_f64};
 use super::parameters::positive;
 use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
 
-/// The least multiplier with which so many releases stay within epsilon at delta: what [`Composition::epsilon`] then says is
-/// not above `epsilon`.
+/// Least multiplier with which `releases` releases stay within epsilon at delta, so that
+/// [`Composition::epsilon`] is at most `epsilon`.
 ///
 /// # Errors
-/// [`ParameterError::OutOfReach`] if no finite one does, which only budgets near the least floats do.
+/// [`ParameterError::OutOfReach`] if no finite multiplier does, which happens only for budgets near the
+/// smallest floats.
 pub fn noise_multiplier(
     epsilon: Epsilon,
     delta: Delta,
@@ -20,15 +21,16 @@ pub fn noise_multiplier(
     };
     let out_of_reach =
         ParameterError::OutOfReach { epsilon: epsilon.get(), delta: delta.get(), releases: releases.get() };
-    least(within).filter(|z| positive(*z)).map_or(Err(out_of_reach), NoiseMultiplier::new)
+    smallest_f64(within).filter(|z| positive(*z)).map_or(Err(out_of_reach), NoiseMultiplier::new)
 }
 
-/// The most releases with this multiplier that stay within epsilon at delta: 0 if one is too many already.
+/// Largest number of releases with this multiplier that stay within epsilon at delta; 0 if a single one does
+/// not.
 #[must_use]
-pub fn most_releases(multiplier: NoiseMultiplier, epsilon: Epsilon, delta: Delta) -> u32 {
+pub fn max_releases(multiplier: NoiseMultiplier, epsilon: Epsilon, delta: Delta) -> u32 {
     let within = |releases: u64| {
         let releases = u32::try_from(releases).ok().and_then(|n| Releases::new(n).ok());
         releases.is_some_and(|n| Composition::repeated(multiplier, n).epsilon(delta) <= epsilon.get())
     };
-    u32::try_from(most(1 << 32, within)).unwrap_or(u32::MAX)
+    u32::try_from(largest_u64(1 << 32, within)).unwrap_or(u32::MAX)
 }

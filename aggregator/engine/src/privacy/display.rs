@@ -1,27 +1,27 @@
-//! Epsilons as they are printed: rounded up, to four decimals, or to four digits where that is more.
+//! Printing of epsilons: rounded up, to four decimals, or to four significant digits if these are more.
 //!
-//! Noise is found for the epsilon that was asked for, rounded down to the same digits. So a printed epsilon is never
-//! below what was spent, and never above what was asked for.
+//! Noise is calibrated for the requested epsilon rounded down to the same digits. So a printed epsilon is
+//! never below what was spent, and never above what was requested.
 
 use super::Epsilon;
 
 /// Decimals of an epsilon of ordinary size.
 const DECIMALS: usize = 4;
-/// Decimals at most: there the least epsilon that files may have, 1e-6, has seven digits.
+/// Largest number of decimals, with which the least epsilon of configuration files, 1e-6, has seven digits.
 const MOST: usize = 12;
 
-/// An epsilon in decimals, rounded up; `inf` where there is none.
+/// Epsilon in decimals, rounded up; `inf` for infinity.
 #[must_use]
 pub fn shown(epsilon: f64) -> String {
     let (decimals, unit) = digits(epsilon);
     let count = (epsilon * unit).ceil();
-    // Two roundings: one more or one less may be right.
+    // Multiplication and division both round, so a neighbouring count may be the right one.
     let up =
         [count - 1.0, count, count + 1.0].into_iter().map(|count| count / unit).find(|up| *up >= epsilon);
     format!("{:.decimals$}", up.unwrap_or(epsilon))
 }
 
-/// The largest epsilon with as many digits as are printed that is not above this one.
+/// Largest epsilon with as many digits as are printed that is not above this one.
 #[must_use]
 pub fn rounded_down(epsilon: Epsilon) -> Epsilon {
     let value = epsilon.get();
@@ -32,7 +32,7 @@ pub fn rounded_down(epsilon: Epsilon) -> Epsilon {
     down.and_then(|down| Epsilon::new(down).ok()).filter(|down| down.get() > 0.0).unwrap_or(epsilon)
 }
 
-/// How many decimals are printed, and how many of their units make 1.
+/// Number of printed decimals, and the number of their units in 1.
 fn digits(epsilon: f64) -> (usize, f64) {
     let (mut decimals, mut unit) = (DECIMALS, 1e4);
     while epsilon > 0.0 && epsilon * unit < 1e3 && decimals < MOST {
@@ -50,7 +50,7 @@ mod tests {
     use crate::privacy::Epsilon;
 
     #[test]
-    fn epsilons_are_printed_rounded_up() {
+    fn printed_epsilon_is_rounded_up() {
         for (epsilon, text) in [
             (0.0, "0.0000"),
             (0.5, "0.5000"),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn epsilons_are_rounded_down_to_what_is_printed() {
+    fn calibrated_epsilon_is_rounded_down() {
         let pairs = [
             (0.5, 0.5),
             (1.0 / 3.0, 0.3333),

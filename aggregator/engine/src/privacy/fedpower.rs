@@ -1,32 +1,34 @@
-//! The noise of FedPower (Guo, Li, Chang, Wang and Zhang): what a device adds to each product `A Z` before it leaves.
+//! Noise of FedPower (Guo, Li, Chang, Wang and Zhang), which a device adds to each product `A Z` before it
+//! uploads it.
 //!
-//! `A = weight M^T M` is d x d, `M` has a record of L2 norm at most 1 in each row, `Z` is d x r with orthonormal columns and may depend
-//! on all that was released before. Noise is added to each of the `d r` entries of the product, in whose unit its
-//! standard deviation `nu` is.
+//! `A = weight M^T M` is d x d, and each row of `M` is a record of L2 norm at most 1. `Z` is d x r with
+//! orthonormal columns and may depend on all earlier releases. Noise is added to each of the `d r` entries of
+//! the product; its standard deviation `nu` is in the unit of these.
 //!
-//! A record `u` that is replaced by `v` moves the product by `weight (u u^T - v v^T) Z`. The paper bounds each column by
-//! `|u|^2 + |v|^2`, which gives `2 sqrt r`. Attained is less: `u u^T - v v^T` has a spectral norm of at most 1 and a
-//! Frobenius norm of at most `sqrt(|u|^4 + |v|^4 - 2 (u v)^2)`, so it is 1 for one column and `sqrt 2` for more, the latter where `u` and
-//! `v` are orthogonal unit vectors in the span of `Z`.
+//! Replacing a record `u` by `v` moves the product by `weight (u u^T - v v^T) Z`. The paper bounds each
+//! column by `|u|^2 + |v|^2`, which gives `2 sqrt r`. The attained value is less: `u u^T - v v^T` has a
+//! spectral norm of at most 1 and a Frobenius norm of at most `sqrt(|u|^4 + |v|^4 - 2 (u v)^2)`, so it is 1
+//! for one column and `sqrt 2` for more, the latter if `u` and `v` are orthogonal unit vectors in the span of
+//! `Z`.
 
 use super::calibration::noise_multiplier;
 use super::parameters::positive;
 use super::{Delta, Epsilon, ParameterError, Releases};
 
-/// How the noise is found.
+/// Calibration of the noise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Calibration {
-    /// The sensitivity that is attained, and the exact account.
+    /// By the attained sensitivity and the exact account.
     #[default]
     Tight,
-    /// Theorem 6 as it is printed.
+    /// By Theorem 6 as printed.
     Paper,
 }
 
 impl Calibration {
-    /// The name as it stands in files.
+    /// Name in configuration files.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Tight => "tight",
             Self::Paper => "paper",
@@ -34,7 +36,7 @@ impl Calibration {
     }
 }
 
-/// What a device releases.
+/// Releases of a device: products with bases.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Products {
     rank: u32,
@@ -42,11 +44,12 @@ pub struct Products {
 }
 
 impl Products {
-    /// Products with bases of `rank` columns in which a record weighs `weight`: 1 over the device's records if `A` is their
-    /// mean; machines over all records of all machines (`m / n`) in the paper.
+    /// Creates products with bases of `rank` columns in which a record weighs `weight`: 1 over the device's
+    /// records if `A` is their mean; machines over all records of all machines (`m / n`) in the paper.
     ///
     /// # Errors
-    /// [`ParameterError::Rank`] and [`ParameterError::Weight`].
+    /// [`ParameterError::Rank`] if `rank` is 0, and [`ParameterError::Weight`] if `weight` is not finite and
+    /// above 0.
     pub fn new(rank: u32, weight: f64) -> Result<Self, ParameterError> {
         match rank {
             0 => Err(ParameterError::Rank(rank)),
@@ -55,7 +58,7 @@ impl Products {
         }
     }
 
-    /// The L2 sensitivity that a calibration reckons with.
+    /// L2 sensitivity that a calibration assumes.
     #[must_use]
     pub fn sensitivity(self, calibration: Calibration) -> f64 {
         self.weight
@@ -66,10 +69,10 @@ impl Products {
             }
     }
 
-    /// The standard deviation `nu` for so many products in all, communicated or not.
+    /// Standard deviation `nu` of the noise for `releases` products in all, communicated or not.
     ///
     /// # Errors
-    /// [`ParameterError::OutOfReach`] where no finite noise is enough.
+    /// [`ParameterError::OutOfReach`] if no finite noise is enough.
     pub fn noise(
         self,
         calibration: Calibration,
@@ -81,7 +84,7 @@ impl Products {
             Calibration::Paper => paper_multiplier(epsilon, delta, releases),
             Calibration::Tight => noise_multiplier(epsilon, delta, releases)?.get(),
         };
-        // A product or two of rounding.
+        // Covers the rounding of the product.
         let noise = self.sensitivity(calibration) * multiplier * (1.0 + 4.0 * f64::EPSILON);
         if noise.is_finite() {
             Ok(noise)
@@ -92,9 +95,9 @@ impl Products {
     }
 }
 
-/// Theorem 6 without its sensitivity: `max(sqrt(T / epsilon), 2 sqrt(2 T ln(1 / delta)) / epsilon)`, so that
-/// `nu = 2 sqrt(r) m / n` times that. It lets both terms of the classical conversion of `T / (2 z^2)`-zCDP (Mironov
-/// 2017, Proposition 3) be half of epsilon.
+/// Noise multiplier of Theorem 6: `max(sqrt(T / epsilon), 2 sqrt(2 T ln(1 / delta)) / epsilon)`; `nu` is
+/// `2 sqrt(r) m / n` times that. The theorem lets both terms of the classical conversion of
+/// `T / (2 z^2)`-zCDP (Mironov 2017, Proposition 3) be half of epsilon.
 #[must_use]
 pub fn paper_multiplier(epsilon: Epsilon, delta: Delta, releases: Releases) -> f64 {
     let (epsilon, releases) = (epsilon.get(), f64::from(releases.get()));

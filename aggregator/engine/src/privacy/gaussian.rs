@@ -1,36 +1,36 @@
-//! The exact account of Gaussian releases.
+//! Exact account of Gaussian releases.
 //!
-//! Releases with noise multipliers `z_t`, each of which may depend on those before it, are as private as one Gaussian of
-//! mean 0 or `mu` and standard deviation 1, `mu = sqrt(sum 1 / z_t^2)` (Dong, Roth and Su 2019, Corollary 3.3). Its privacy
-//! profile is (Balle and Wang 2018, Theorem 8)
+//! Releases with noise multipliers `z_t`, each of which may depend on those before it, are as private as one
+//! Gaussian of mean 0 or `mu` and standard deviation 1, `mu = sqrt(sum 1 / z_t^2)` (Dong, Roth and Su 2019,
+//! Corollary 3.3). Its privacy profile is (Balle and Wang 2018, Theorem 8)
 //!
 //! ```text
 //! delta(epsilon) = Q(a) - e^epsilon Q(b),    a = epsilon/mu - mu/2,  b = epsilon/mu + mu/2
 //! ```
 //!
-//! with `Q` the upper tail. As `e^epsilon phi(b) = phi(a)` that is, with Mills' ratio `R = Q / phi`,
+//! with `Q` the upper tail. Since `e^epsilon phi(b) = phi(a)` that is, with Mills' ratio `R = Q / phi`,
 //!
 //! ```text
 //!     delta = phi(a) (R(a) - R(b)) = phi(a) * integral from a to b of (1 - x R(x)) dx
 //! 1 - delta = phi(a) (R(-a) + R(b))
 //! ```
 //!
-//! Logarithms of these neither overflow nor cancel: the integral for `mu` of at most 1, the difference above, and the last
-//! line where `a < -1`, there `delta` is above 0.68.
+//! Logarithms of these neither overflow nor cancel: the integral is used for `mu` of at most 1, the
+//! difference above that, and the last line for `a < -1`, where `delta` is above 0.68.
 
-use super::bisection::least;
+use super::bisection::smallest_f64;
 use super::normal::{LN_SQRT_2PI, mills};
 use super::{Delta, Epsilon, NoiseMultiplier, Releases};
 
-/// The largest `mu` with an account: for a larger one epsilon is above 5e17 at any delta below a half, and is called
-/// infinite.
+/// Largest `mu` with an account. For a larger one epsilon is above 5e17 at any delta below a half, and is
+/// reported as infinite.
 const MU_MAX: f64 = 1e9;
 
-/// Above this `a` no `f64` is as small as delta.
+/// Largest `a` at which delta is not below the smallest `f64`.
 const A_MAX: f64 = 40.0;
 
-/// Positive abscissas and weights of the Gauss-Legendre rule of 10 points on [-1, 1]. On an interval of length 1 it is
-/// off by a part of less than 1e-18.
+/// Positive abscissas and weights of the 10-point Gauss-Legendre rule on [-1, 1]. On an interval of length 1
+/// its relative error is below 1e-18.
 const GAUSS_LEGENDRE: [(f64, f64); 5] = [
     (0.148_874_338_981_631_22, 0.295_524_224_714_752_87),
     (0.433_395_394_129_247_2, 0.269_266_719_309_996_35),
@@ -39,110 +39,113 @@ const GAUSS_LEGENDRE: [(f64, f64); 5] = [
     (0.973_906_528_517_171_7, 0.066_671_344_308_688_14),
 ];
 
-/// Gaussian releases taken together.
+/// Composition of Gaussian releases.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Composition {
     mu: f64,
 }
 
 impl Composition {
-    /// Of as many releases of each multiplier, in whichever order. Of none, nothing is spent.
+    /// Composes the given numbers of releases per multiplier, in any order. Without releases nothing is
+    /// spent.
     #[must_use]
-    pub fn of(releases: &[(NoiseMultiplier, Releases)]) -> Self {
+    pub fn new(releases: &[(NoiseMultiplier, Releases)]) -> Self {
         let mut parts: Vec<f64> =
-            releases.iter().map(|&(multiplier, releases)| part(multiplier, releases)).collect();
-        // In one order, from the least: the sum is the same, whatever the order they came in.
+            releases.iter().map(|&(multiplier, releases)| mu_of_releases(multiplier, releases)).collect();
+        // Sorted, so that the sum does not depend on the order of the releases.
         parts.sort_by(f64::total_cmp);
         let Some(&largest) = parts.last() else { return Self { mu: 0.0 } };
         if parts.len() == 1 || largest.is_infinite() {
             return Self { mu: largest };
         }
         let sum = parts.iter().fold(0.0, |sum, part| sum + (part / largest) * (part / largest));
-        // Each addition may lose half an epsilon, and so may the few operations around.
+        // Each addition may lose half an epsilon, and so may the few operations around the sum.
         let round_up = 1.0 + (parts.len() + 4) as f64 * f64::EPSILON;
         Self { mu: (largest * sum.sqrt() * round_up).next_up() }
     }
 
-    /// Of releases with one multiplier.
+    /// Composes releases with one multiplier.
     #[must_use]
     pub fn repeated(multiplier: NoiseMultiplier, releases: Releases) -> Self {
-        Self { mu: part(multiplier, releases) }
+        Self { mu: mu_of_releases(multiplier, releases) }
     }
 
-    /// `sqrt(sum 1 / z^2)`, rounded up; infinite beyond all floats. The Gaussian differential privacy of the whole.
+    /// Parameter of Gaussian differential privacy of the whole, `sqrt(sum 1 / z^2)`, rounded up; infinite if
+    /// it overflows.
     #[must_use]
     pub fn mu(self) -> f64 {
         self.mu
     }
 
-    /// The least delta at this epsilon, rounded up.
+    /// Least delta at this epsilon, rounded up.
     #[must_use]
     pub fn delta(self, epsilon: Epsilon) -> f64 {
         match profile(self.mu, epsilon.get()) {
-            Profile::Nothing => 0.0,
+            Profile::Zero => 0.0,
             Profile::Delta { at_most } => libm::exp(at_most) * (1.0 + 4.0 * f64::EPSILON),
-            Profile::Rest { at_least } => 1.0 - libm::exp(at_least) * (1.0 - 4.0 * f64::EPSILON),
+            Profile::Complement { at_least } => 1.0 - libm::exp(at_least) * (1.0 - 4.0 * f64::EPSILON),
         }
         .next_up()
         .min(1.0)
     }
 
-    /// The least epsilon at this delta, rounded up: 0 where delta alone covers it, infinite where no number is large
-    /// enough.
+    /// Least epsilon at this delta, rounded up: 0 if delta alone covers the loss, infinite if no float is
+    /// large enough.
     #[must_use]
     pub fn epsilon(self, delta: Delta) -> f64 {
-        // With the error of both logarithms.
+        // Both logarithms are moved by their rounding error.
         let (ln, ln_rest) = (libm::log(delta.get()), libm::log1p(-delta.get()));
         let (ln, ln_rest) = (ln * (1.0 + f64::EPSILON), ln_rest * (1.0 - f64::EPSILON));
         let holds = |epsilon: f64| match profile(self.mu, epsilon) {
-            Profile::Nothing => true,
+            Profile::Zero => true,
             Profile::Delta { at_most } => at_most <= ln,
-            Profile::Rest { at_least } => at_least >= ln_rest,
+            Profile::Complement { at_least } => at_least >= ln_rest,
         };
-        least(holds).unwrap_or(f64::INFINITY)
+        smallest_f64(holds).unwrap_or(f64::INFINITY)
     }
 }
 
-/// The `mu` of releases with one multiplier, rounded up.
-fn part(multiplier: NoiseMultiplier, releases: Releases) -> f64 {
+/// Parameter `mu` of releases with one multiplier, rounded up.
+fn mu_of_releases(multiplier: NoiseMultiplier, releases: Releases) -> f64 {
     (f64::from(releases.get()).sqrt() / multiplier.get()).next_up().next_up()
 }
 
-/// What is certain of a delta, with every rounding on the way.
+/// Bound of a delta that holds despite every rounding on the way.
 enum Profile {
-    /// It is 0: nothing was released.
-    Nothing,
-    /// Its logarithm is not above that.
+    /// Delta is 0, since nothing was released.
+    Zero,
+    /// The logarithm of delta is at most this.
     Delta { at_most: f64 },
-    /// The logarithm of 1 less delta is not below that.
-    Rest { at_least: f64 },
+    /// The logarithm of 1 - delta is at least this.
+    Complement { at_least: f64 },
 }
 
-/// The delta of a Gaussian of this mean, for an epsilon of at least 0.
+/// Privacy profile of a Gaussian of mean `mu`, for an epsilon of at least 0.
 fn profile(mu: f64, epsilon: f64) -> Profile {
     if mu <= 0.0 {
-        return Profile::Nothing;
+        return Profile::Zero;
     }
     if mu > MU_MAX {
-        return Profile::Rest { at_least: f64::NEG_INFINITY };
+        return Profile::Complement { at_least: f64::NEG_INFINITY };
     }
     let (centre, half) = (epsilon / mu, 0.5 * mu);
     let (a, b) = (centre - half, centre + half);
-    // a is between these: a quotient and a difference were rounded.
+    // Bounds of a, whose quotient and difference were rounded.
     let (low, high) = (1.0 - f64::EPSILON, 1.0 + f64::EPSILON);
     let (least, most) = (centre * low * low - half * high, centre * high * high - half * low);
     if least > A_MAX {
         return Profile::Delta { at_most: f64::NEG_INFINITY };
     }
-    // What that is worth in the logarithm of R(a), whose slope is at most 2 from -1 on; of the rest for a long b.
+    // Effect of that range on the logarithm of R(a), whose slope is at most 2 for a >= -1, and on that of the
+    // complement for a large b.
     let slope = 2.0 * (most - least);
     if a < -1.0 {
         let sum = libm::log(mills(-a).ratio + mills(b).ratio);
         let square = least * least;
         let error = slope + f64::EPSILON * (32.0 + square + sum.abs());
-        return Profile::Rest { at_least: sum - 0.5 * square - LN_SQRT_2PI - error };
+        return Profile::Complement { at_least: sum - 0.5 * square - LN_SQRT_2PI - error };
     }
-    // The part that a rounding of R takes of the difference.
+    // Factor by which the cancellation of the difference magnifies the rounding of R.
     let (difference, lost) = if mu <= 1.0 {
         (half * descent(centre, half), 1.0)
     } else {
@@ -156,7 +159,7 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
     Profile::Delta { at_most: log - 0.5 * square - LN_SQRT_2PI + error }
 }
 
-/// The integral of `1 - x R(x)` over `centre + half * [-1, 1]`, over `half`.
+/// Integral of `1 - x R(x)` over `centre + half * [-1, 1]`, divided by `half`.
 fn descent(centre: f64, half: f64) -> f64 {
     let pair = |(at, weight): (f64, f64)| {
         weight * (mills(centre - half * at).descent + mills(centre + half * at).descent)

@@ -1,7 +1,9 @@
-//! What the server knows of the devices' privacy budgets. It spends nothing: devices charge themselves, and refuse what
-//! is over their budget. The server's own account is there to be read. It is what a device says in its hello, and what came after
-//! that. The first update that comes after a hello may have been paid for before it and waited for a link: it is added as if it had
-//! not, so that between hellos an account is never below the truth, and the next hello says which it was.
+//! Server's account of the devices' privacy budgets, for reports alone. Devices charge themselves and decline
+//! what exceeds their budget.
+//!
+//! An account is the spending that the device reports in its hello, plus the updates received since. The
+//! first update after a hello may have been charged before the hello and have waited for the link; it is
+//! added anyway, so that between hellos an account is never below the truth, and the next hello corrects it.
 
 use std::collections::BTreeMap;
 
@@ -12,73 +14,75 @@ use super::ledger_units::epsilon_of;
 use super::{Delta, Epsilon};
 use crate::types::DeviceId;
 
-/// A device's account, in the units of [`units`](super::ledger_units).
+/// Account of a device, in the units of [`ledger_units`](super::ledger_units).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// What one noisy release costs.
+    /// Cost of one noisy release.
     pub release: u32,
-    /// What all may cost.
+    /// Budget for all releases.
     pub budget: u64,
-    /// What they have cost: what the device has said, and what was received here since.
+    /// Spending: as reported by the device, plus the updates received since.
     pub spent: u64,
-    /// The last round of which an update has come.
+    /// Number of the last round for which an update was received.
     round: u32,
-    /// Nothing has come since the device has said that.
-    is_told: bool,
-    /// The part of `spent` that the device may have said as well: what came first since then.
-    doubtful: u64,
+    /// Whether the device has reported its spending and sent no update since.
+    just_reported: bool,
+    /// Part of `spent` that the device may have reported already: the cost of the first update since its
+    /// report.
+    possibly_double: u64,
 }
 
-/// All accounts.
+/// Accounts of all devices.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     accounts: BTreeMap<DeviceId, Account>,
-    /// Times that a device said that it had spent less than before: its storage was replaced, or it lies.
+    /// Number of reports below an earlier one, after which the earlier spending is kept: the device's storage
+    /// was replaced, or it lies.
     fell_back: u64,
 }
 
 impl Ledger {
-    /// A device has said hello.
-    pub fn heard(&mut self, device: DeviceId, said: Privacy) {
-        let Privacy::Gaussian { release, budget, spent } = said else { return };
+    /// Records the privacy parameters of a device's hello.
+    pub fn record_hello(&mut self, device: DeviceId, reported: Privacy) {
+        let Privacy::Gaussian { release, budget, spent } = reported else { return };
         let account = self.accounts.entry(device).or_default();
-        let fell_back = spent < account.spent.saturating_sub(account.doubtful);
+        let fell_back = spent < account.spent.saturating_sub(account.possibly_double);
         self.fell_back += u64::from(fell_back);
         let spent = if fell_back { account.spent } else { spent };
-        *account = Account { release, budget, spent, is_told: true, doubtful: 0, ..*account };
+        *account = Account { release, budget, spent, just_reported: true, possibly_double: 0, ..*account };
     }
 
-    /// An update of so many noisy releases has come. A device has one for each round: whatever became of it, the same again
-    /// costs nothing.
-    pub fn received(&mut self, device: DeviceId, round: u32, releases: u32) {
+    /// Charges an update with `releases` noisy releases. A device has one update per round, so the same
+    /// update received again costs nothing.
+    pub fn charge_update(&mut self, device: DeviceId, round: u32, releases: u32) {
         if let Some(account) = self.accounts.get_mut(&device).filter(|account| round > account.round) {
             account.round = round;
             let cost = u64::from(account.release).saturating_mul(releases.into());
             account.spent = account.spent.saturating_add(cost);
-            if std::mem::take(&mut account.is_told) {
-                account.doubtful = cost;
+            if std::mem::take(&mut account.just_reported) {
+                account.possibly_double = cost;
             }
         }
     }
 
-    /// Puts an account back that was kept over a restart.
+    /// Restores an account after a restart.
     pub fn restore(&mut self, device: DeviceId, account: Account) {
         self.accounts.insert(device, account);
     }
 
-    /// The accounts, in order of devices.
+    /// Accounts, in the order of devices.
     #[must_use]
     pub fn accounts(&self) -> &BTreeMap<DeviceId, Account> {
         &self.accounts
     }
 
-    /// Times that a device said that it had spent less than it had.
+    /// Number of hellos that reported less spending than was known.
     #[must_use]
     pub fn fell_back(&self) -> u64 {
         self.fell_back
     }
 
-    /// Epsilon of what each device has spent, in order of devices, and the largest.
+    /// Epsilon spent by each device, in the order of devices, and the largest of these.
     #[must_use]
     pub fn epsilons(&self, delta: Delta) -> (Vec<(DeviceId, f64)>, f64) {
         let mut known: BTreeMap<u64, f64> = BTreeMap::new();
@@ -90,30 +94,30 @@ impl Ledger {
     }
 }
 
-/// Noisy releases in an update for this task, of a device that adds noise.
+/// Number of noisy releases in an update for this task, for a device that adds noise.
 #[must_use]
 pub fn releases(task: &Task) -> u32 {
     match *task {
         Task::FedPower { iterations, .. } => iterations.into(),
-        // Nothing leaves.
+        // No tensor leaves the device.
         Task::FitHead { .. } => 0,
         _ => 1,
     }
 }
 
-/// What a server asks of its devices.
+/// Privacy that a server requires of its devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Minimum {
-    /// No device may ever spend more than this,
+pub struct PrivacyRequirement {
+    /// Largest epsilon that a device may ever spend.
     pub epsilon: Epsilon,
-    /// at this delta.
+    /// Delta of that epsilon.
     pub delta: Delta,
 }
 
-impl Minimum {
-    /// The same in the units of the devices.
+impl PrivacyRequirement {
+    /// The requirement as a budget in the units of the devices.
     #[must_use]
     pub fn budget(self) -> u64 {
-        super::ledger_units::most_units(self.epsilon, self.delta)
+        super::ledger_units::max_units(self.epsilon, self.delta)
     }
 }

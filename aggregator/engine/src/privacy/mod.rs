@@ -1,4 +1,4 @@
-//! What noise is worth: the account of Gaussian releases in (epsilon, delta).
+//! Privacy account of Gaussian releases in (epsilon, delta), and its inverse, the noise for a budget.
 //!
 //! ```text
 //!  (multiplier, releases), ... -> Composition -> epsilon at a delta, delta at an epsilon   exact
@@ -7,17 +7,17 @@
 //!                              -> fedpower    -> the standard deviation of the noise
 //! ```
 //!
-//! Neighbours differ in one record that is replaced by another. A sensitivity is the greatest L2 distance that this
-//! makes in what is released; a noise multiplier is the standard deviation of the noise over that. Every record is
-//! taken to be in every release: no amplification by subsampling is credited. Multipliers are fixed beforehand; what is
-//! released may depend on earlier releases.
+//! Neighbouring data sets differ in one record that is replaced by another. A sensitivity is the largest L2
+//! distance between the releases of neighbours; a noise multiplier is the standard deviation of the noise
+//! over the sensitivity. Every record is assumed to be in every release, so no amplification by subsampling
+//! is credited. Multipliers are fixed beforehand; what is released may depend on earlier releases.
 //!
-//! Whatever is returned is rounded against the one who spends: an epsilon, a delta and a multiplier up, a number of
-//! releases down. Arithmetic is `libm`'s, so that all machines agree.
+//! All results are rounded to the safe side: an epsilon, a delta and a multiplier up, a number of releases
+//! down. All arithmetic is from `libm`, so that all machines agree.
 //!
-//! [`gaussian`] is about noise from the real line. Discrete Gaussian noise, as devices add it, is worth no less if its
-//! variance is larger by 16 squared units of its grid, which devices see to (`PRIVACY.md` has the proof); [`renyi`]
-//! holds for it as it stands.
+//! [`gaussian`] is about continuous noise. Discrete Gaussian noise, which devices add, is at least as private
+//! if its variance is larger by 16 squared units of its grid, as devices ensure (`PRIVACY.md` has the proof);
+//! [`renyi`] holds for discrete noise as it stands.
 
 mod bisection;
 pub mod calibration;
@@ -32,5 +32,5 @@ pub mod renyi;
 
 pub use display::{rounded_down, shown};
 pub use gaussian::Composition;
-pub use ledger::{Account, Ledger, Minimum, releases};
+pub use ledger::{Account, Ledger, PrivacyRequirement, releases};
 pub use parameters::{Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};

@@ -1,25 +1,26 @@
-//! The tail of the normal distribution over its density, and how fast that falls.
+//! Mills' ratio of the normal distribution, and its derivative.
 
 /// `ln sqrt(2 pi)`.
 pub(super) const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_7;
 
-/// From here on the continued fraction.
+/// Argument from which the continued fraction is used.
 const FRACTION: f64 = 2.0;
 
-/// `Q(x) / phi(x)` and its descent.
+/// Mills' ratio at a point, and its negative derivative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mills {
     /// Mills' ratio `R(x) = Q(x) / phi(x)`, that is `sqrt(pi / 2) erfcx(x / sqrt 2)`.
     pub ratio: f64,
-    /// `-R'(x) = 1 - x R(x)`, which is above 0.
+    /// Negative derivative `-R'(x) = 1 - x R(x)`, which is above 0.
     pub descent: f64,
 }
 
-/// Both for `x` of at least -1, with a relative error below 2e-15 (the descent: 5e-15).
+/// Computes both for `x` of at least -1, with relative errors below 2e-15 (ratio) and 5e-15 (derivative).
 ///
 /// Below 2 from `erfc`, where `1 - x R` loses less than three bits. From 2 on by Laplace's continued fraction
-/// `R = 1 / (x + t)`, `t = 1 / (x + 2 / (x + 3 / (x + ...)))`, from its end: all terms are positive, and the descent is
-/// `t R`, without a difference. What is left out after these terms is below a part of 1e-16, in both.
+/// `R = 1 / (x + t)`, `t = 1 / (x + 2 / (x + 3 / (x + ...)))`, evaluated from its end: all terms are
+/// positive, and the derivative is `t R`, without a difference. The relative truncation error of both is
+/// below 1e-16.
 pub(super) fn mills(x: f64) -> Mills {
     if x < FRACTION {
         let root = std::f64::consts::FRAC_1_SQRT_2;
@@ -58,7 +59,7 @@ mod tests {
     ];
 
     #[test]
-    fn mills_ratio_is_that_of_the_table() {
+    fn mills_ratio_matches_table() {
         let mut worst = [0.0f64; 2];
         for (x, ratio, descent) in TABLE {
             let got = mills(x);
@@ -69,9 +70,9 @@ mod tests {
         println!("R is off by a part of {:.1e}, 1 - x R by {:.1e}", worst[0], worst[1]);
     }
 
-    /// Where both ways hold, they agree; so does one fraction with a longer one.
+    /// Both formulas agree where both hold, and so does a longer continued fraction.
     #[test]
-    fn the_ratio_is_one_function() {
+    fn mills_ratio_formulas_agree() {
         for step in 0..4000 {
             let x = 2.0 + f64::from(step) * 0.01;
             let longer = (1..=400).rev().fold(0.0, |rest, n| f64::from(n) / (x + rest));

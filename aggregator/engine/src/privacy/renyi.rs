@@ -1,46 +1,48 @@
-//! The account by Renyi divergences: never below the exact one for Gaussians, and valid for more.
+//! Account by Renyi divergences: never below the exact one for Gaussians, and valid for more.
 //!
-//! A Gaussian release with multiplier `z` has a Renyi divergence of `order / (2 z^2)` at every order above 1 (Mironov 2017,
-//! Corollary 3), and divergences of releases add up. The same holds for the discrete Gaussian on
-//! integers (Canonne, Kamath and Steinke 2020). Conversion: if the divergence is `d` at an order, then for every delta
+//! A Gaussian release with multiplier `z` has a Renyi divergence of `order / (2 z^2)` at every order above 1
+//! (Mironov 2017, Corollary 3), and divergences of releases add up. The same holds for the discrete Gaussian
+//! on integers (Canonne, Kamath and Steinke 2020). Conversion: if the divergence is `d` at an order, then for
+//! every delta
 //!
 //! ```text
 //! epsilon = d + ln(1 - 1/order) - (ln delta + ln order) / (order - 1)
 //! ```
 //!
-//! (Canonne, Kamath and Steinke 2020, Proposition 12; the same as equation 20 of Balle, Barthe, Gaboardi, Hsu and Sato
-//! 2020.) With `d = rho order` its derivative is `rho + (ln delta + ln order) / (order - 1)^2`: it falls until
-//! `rho (order - 1)^2 + ln order = -ln delta` and rises from there, so that the best order is where this holds.
-//! Accounts over a list of orders come out higher: with whole orders above 10, one release of multiplier 4 has 1.0126 at
-//! delta = 1e-5 (order 18), not 1.0123 (order 17.63).
+//! (Canonne, Kamath and Steinke 2020, Proposition 12; the same as equation 20 of Balle, Barthe, Gaboardi, Hsu
+//! and Sato 2020.) With `d = rho order` its derivative is `rho + (ln delta + ln order) / (order - 1)^2`: it
+//! falls until `rho (order - 1)^2 + ln order = -ln delta` and rises from there, so the best order is where
+//! this holds. Accounts over a list of orders are higher: with whole orders above 10, one release of
+//! multiplier 4 has 1.0126 at delta = 1e-5 (order 18), not 1.0123 (order 17.63).
 
-use super::bisection::least;
+use super::bisection::smallest_f64;
 use super::{Composition, Delta, ParameterError};
 
-/// What an order gives.
+/// Bound of an epsilon from one order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// An epsilon, rounded up.
+    /// Epsilon, rounded up.
     pub epsilon: f64,
-    /// From this order.
+    /// Order of the divergence.
     pub order: f64,
 }
 
-/// The least bound of all orders.
+/// Least bound over all orders.
 #[must_use]
 pub fn epsilon(composition: Composition, delta: Delta) -> Bound {
     let rho = rho(composition);
     let ln = -libm::log(delta.get());
     let best = |above: f64| rho * above * above + libm::log1p(above) >= ln;
-    // Found for every rho: the logarithm of the largest float is below 710, that of 1 / delta may be 745.
-    let above = least(best).unwrap_or(f64::MAX);
+    // A solution exists for every rho: the logarithm of the largest float is below 710, that of 1 / delta may
+    // be 745.
+    let above = smallest_f64(best).unwrap_or(f64::MAX);
     Bound { epsilon: bound(rho, ln, above), order: 1.0 + above }
 }
 
-/// The bound of one order.
+/// Bound from one order.
 ///
 /// # Errors
-/// [`ParameterError::Order`].
+/// [`ParameterError::Order`] if the order is not finite and above 1.
 pub fn epsilon_at(composition: Composition, delta: Delta, order: f64) -> Result<Bound, ParameterError> {
     if !(order.is_finite() && order > 1.0) {
         return Err(ParameterError::Order(order));
@@ -48,12 +50,12 @@ pub fn epsilon_at(composition: Composition, delta: Delta, order: f64) -> Result<
     Ok(Bound { epsilon: bound(rho(composition), -libm::log(delta.get()), order - 1.0), order })
 }
 
-/// The divergence over the order: `mu^2 / 2`.
+/// Divergence divided by the order: `mu^2 / 2`.
 fn rho(composition: Composition) -> f64 {
     0.5 * composition.mu() * composition.mu()
 }
 
-/// The conversion at the order `1 + above`, with `ln = -ln delta`; what it may have lost to rounding is added.
+/// Conversion at the order `1 + above`, with `ln = -ln delta`, plus a bound of its rounding error.
 fn bound(rho: f64, ln: f64, above: f64) -> f64 {
     if rho.is_infinite() {
         return f64::INFINITY;

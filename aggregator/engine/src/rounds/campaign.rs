@@ -1,137 +1,138 @@
-//! The vocabulary of a campaign: its settings, what happens to it, what it asks for, what it counts.
+//! Public types of a campaign: settings, events, actions, failures, phases, records of rounds and counters.
 
 use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
 use serde::{Deserialize, Serialize};
 
-use super::open_round::Opening;
+use super::open_round::RoundBroadcast;
 use crate::aggregate::SampleCap;
 use crate::linalg::RankDeficient;
 use crate::types::{DeviceId, Millis, Update};
 
-/// How a campaign is run.
+/// Settings of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The first round opens when this many devices have joined.
+    /// Number of devices that must have joined before the first round opens.
     pub fleet_size: usize,
-    /// Training rounds.
+    /// Number of training rounds.
     pub rounds: u32,
-    /// How devices fit their head at the end.
+    /// Head solver of the final heads.
     pub final_head: HeadSolve,
-    /// A round closes after this long even if answers are missing.
+    /// Time after which a round closes even if updates are missing.
     pub deadline: Option<Millis>,
-    /// Fewest answers that a round closes with when its deadline passes or nobody else can answer; never
-    /// more than the participation rule waits for. With fewer, everybody else who is there is asked, then
-    /// those again who declined; what has counted stays.
+    /// Fewest updates with which a round may close when its deadline passes or every invited device has
+    /// answered; capped at the target of the participation policy. With fewer, the engine first invites every
+    /// other present device, then again those that declined or were rejected. Updates that counted stay.
     pub min_count: usize,
     /// Largest Frobenius norm of an update.
     pub norm_bound: f32,
-    /// What declared numbers of samples may count, as weights and for participation.
+    /// Bounds on the sample counts that devices declare, for weights and for participation.
     pub samples: SampleCap,
-    /// A device that has been gone for as long is neither asked nor waited for until it is back.
+    /// Time after which a disconnected device is neither invited nor waited for until it reconnects.
     pub absence: Millis,
-    /// A round that too few can answer is tried again after this long, as often as it takes: repeated where
-    /// nothing counted, otherwise by asking those again who declined. Without it at once, and when that
-    /// has led to nothing three times in a row the campaign fails.
+    /// Delay before a round with too few updates is tried again: repeated under a new id if none counted,
+    /// otherwise by inviting again the devices that declined or were rejected. `None`: tried again at once,
+    /// and the campaign fails after three attempts in a row without a new update.
     pub patience: Option<Millis>,
-    /// Training ends after a round in which the representation moved less than this: the sine of the
-    /// largest principal angle between what it was and what it is.
+    /// Change below which training ends: sine of the largest principal angle between the representations
+    /// before and after a round.
     pub stop_change: Option<f64>,
 }
 
-/// What happened.
+/// Input of [`Engine::handle`](super::Engine::handle).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A device said hello (again).
+    /// A device has said hello, for the first time or again.
     Joined(DeviceId),
-    /// A device's connection is gone.
+    /// The connection of a device has ended.
     Left(DeviceId),
-    /// A device answered.
+    /// A device has sent an update.
     Update(DeviceId, Update),
-    /// A device sent an update for a round that was not open on its connection; nothing of it was read.
+    /// A device has sent an update for a round that was not open on its connection; the connection discarded
+    /// the tensors.
     Unread(DeviceId, RoundId),
-    /// A device will not answer.
+    /// A device has declined a round.
     Declined(DeviceId, Decline),
-    /// The wake-up time has come.
+    /// The time announced by [`Engine::wake`](super::Engine::wake) has come.
     Tick,
-    /// After a restart everything is counted again.
+    /// All counted updates of the open round have been replayed after a restart.
     Resumed,
 }
 
-/// What to do.
+/// Output of [`Engine::handle`](super::Engine::handle), to be carried out in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Open a round on a device.
-    Open(DeviceId, Arc<Opening>),
-    /// Acknowledge an update.
+    /// Sends the broadcast of a round to a device.
+    Open(DeviceId, Arc<RoundBroadcast>),
+    /// Sends an acknowledgement to a device.
     Acknowledge(DeviceId, Ack),
-    /// Tell a device that a round is over.
+    /// Informs a device that a round is over.
     Close(DeviceId, RoundId),
-    /// Make a finished round durable before anything that follows is done.
+    /// Makes a finished round durable before any later action is carried out.
     Commit(Box<RoundRecord>),
-    /// All rounds are done and the known devices have fitted their heads.
+    /// Reports that all rounds are done and the known devices have fitted their heads.
     Finished,
-    /// The campaign cannot go on.
+    /// Reports that the campaign cannot go on.
     Failed(Failure),
 }
 
-/// Why a campaign cannot go on.
+/// Reason for which a campaign cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
-    /// Nobody can answer a round.
-    #[error("no update could be counted in round {round}; device {device}: {reason}")]
+    /// No update of a round counted, and every invited device has answered.
+    #[error("no update counted in round {round}; device {device}: {reason}")]
     NoUpdates {
-        /// Which exchange.
+        /// Number of the round on the wire.
         round: u32,
-        /// The last device that declined, was rejected or is gone.
+        /// Device that declined, was rejected or went absent last.
         device: DeviceId,
-        /// Why that did not count.
+        /// Reason for which that device did not count.
         reason: NotCounted,
     },
-    /// Some can answer a round, but fewer than make one.
+    /// Some updates counted, but fewer than the minimum, and every invited device has answered.
     #[error(
-        "round {round} has {counted} of the {min_count} updates that close it, and nobody else can answer; \
+        "round {round} has {counted} of the {min_count} updates that close it, and no other device can answer; \
          device {device}: {reason}"
     )]
     TooFew {
-        /// Which exchange.
+        /// Number of the round on the wire.
         round: u32,
-        /// Updates that counted.
+        /// Number of updates that counted.
         counted: usize,
-        /// Fewest that close it.
+        /// Fewest updates that close the round.
         min_count: usize,
-        /// The last device that declined, was rejected or is gone.
+        /// Device that declined, was rejected or went absent last.
         device: DeviceId,
-        /// Why that did not count.
+        /// Reason for which that device did not count.
         reason: NotCounted,
     },
-    /// What is to be sent cannot be.
+    /// The model cannot be encoded for the devices.
     #[error("round {round} cannot be sent to the devices: {error}")]
     Unsendable {
-        /// Which exchange.
+        /// Number of the round on the wire.
         round: u32,
-        /// The encoding's own words.
+        /// Error of the encoder.
         error: fedspan_protocol::Error,
     },
-    /// No representation of full width is left.
+    /// The updates left no representation of full width.
     #[error("round {round}: {error}")]
     Representation {
-        /// Which exchange.
+        /// Number of the round on the wire.
         round: u32,
-        /// The factorisation's own words.
+        /// Error of the factorisation.
         error: RankDeficient,
     },
 }
 
-/// Why a device's answer does not count.
+/// Reason for which an invited device does not count in a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NotCounted {
-    /// It declined.
+    /// The device declined the round.
     Declined(DeclineReason),
-    /// Its update was rejected.
+    /// The engine rejected the update.
     Rejected(Rejection),
-    /// It has been gone for too long.
+    /// The device has been disconnected for longer than [`Settings::absence`].
     Absent,
 }
 
@@ -140,104 +141,109 @@ impl std::fmt::Display for NotCounted {
         match self {
             Self::Declined(reason) => write!(f, "declined, {reason}"),
             Self::Rejected(reason) => write!(f, "rejected, {reason}"),
-            Self::Absent => f.write_str("gone for too long"),
+            Self::Absent => f.write_str("disconnected for too long"),
         }
     }
 }
 
-/// What part of the campaign a round belongs to.
+/// Phase of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// Devices are still joining.
+    /// Devices are joining; no round has opened.
     Waiting,
-    /// The start learns from data; the exchange number within it, from 1.
+    /// A round of the start, which learns the initial representation from data; counted from 1.
     Start(u32),
-    /// Training; the round number, from 1.
+    /// A training round, counted from 1.
     Train(u32),
     /// All devices fit their heads on the final representation.
     FitHead,
-    /// Done; new devices may still fit theirs.
+    /// The campaign is done; new devices may still fit their heads.
     Finished,
-    /// Stopped.
+    /// The campaign has failed.
     Failed,
-    /// After training and before the final heads: devices score ridges for these.
+    /// The round between training and final heads in which devices score ridges for these.
     RidgeScores,
 }
 
-/// A finished round.
+/// Record of a finished round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundRecord {
-    /// Its identity on the wire.
+    /// Round id on the wire.
     pub id: RoundId,
-    /// Start or training, and the number within that.
+    /// Phase of the round, with its number.
     pub phase: Phase,
-    /// How many answers it waited for, if it closed with fewer: nobody else could answer, or the deadline passed.
+    /// Number of updates that the round waited for, if it closed with fewer: at the deadline, or because
+    /// every invited device had answered.
     pub short_of: Option<usize>,
-    /// Who was asked, ascending.
+    /// Invited devices, ascending.
     pub cohort: Vec<DeviceId>,
-    /// Who counted, in order of arrival.
+    /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<DeviceId>,
-    /// Updates rejected while it was open.
+    /// Number of updates rejected while the round was open.
     pub rejected: u32,
-    /// When it opened and closed.
+    /// Time at which the round opened.
     pub opened_at: Millis,
-    /// When it closed.
+    /// Time at which the round closed.
     pub closed_at: Millis,
-    /// How far the representation moved (sine of the largest principal angle), in training under
+    /// Change of the representation (sine of the largest principal angle), for training rounds under
     /// [`Settings::stop_change`].
     pub change: Option<f64>,
-    /// What averaging the factors of a product has cost ([`Algorithm::interference`](crate::algorithm::Algorithm::interference)).
+    /// Error of averaging the factors of a product instead of the product
+    /// ([`Algorithm::interference`](crate::algorithm::Algorithm::interference)).
     pub interference: Option<f64>,
-    /// Training ends with it: it is the last of the campaign's rounds, or the representation moved little.
+    /// Whether training ends with this round: the last one of the campaign, or one that changed the
+    /// representation little.
     pub ends_training: bool,
 }
 
-/// Every drop has a counter.
+/// Counters of updates, by outcome, and of rounds that did not go as planned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
     /// Updates that counted.
     pub counted: u64,
-    /// Updates sent again.
+    /// Updates that had counted already and were sent again.
     pub duplicate: u64,
-    /// Updates for rounds that were over.
+    /// Updates for rounds that had closed.
     pub late: u64,
-    /// From devices that were not asked.
+    /// Updates from devices that were not invited.
     pub not_asked: u64,
-    /// For rounds that do not exist.
+    /// Updates for rounds that have not opened yet.
     pub wrong_round: u64,
-    /// Of other shapes, roles or encodings.
+    /// Updates with other tensors than requested: shape, role, encoding or rank.
     pub wrong_tensors: u64,
-    /// Not finite.
+    /// Updates with a value that is not finite.
     pub non_finite: u64,
-    /// Over the norm bound.
+    /// Updates over the norm bound.
     pub norm_over_bound: u64,
-    /// That came before the round was opened again on the device's new connection; it is sent again.
+    /// Updates that arrived before the round was opened on the device's new connection; the device sends them
+    /// again.
     pub unread: u64,
-    /// Other content than what counted already.
+    /// Updates that differ from the one that already counted for the same device and round.
     pub content_changed: u64,
-    /// Without a sample.
+    /// Updates computed from no sample.
     pub no_samples: u64,
-    /// Rounds that devices declined.
+    /// Rounds declined by devices.
     pub declined: u64,
-    /// Deadlines that were extended for want of answers.
+    /// Deadlines extended because too few updates had counted.
     pub extended: u64,
-    /// Rounds that were repeated because nobody could answer them, or they were [ruined](Self::ruined).
+    /// Rounds repeated because no update counted, or because they were [rank deficient](Self::ruined).
     pub repeated: u64,
-    /// Rounds whose updates together left no representation of full width.
+    /// Rounds whose combined updates left no representation of full width.
     pub ruined: u64,
-    /// Times that the open round went on under another number, since devices had lost their answers to it.
+    /// Times that the open round continued under a new id because devices had lost their cached updates.
     pub renamed: u64,
-    /// Devices that were asked again in a round that they had declined, or that had rejected them.
+    /// Invitations sent again to devices that had declined the round or were rejected in it.
     pub asked_again: u64,
-    /// Devices that were not waited for any more, having been gone for too long.
+    /// Devices that were no longer waited for because they had been disconnected too long.
     pub absent: u64,
-    /// Rounds that closed with fewer answers than they waited for, as nobody else could answer or the deadline passed.
+    /// Rounds that closed with fewer updates than their target.
     pub short: u64,
-    /// Samples that devices skipped, as they say.
+    /// Samples that devices report as skipped.
     pub skipped_samples: u64,
-    /// Updates that count with fewer samples than the device declared, as it was more than any device may.
+    /// Updates whose declared sample count was cut to the maximum that any device may declare.
     pub capped_samples: u64,
-    /// Updates that counted with less, as what the device declared was more than its share of the round may be.
+    /// Updates whose weight was cut because the declared sample count was too large compared with the other
+    /// devices of the round.
     pub capped_to_others: u64,
 }
 
@@ -261,7 +267,7 @@ impl Counters {
         *counter += 1;
     }
 
-    /// Updates that were rejected, whatever the reason.
+    /// Number of rejected updates, for all reasons.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.not_asked

@@ -1,8 +1,8 @@
-//! What a restart goes on from. Everything that a campaign is at the moment at which a round has been opened is a
-//! [`Checkpoint`]; with the updates that were counted since, in their order, it is everything that was acknowledged.
+//! Checkpoint and restore. A [`Checkpoint`] holds the whole state of a campaign at the moment a round opens;
+//! together with the updates that counted since, in order, it holds everything that was acknowledged.
 //!
-//! What a restart may forget, because it comes again or was nobody's: who is connected, who has been gone for how long, what
-//! counters say.
+//! Not checkpointed, because it is rebuilt or irrelevant after a restart: connections, times of
+//! disconnection, and counters.
 
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use serde::{Deserialize, Serialize};
@@ -10,40 +10,41 @@ use serde::{Deserialize, Serialize};
 use super::{Action, Engine, NotCounted, OpenRound, Phase, Presence};
 use crate::types::{DeviceId, Millis, Update};
 
-/// A campaign at a moment at which no update of the open round has counted.
+/// State of a campaign at a moment at which no update of the open round has counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// The exchange that was opened last, under its first number.
+    /// Id of the last opened round, the first one if the round was renamed.
     pub id: RoundId,
-    /// What is done: the round of the start or of training that is finished, or the scores of ridges;
-    /// [`Phase::FitHead`] where there are to be none of these.
+    /// Last finished phase: a round of the start or of training, or the scores of ridges. [`Phase::FitHead`]
+    /// if training is over and devices score no ridges.
     pub done: Phase,
-    /// Training rounds of the campaign; fewer than its settings say where it ended earlier.
+    /// Number of training rounds; fewer than configured if training ended early.
     pub rounds: u32,
-    /// The state of the algorithm (or of the start), and behind it that of the participation policy: where a round is open, as it
-    /// was before the policy was asked whom to ask, as it is asked again. Behind that what devices have said of ridges,
-    /// once they have.
+    /// State of the algorithm (or of the start), followed by that of the participation policy, followed by
+    /// the ridge scores once they are in. With an open round, the policy's state is the one from before the
+    /// cohort was drawn, since restoring draws it again.
     pub state: Vec<f64>,
-    /// The exchange that is open: the one that was opened last.
-    pub open: Option<Underway>,
+    /// The open round, if one is open; its id is [`Self::id`].
+    pub open: Option<OpenRoundCheckpoint>,
 }
 
-/// When a round was opened, and among whom.
+/// Inputs from which an open round is rebuilt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Underway {
-    /// When.
-    pub at: Millis,
-    /// Devices that were there, ascending.
+pub struct OpenRoundCheckpoint {
+    /// Time at which the round opened.
+    pub opened_at: Millis,
+    /// Devices present at that time, ascending.
     pub fleet: Vec<DeviceId>,
 }
 
-/// How an open round waits, where that is not as when it was opened.
+/// Deadline of an open round and whether it invites every device, as both can change after the round has
+/// opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
-    /// Until when, if there are deadlines.
+pub struct DeadlineState {
+    /// Time at which the round closes, if rounds have deadlines.
     pub deadline: Option<Millis>,
-    /// Everybody who comes is asked.
-    pub wanting: bool,
+    /// Whether every device that joins is invited.
+    pub asking_everyone: bool,
 }
 
 impl Checkpoint {
@@ -53,31 +54,33 @@ impl Checkpoint {
         match self.done {
             Phase::Train(done) => done >= self.rounds,
             Phase::RidgeScores | Phase::FitHead => true,
-            _ => false,
+            Phase::Waiting | Phase::Start(_) | Phase::Finished | Phase::Failed => false,
         }
     }
 }
 
 impl Engine {
-    /// What a restart goes on from. It is to be taken, and made durable, when a round has been opened or committed, before
-    /// anything that was asked for then is done.
+    /// State to restore after a restart. Take it, and make it durable, when a round has opened or was
+    /// committed, before the actions that came with it are carried out.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         let mut state = self.current().state();
-        // Policies have no say in a start.
+        // A start has no participation policy.
         if self.start.is_none() {
             match &self.open {
-                Some(round) => state.extend(&round.policy),
+                Some(round) => state.extend(&round.policy_state),
                 None => state.extend(self.participation.state()),
             }
         }
-        let open =
-            self.open.as_ref().map(|round| Underway { at: round.opened_at, fleet: round.fleet.clone() });
+        let open = self
+            .open
+            .as_ref()
+            .map(|round| OpenRoundCheckpoint { opened_at: round.opened_at, fleet: round.fleet.clone() });
         let done = match self.phase {
             Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
             Phase::Train(number) if open.is_some() => Phase::Train(number - 1),
             Phase::FitHead | Phase::Finished if self.scores_ridges() => Phase::RidgeScores,
-            // What is open then is told from scores.
+            // Restoring derives the open round from the scores.
             Phase::FitHead | Phase::Finished if self.ridge.is_some() => Phase::FitHead,
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
             Phase::RidgeScores if open.is_some() => Phase::Train(self.settings.rounds),
@@ -89,7 +92,7 @@ impl Engine {
         Checkpoint { id: self.last_id, done, rounds: self.settings.rounds, state, open }
     }
 
-    /// Training has ended: no round will close any more.
+    /// Whether training has ended, so that no further round will close.
     #[must_use]
     pub fn is_trained(&self) -> bool {
         match self.phase {
@@ -102,9 +105,10 @@ impl Engine {
         }
     }
 
-    /// Goes on from a checkpoint: with the same round open, under the same number, as it was when nobody had answered it.
-    /// [`Self::recount`] then brings what was counted. Nobody is connected; all who were there are expected back. False if the
-    /// checkpoint is none of this campaign; the engine is of no use then.
+    /// Restores a checkpoint: opens the same round under the same id, without any update.
+    /// [`Self::replay_update`] then restores the updates that counted. All devices are disconnected, and
+    /// those of the checkpoint are expected back. Returns false if the checkpoint belongs to another
+    /// campaign; the engine must be discarded then.
     pub fn resume(&mut self, now: Millis, checkpoint: &Checkpoint) -> bool {
         let Checkpoint { id, done, rounds, state, open } = checkpoint;
         let start_goes_on = match (done, &self.start) {
@@ -120,7 +124,7 @@ impl Engine {
         let Some((own, mut policy)) = state.split_at_checked(target.state().len()) else { return false };
         if *done == Phase::RidgeScores {
             let Some(ridge) = &mut self.ridge else { return false };
-            // Whatever may leave a device by now, it has.
+            // Scores in the checkpoint are there to be used, whatever the present configuration says.
             ridge.asked = true;
             let before = policy.len().checked_sub(ridge.state().len());
             let Some((rest, scores)) = before.and_then(|before| policy.split_at_checked(before)) else {
@@ -138,29 +142,30 @@ impl Engine {
         if !start_goes_on {
             self.start = None;
         }
-        self.absence.set(None);
+        self.next_absence_cache.set(None);
         self.settings.rounds = *rounds;
         self.phase = *done;
         self.last_id = *id;
-        // Scores of ridges were open, and none may leave a device any longer.
+        // The open round was the one of ridge scores, which the present configuration forbids.
         let dropped = *done == Phase::Train(*rounds) && self.ridge.is_some() && !self.scores_ridges();
         let Some(open) = open.as_ref().filter(|_| !dropped) else {
-            // Everybody had left. Some may never come back: after a while it goes on with those who have.
+            // No device was connected. Some may never return: after a delay the round opens with those
+            // that have.
             let patience = self.settings.patience.filter(|_| id.round > 0);
             self.retry_at = patience.map(|patience| now.saturating_add(patience.max(self.settings.absence)));
             return true;
         };
         let Some(before) = id.round.checked_sub(1) else { return false };
         self.last_id.round = before;
-        self.fleet = open.fleet.iter().map(|device| (*device, Presence::Gone(now))).collect();
-        // Nobody is there to be told.
-        self.open_among(open.at, open.fleet.clone(), &mut Vec::new());
-        self.open.as_ref().is_some_and(|round| round.opening.id == *id)
+        self.fleet = open.fleet.iter().map(|device| (*device, Presence::Disconnected(now))).collect();
+        // No device is connected, so no broadcast is sent.
+        self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::new());
+        self.open.as_ref().is_some_and(|round| round.broadcast.id == *id)
     }
 
-    /// The number that an exchange had last which [`Self::resume`] has dropped, because its answers may not leave devices any
-    /// longer. False if it cannot have had it.
-    pub fn drop_as(&mut self, id: RoundId) -> bool {
+    /// Restores the last id of a round that [`Self::resume`] dropped because scores may no longer leave the
+    /// devices. Returns false if the round cannot have had this id.
+    pub fn restore_dropped_id(&mut self, id: RoundId) -> bool {
         let follows = self.open.is_none() && id >= self.last_id && id.stage == self.last_id.stage;
         if follows {
             self.last_id = id;
@@ -168,63 +173,69 @@ impl Engine {
         follows
     }
 
-    /// How the open round waits, if it is one that will be closed.
+    /// Deadline state of the open round, if it is a round that will close.
     #[must_use]
-    pub fn waits(&self) -> Option<Waits> {
+    pub fn deadline_state(&self) -> Option<DeadlineState> {
         let closes = matches!(self.phase, Phase::Start(_) | Phase::Train(_) | Phase::RidgeScores);
         let round = self.open.as_ref().filter(|_| closes)?;
-        Some(Waits { deadline: round.deadline, wanting: round.wanting })
+        Some(DeadlineState { deadline: round.deadline, asking_everyone: round.asking_everyone })
     }
 
-    /// How the open round had come to wait before a restart. False if no such round is open.
-    pub fn wait_as(&mut self, waits: Waits) -> bool {
-        let waited = self.waits().is_some();
-        if let Some(round) = self.open.as_mut().filter(|_| waited) {
-            (round.deadline, round.wanting) = (waits.deadline, waits.wanting);
+    /// Restores the deadline state that the open round had before a restart. Returns false if no such round
+    /// is open.
+    pub fn restore_deadline(&mut self, state: DeadlineState) -> bool {
+        let is_open = self.deadline_state().is_some();
+        if let Some(round) = self.open.as_mut().filter(|_| is_open) {
+            (round.deadline, round.asking_everyone) = (state.deadline, state.asking_everyone);
         }
-        waited
+        is_open
     }
 
-    /// The open round went on under this number before a restart. What is counted after this was counted under it. False if
-    /// it cannot have.
-    pub fn go_on_as(&mut self, id: RoundId) -> bool {
+    /// Restores a later id of the open round, under which the updates replayed next were counted. Returns
+    /// false if the round cannot have had this id.
+    pub fn restore_id(&mut self, id: RoundId) -> bool {
         let Some(round) = self.open.as_mut().filter(|_| id > self.last_id && id.stage == self.last_id.stage)
         else {
             return false;
         };
-        // Who has been asked under which number is not kept: those who have not answered are asked under the last.
+        // The id under which each device was invited is not stored: devices without a counted update get
+        // the last one.
         round.rename(id, OpenRound::has_counted);
         self.last_id = id;
         true
     }
 
-    /// A device that will not answer the open round had said so before a restart, or its update was rejected.
-    pub fn leave_out(&mut self, device: DeviceId) {
+    /// Restores the exclusion of a device that had declined the open round, or whose update was rejected,
+    /// before the restart.
+    pub fn mark_excluded(&mut self, device: DeviceId) {
         if let Some(round) = self.open.as_mut().filter(|round| round.awaits(device)) {
-            round.out.insert(device);
+            round.excluded.insert(device);
         }
-        self.absence.set(None);
+        self.next_absence_cache.set(None);
     }
 
-    /// Counts an update again that was counted before a restart, at the same time on the same clock: in the order in which
-    /// they were. What that leads to waits for [`super::Event::Resumed`]. False if it does not count in the open round.
-    pub fn recount(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
+    /// Counts an update again that was counted before the restart; call it with the original times and in the
+    /// original order. The consequences follow at [`super::Event::Resumed`]. Returns false if the update does
+    /// not count in the open round.
+    pub fn replay_update(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
         let Some(round) = &mut self.open else { return false };
-        // It may have been asked later than the others, or earlier.
+        // The device may not be in the redrawn cohort: it may have been invited later.
         round.cohort.insert(device);
-        round.asked_under(device, update.id);
-        self.fleet.entry(device).or_insert(Presence::Gone(at));
-        self.absence.set(None);
-        self.take(at, device, update) == AckOutcome::Counted
+        round.keep_earlier_id(device, update.id);
+        self.fleet.entry(device).or_insert(Presence::Disconnected(at));
+        self.next_absence_cache.set(None);
+        self.absorb_update(at, device, update) == AckOutcome::Counted
     }
 
-    /// Everything is counted again: who was asked later than the others, and has not answered, is not asked any more, so that
-    /// the round may be complete now, or out of devices.
+    /// Ends the replay of updates. Devices that were invited after the round had opened, and have no counted
+    /// update, are no longer invited, so the round may be complete or unanswerable now.
     pub(super) fn resumed(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let last =
-            self.open.as_ref().and_then(|round| round.participants.iter().chain(&round.out).last().copied());
+        let last = self
+            .open
+            .as_ref()
+            .and_then(|round| round.participants.iter().chain(&round.excluded).last().copied());
         if let Some(device) = last {
-            self.settle(now, device, NotCounted::Absent, actions);
+            self.close_if_ended(now, device, NotCounted::Absent, actions);
         }
     }
 }

@@ -1,17 +1,17 @@
-//! How a round ends: closed and committed, given up to be tried again, or with the campaign.
+//! End of a round: closed and committed, abandoned to be tried again, or ended together with the campaign.
 
 use super::{Action, Engine, Failure, OpenRound, Phase, RoundRecord};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
-use crate::participation::Closed;
+use crate::participation::ClosedRound;
 use crate::privacy::releases;
 use crate::types::Millis;
 
-/// Rounds in a row of which no model can be made, after which a campaign that asks again at once gives up.
-const RUINS_MAX: u32 = 3;
+/// Rank-deficient rounds in a row after which a campaign that retries without delay fails.
+const RANK_DEFICIENT_ROUNDS_MAX: u32 = 3;
 
 impl Engine {
-    /// Ends training now, because a target was reached, in this life of the server or in an earlier one:
-    /// what is open is closed, unfinished, and the final heads are fitted.
+    /// Ends training because a target was reached: closes the open round without using it, and opens the
+    /// round of final heads.
     pub fn finish_training(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let Phase::Train(number) = self.phase else { return };
         if let Some(round) = self.open.take() {
@@ -19,7 +19,7 @@ impl Engine {
         }
         self.settings.rounds = number;
         self.retry_at = None;
-        self.absence.set(None);
+        self.next_absence_cache.set(None);
         self.next_round(now, actions);
     }
 
@@ -28,23 +28,25 @@ impl Engine {
         actions.extend(late.map(|device| Action::Close(*device, round.id_for(*device))));
     }
 
-    /// Gives up the open round; what opens next is the same again.
-    pub(super) fn step_back(&mut self) {
+    /// Abandons the open round, so that the next round to open is the same one again.
+    pub(super) fn abandon_round(&mut self) {
         self.open = None;
         self.counters.repeated += 1;
         self.phase = match self.phase {
             Phase::Start(number) => Phase::Start(number - 1),
             Phase::Train(number) => Phase::Train(number - 1),
-            other => other,
+            Phase::Waiting | Phase::RidgeScores | Phase::FitHead | Phase::Finished | Phase::Failed => {
+                self.phase
+            }
         };
     }
 
     pub(super) fn close_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let Some(round) = self.open.take() else { return };
         self.retry_at = None;
-        let id = round.opening.id;
-        let ids = round.former.iter().copied().chain([id]).collect();
-        self.closed = Some((ids, releases(&round.opening.request.task)));
+        let id = round.broadcast.id;
+        let ids = round.previous_ids.iter().copied().chain([id]).collect();
+        self.closed = Some((ids, releases(&round.broadcast.request.task)));
         let target = round.target.min(round.cohort.len());
         let is_of_ridges = self.phase == Phase::RidgeScores;
         let short_of =
@@ -58,29 +60,35 @@ impl Engine {
             _ => self.algorithm.finish(),
         };
         if let Err(error) = finished {
-            return self.ruined(now, Failure::Representation { round: id.round, error }, actions);
+            return self.discard_rank_deficient(
+                now,
+                Failure::Representation { round: id.round, error },
+                actions,
+            );
         }
-        self.ruins = 0;
+        self.rank_deficient_rounds = 0;
         self.counters.short += u64::from(short_of.is_some());
         self.counters.capped_to_others += round.capped_to_others() as u64;
         let phase = self.phase;
-        // What is committed after the last round of a start is the algorithm's state already, whether or
-        // not the next round opens at once.
+        // The commit after the last round of a start must hold the algorithm's state, even if the next
+        // round opens later.
         if let (Some(start), Phase::Start(done)) = (&self.start, phase)
             && done >= start.rounds_needed()
         {
-            self.hand_over();
+            self.hand_over_start();
         }
         if let Some((before, _)) = &before {
-            self.participation.closed(&Closed {
-                after: now.saturating_sub(round.opened_at),
+            self.participation.closed(&ClosedRound {
+                elapsed: now.saturating_sub(round.opened_at),
                 short_of,
                 before,
                 model: self.algorithm.model(),
             });
         }
         let stop = self.settings.stop_change.is_some();
-        let change = before.filter(|_| stop).and_then(|(_, before)| moved(&before, self.representation()));
+        let change = before
+            .filter(|_| stop)
+            .and_then(|(_, before)| representation_change(&before, self.representation()));
         if let Phase::Train(number) = phase
             && let (Some(change), Some(stop)) = (change, self.settings.stop_change)
             && change < stop
@@ -103,14 +111,18 @@ impl Engine {
         self.next_round(now, actions);
     }
 
-    /// No model can be made of what the round has brought, which is forgotten: other answers may do. A campaign without
-    /// patience gives up, and one that asks again at once does after a few times in a row.
-    fn ruined(&mut self, now: Millis, failure: Failure, actions: &mut Vec<Action>) {
-        self.ruins += 1;
-        let patience = self.settings.patience.filter(|patience| *patience > 0 || self.ruins < RUINS_MAX);
+    /// Discards the updates of a round that left no representation of full width, since other updates may do
+    /// better. Fails the campaign if it has no retry delay, or a delay of 0 and too many such rounds in a
+    /// row.
+    fn discard_rank_deficient(&mut self, now: Millis, failure: Failure, actions: &mut Vec<Action>) {
+        self.rank_deficient_rounds += 1;
+        let patience = self
+            .settings
+            .patience
+            .filter(|patience| *patience > 0 || self.rank_deficient_rounds < RANK_DEFICIENT_ROUNDS_MAX);
         let Some(patience) = patience else { return self.fail(failure, actions) };
         self.counters.ruined += 1;
-        self.step_back();
+        self.abandon_round();
         self.retry_at = Some(now.saturating_add(patience));
     }
 
@@ -121,8 +133,8 @@ impl Engine {
     }
 }
 
-/// Sine of the largest principal angle between two representations; a model that is averaged is not
-/// orthonormal. None where one has lost its full width, so that there is no angle.
-fn moved(before: &Matrix, after: &Matrix) -> Option<f64> {
+/// Sine of the largest principal angle between two representations, which need not be orthonormal (an
+/// averaged model is not). `None` if one of them is rank deficient.
+fn representation_change(before: &Matrix, after: &Matrix) -> Option<f64> {
     Some(principal_angle_distance(&orthonormal(before).ok()?, &orthonormal(after).ok()?))
 }

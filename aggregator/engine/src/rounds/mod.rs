@@ -1,20 +1,19 @@
-//! The round engine: a pure state machine. Events and time go in, actions come out; it never sleeps,
-//! reads a clock, draws entropy or touches a socket. The server, the simulator and the tests drive the same
-//! one.
+//! Round engine: a pure state machine that takes events and the time and returns actions.
 //!
 //! ```text
-//!  Waiting --(fleet is there)--> Start rounds --> Training rounds --> (RidgeScores) --> FitHead --> Finished
-//!                                     |                 |                                   |
-//!                                     +-- no update can count, and no patience: Failed      +-- all heads are fitted,
-//!                                                                                               or the deadline passed
+//!  Waiting --(fleet is complete)--> Start rounds --> Training rounds --> (RidgeScores) --> FitHead --> Finished
+//!                                      |                 |                                   |
+//!                                      +-- no update can count, and no retry: Failed         +-- all heads are fitted,
+//!                                                                                                or the deadline passed
 //! ```
 //!
-//! Within a round: open for the cohort, judge updates as they come, close when the participation rule says
-//! so (or at the deadline, or when nobody else can answer, with at least the minimum count), finish the
-//! algorithm, commit, open the next.
+//! Within a round: the engine opens it for the cohort, validates updates as they arrive, closes it when the
+//! participation policy's target is met (or with at least the minimum count, at the deadline or when every
+//! invited device has answered), finishes the algorithm's step, commits, and opens the next round.
 //!
-//! The rules stand in `opening` (which round comes next, and who is asked), `answers` (what an answer leads
-//! to, and what is done where answers are wanting) and `closing`; what a restart goes on from in `checkpoint`.
+//! `start` decides which round opens next and which devices are invited; `updates` handles updates, declines
+//! and timeouts; `finish` closes rounds; `open_round` is the state of one round; `checkpoint` saves and
+//! restores.
 
 mod campaign;
 mod checkpoint;
@@ -31,8 +30,8 @@ use fedspan_protocol::message::{HeadSolve, Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
-pub use checkpoint::{Checkpoint, Underway, Waits};
-pub use open_round::{OpenRound, Opening};
+pub use checkpoint::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
+pub use open_round::{OpenRound, RoundBroadcast};
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 
 use crate::aggregate::MAGNITUDE_MAX;
@@ -43,55 +42,58 @@ use crate::participation::Participation;
 use crate::privacy::{Account, Ledger};
 use crate::types::{DeviceId, Millis, Request, Tensor};
 
-/// Whether a device can be reached.
+/// Connection state of a device: connected, or disconnected since a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     Connected,
-    Gone(Millis),
+    Disconnected(Millis),
 }
 
-/// One campaign's rounds.
+/// State machine of one campaign.
 pub struct Engine {
     settings: Settings,
-    /// Until its representation has been handed to the algorithm.
+    /// The start, until its representation has been handed to the algorithm.
     start: Option<Box<dyn Algorithm>>,
     algorithm: Box<dyn Algorithm>,
     participation: Box<dyn Participation>,
     phase: Phase,
-    /// Every device that ever joined.
+    /// Every device that has ever joined.
     fleet: BTreeMap<DeviceId, Presence>,
-    /// How many of them are connected.
+    /// Number of connected devices.
     connected: usize,
     last_id: RoundId,
-    /// The last exchange of which each device has sent an update since it connected: it has what came in it.
-    answered: BTreeMap<DeviceId, u32>,
-    /// What devices were to train in the exchange that was opened last.
-    trained: Vec<Role>,
-    /// A round has been opened since this engine was made, or after a restart it was waited for everybody in vain.
-    opened: bool,
+    /// Round number of the last update that each device has sent since it connected. Such a device still
+    /// holds the tensors of that round.
+    last_answered: BTreeMap<DeviceId, u32>,
+    /// Roles of the tensors that devices trained in the last opened round.
+    trained_roles: Vec<Role>,
+    /// Whether a round has opened since the engine was created or restored, or the wait for all devices after
+    /// a restart has timed out.
+    has_opened: bool,
     open: Option<OpenRound>,
     rejected_in_round: u32,
-    /// Times in a row that a round was tried again for want of answers, and no answer counted.
-    barren: u32,
-    /// Rounds in a row of which no model could be made.
-    ruins: u32,
-    /// When a round is tried again that nobody else can answer: under a new number where nothing counted (it
-    /// is not open then), or by those again who declined or were rejected.
+    /// Attempts in a row at the open round that brought no new counted update.
+    failed_attempts: u32,
+    /// Rank-deficient rounds in a row.
+    rank_deficient_rounds: u32,
+    /// Time at which a round with too few updates is tried again: under a new id if none counted (no round is
+    /// open then), otherwise by inviting again the devices that declined or were rejected.
     retry_at: Option<Millis>,
     counters: Counters,
-    /// The ridge of final heads, where the fleet chooses it.
+    /// Scores of ridges for the final heads, if the fleet chooses the ridge.
     ridge: Option<RidgeScores>,
-    /// What devices have spent of their privacy budgets.
+    /// Privacy spending of the devices.
     ledger: Ledger,
-    /// What the round that closed last was called, and the noisy releases in an update for it.
+    /// Ids of the last closed round, and the number of noisy releases in an update for it.
     closed: Option<(Vec<RoundId>, u32)>,
-    /// [`Self::next_absence`], where it has been looked up and nothing has happened since that could change it.
-    absence: Cell<Option<Option<Millis>>>,
+    /// Cached result of [`Self::next_absence`]; `None` after a change that could affect it.
+    next_absence_cache: Cell<Option<Option<Millis>>>,
 }
 
-/// What an answer of a connected device may change of that on which [`Engine::next_absence`] depends.
+/// The part of the state that an update of a connected device can change and [`Engine::next_absence`] depends
+/// on.
 #[derive(Clone, Copy, PartialEq)]
-struct Waited {
+struct AbsenceInputs {
     phase: Phase,
     last_id: RoundId,
     open: bool,
@@ -100,8 +102,9 @@ struct Waited {
 }
 
 impl Engine {
-    /// A campaign of `algorithm` under `participation`, after `start` if the start needs data. The engine
-    /// hands the start's representation to the algorithm by [`Algorithm::restore`].
+    /// Creates a campaign of `algorithm` under the policy `participation`, preceded by `start` if the initial
+    /// representation is learnt from data. The engine hands the start's representation to the algorithm by
+    /// [`Algorithm::restore`].
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -119,23 +122,24 @@ impl Engine {
             fleet: BTreeMap::new(),
             connected: 0,
             last_id: RoundId::default(),
-            answered: BTreeMap::new(),
-            trained: Vec::new(),
-            opened: false,
+            last_answered: BTreeMap::new(),
+            trained_roles: Vec::new(),
+            has_opened: false,
             open: None,
             rejected_in_round: 0,
-            barren: 0,
-            ruins: 0,
+            failed_attempts: 0,
+            rank_deficient_rounds: 0,
             retry_at: None,
             counters: Counters::default(),
             ridge: None,
             ledger: Ledger::default(),
             closed: None,
-            absence: Cell::new(None),
+            next_absence_cache: Cell::new(None),
         }
     }
 
-    /// The same campaign, whose devices have `features` features and scale them. A fleet's scale is found first.
+    /// Adds a scale of the devices' `features` features. A fleet's scale is found in a first stage, before
+    /// the start.
     #[must_use]
     pub fn with_scale(self, source: &ScaleSource, features: usize) -> Self {
         let scale = match source {
@@ -145,51 +149,54 @@ impl Engine {
         };
         let start: Option<Box<dyn Algorithm>> = match source {
             ScaleSource::Fleet => {
-                Some(Box::new(FleetScale::new(features, self.settings.samples.most, self.start)))
+                Some(Box::new(FleetScale::new(features, self.settings.samples.max_samples, self.start)))
             }
-            _ => self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>),
+            ScaleSource::None | ScaleSource::Given(_) => {
+                self.start.map(|start| Box::new(Scaled::new(start, scale.clone())) as Box<dyn Algorithm>)
+            }
         };
         Self { start, algorithm: Box::new(Scaled::new(self.algorithm, scale)), ..self }
     }
 
-    /// The same with final heads that are fitted so.
+    /// Replaces the head solver of the final heads.
     #[must_use]
     pub fn with_final_head(self, final_head: HeadSolve) -> Self {
         Self { settings: Settings { final_head, ..self.settings }, ..self }
     }
 
-    /// The same, with a round after training in which devices score ridges for final heads that are fitted on so many
-    /// samples of each class. Without it [`HeadSolve::LeaveOneOut`] keeps the ridge that it has.
+    /// Adds a round after training in which devices score ridges for final heads fitted on `labels_per_class`
+    /// samples of each class. Without it [`HeadSolve::LeaveOneOut`] keeps its own ridge.
     #[must_use]
-    pub fn scoring_ridges(self, labels_per_class: Option<u16>) -> Self {
+    pub fn with_ridge_scores(self, labels_per_class: Option<u16>) -> Self {
         Self { ridge: labels_per_class.map(RidgeScores::new), ..self }
     }
 
-    /// The same without that round, where scores may not leave a device. A campaign that is resumed behind it keeps its ridge.
+    /// Leaves that round out, for campaigns in which scores may not leave a device. A campaign restored after
+    /// the round keeps its scores.
     #[must_use]
-    pub fn hiding_scores(self) -> Self {
-        Self { ridge: self.ridge.map(RidgeScores::unasked), ..self }
+    pub fn without_ridge_scores(self) -> Self {
+        Self { ridge: self.ridge.map(RidgeScores::without_asking), ..self }
     }
 
-    /// Whether devices score ridges for final heads, or have done so.
+    /// Whether devices score ridges for the final heads, or have done so.
     fn scores_ridges(&self) -> bool {
         self.ridge.as_ref().is_some_and(|ridge| ridge.asked)
     }
 
-    /// How devices fit their final heads, as far as that is known by now.
+    /// Head solver of the final heads, with the ridge chosen by the fleet once it is known.
     #[must_use]
     pub fn final_head(&self) -> HeadSolve {
         let head = self.settings.final_head;
         self.ridge.as_ref().map_or(head, |ridge| ridge.published(head))
     }
 
-    /// The ridge that the fleet has chosen for final heads, once it has.
+    /// Ridge that the fleet has chosen for the final heads, once all scores are in.
     #[must_use]
     pub fn chosen_ridge(&self) -> Option<ChosenRidge> {
         let over = match self.phase {
             Phase::RidgeScores => self.open.is_none(),
             Phase::FitHead | Phase::Finished => true,
-            _ => false,
+            Phase::Waiting | Phase::Start(_) | Phase::Train(_) | Phase::Failed => false,
         };
         let HeadSolve::LeaveOneOut { fallback_ridge: otherwise } = self.settings.final_head else {
             return None;
@@ -197,67 +204,68 @@ impl Engine {
         self.ridge.as_ref().filter(|ridge| over && ridge.asked).map(|ridge| ridge.chosen(otherwise))
     }
 
-    /// Where the campaign is.
+    /// Current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The representation as it is now, d x k.
+    /// Current representation, d x k.
     #[must_use]
     pub fn representation(&self) -> &Matrix {
-        self.shown().representation()
+        self.displayed().representation()
     }
 
-    /// The scale of the devices' samples, where they have one and it is known.
+    /// Scale of the devices' samples, if the campaign has one and it is known.
     #[must_use]
     pub fn scale(&self) -> Option<Scale> {
         self.current().scale()
     }
 
-    /// What devices fit their heads on, as it is now: the representation, or the layers of a network that travel.
+    /// Tensors on which devices fit their heads: the representation, or the shared layers of a network.
     /// Without the scale.
     #[must_use]
     pub fn tensors(&self) -> Vec<Tensor> {
-        let tensors = self.shown().fit_request(self.final_head()).tensors;
+        let tensors = self.displayed().fit_request(self.final_head()).tensors;
         tensors.into_iter().filter(|tensor| tensor.role != Role::Scale).collect()
     }
 
-    /// The shared head, where there is one.
+    /// Shared head, if the algorithm has one.
     #[must_use]
     pub fn shared_head(&self) -> Option<&Matrix> {
         self.algorithm.shared_head()
     }
 
-    /// Everything that was counted, dropped or declined.
+    /// Counters since this engine was created; a restart resets them.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Notes what a device says of its noise, before it joins.
-    pub fn heard_privacy(&mut self, device: DeviceId, said: Privacy) {
-        self.ledger.heard(device, said);
+    /// Records the privacy parameters of a device's hello. Call it before [`Event::Joined`].
+    pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy) {
+        self.ledger.record_hello(device, reported);
     }
 
-    /// What devices have spent of their privacy budgets.
+    /// Privacy spending of the devices.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Puts a device's account back that was kept over a restart: before what was counted since.
+    /// Restores the account of a device after a restart. Call it before the updates that counted since are
+    /// replayed.
     pub fn restore_account(&mut self, device: DeviceId, account: Account) {
         self.ledger.restore(device, account);
     }
 
-    /// The round that is open.
+    /// The open round, if one is open.
     #[must_use]
     pub fn open_round(&self) -> Option<&OpenRound> {
         self.open.as_ref()
     }
 
-    /// Devices that ever joined, and how many of them are connected.
+    /// Number of devices that have ever joined, and number of connected devices.
     #[must_use]
     pub fn fleet(&self) -> (usize, usize) {
         (self.fleet.len(), self.connected)
@@ -267,16 +275,17 @@ impl Engine {
         self.fleet.get(&device) == Some(&Presence::Connected)
     }
 
-    /// Devices that may be asked: connected, or gone for so short that they are expected back.
+    /// Devices that may be invited: connected, or disconnected for less than [`Settings::absence`].
     fn present(&self, now: Millis) -> Vec<DeviceId> {
         let here = |presence: &Presence| match *presence {
             Presence::Connected => true,
-            Presence::Gone(since) => now.saturating_sub(since) < self.settings.absence,
+            Presence::Disconnected(since) => now.saturating_sub(since) < self.settings.absence,
         };
         self.fleet.iter().filter(|(_, presence)| here(presence)).map(|(device, _)| *device).collect()
     }
 
-    /// One request of each kind of round that this campaign may open: what devices must be able to do.
+    /// One request of each kind of round that this campaign may open, from which the required capabilities of
+    /// devices follow.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         let start = self.start.as_ref().map(|start| start.requests());
@@ -285,68 +294,68 @@ impl Engine {
         start.into_iter().chain(train).flatten().chain([fit]).collect()
     }
 
-    /// Takes one event and appends what is to be done.
+    /// Handles one event and appends the resulting actions.
     pub fn handle(&mut self, now: Millis, event: Event, actions: &mut Vec<Action>) {
         let before = match &event {
-            Event::Update(device, _) if self.is_connected(*device) => Some(self.waited()),
+            Event::Update(device, _) if self.is_connected(*device) => Some(self.absence_inputs()),
             _ => None,
         };
         match event {
-            Event::Joined(device) => self.joined(now, device, actions),
+            Event::Joined(device) => self.device_joined(now, device, actions),
             Event::Left(device) => {
                 if let Some(presence) = self.fleet.get_mut(&device)
                     && *presence == Presence::Connected
                 {
-                    *presence = Presence::Gone(now);
+                    *presence = Presence::Disconnected(now);
                     self.connected -= 1;
                     if self.settings.absence == 0 {
                         self.give_up_absent(now, actions);
                     }
                 }
             }
-            Event::Update(device, update) => self.update(now, device, &update, actions),
-            Event::Unread(device, id) => self.unread(device, id, actions),
-            Event::Declined(device, decline) => self.declined(now, device, decline, actions),
+            Event::Update(device, update) => self.receive_update(now, device, &update, actions),
+            Event::Unread(device, id) => self.unread_update(device, id, actions),
+            Event::Declined(device, decline) => self.round_declined(now, device, decline, actions),
             Event::Tick => self.tick(now, actions),
             Event::Resumed => self.resumed(now, actions),
         }
-        if before != Some(self.waited()) {
-            self.absence.set(None);
+        if before != Some(self.absence_inputs()) {
+            self.next_absence_cache.set(None);
         }
     }
 
-    fn waited(&self) -> Waited {
+    fn absence_inputs(&self) -> AbsenceInputs {
         let (cohort, absent) =
             self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));
-        Waited { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
+        AbsenceInputs { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
     }
 
-    /// When a [`Event::Tick`] is due, if nothing else happens.
+    /// Time at which an [`Event::Tick`] is due if no other event comes first.
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         let deadline = self.open.as_ref().and_then(|round| round.deadline);
-        // It is asked after every event, and a fleet is large.
-        let absence = self.absence.get().unwrap_or_else(|| self.next_absence());
-        debug_assert_eq!(absence, self.next_absence(), "an absence that was looked up before");
-        self.absence.set(Some(absence));
+        // Called after every event, and the fleet may be large: hence the cache.
+        let absence = self.next_absence_cache.get().unwrap_or_else(|| self.next_absence());
+        debug_assert_eq!(absence, self.next_absence(), "cached absence is stale");
+        self.next_absence_cache.set(Some(absence));
         deadline.into_iter().chain(self.retry_at).chain(absence).min()
     }
 
-    /// When the first of those that the open round waits for has been gone for too long.
+    /// Time at which the first of the devices that the open round waits for counts as absent.
     fn next_absence(&self) -> Option<Millis> {
         let round = self.open.as_ref().filter(|_| self.phase != Phase::Finished)?;
         if self.connected == self.fleet.len() {
             return None;
         }
         let gone = self.fleet.iter().filter_map(|(device, presence)| match *presence {
-            Presence::Gone(since) if round.awaits(*device) => Some(since),
+            Presence::Disconnected(since) if round.awaits(*device) => Some(since),
             _ => None,
         });
         gone.min().map(|since| since.saturating_add(self.settings.absence))
     }
 
-    /// What has the representation: the start, unless it finds none.
-    fn shown(&self) -> &dyn Algorithm {
+    /// Algorithm whose representation is current: the start, unless it learns none.
+    fn displayed(&self) -> &dyn Algorithm {
         self.start.as_ref().filter(|start| start.basis().is_some()).unwrap_or(&self.algorithm).as_ref()
     }
 

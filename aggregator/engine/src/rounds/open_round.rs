@@ -1,4 +1,4 @@
-//! One open round: who was asked, who answered, and whether an update may count.
+//! State of one open round: invited devices, counted updates, and the validation of further ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,26 +8,27 @@ use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
 use fedspan_protocol::tensor::{Role, TensorDescriptor};
 
 use super::Settings;
-use crate::aggregate::{SampleCap, Share};
-use crate::participation::{Cohort, Enough};
+use crate::aggregate::{SampleCap, UpdateWeight};
+use crate::participation::{Cohort, SampleTarget};
 use crate::types::{DeviceId, Millis, Request, Tensor, Update};
 
-/// What is sent to every device of a round.
+/// Contents of a round's opening message, the same for all devices.
 #[derive(Debug, PartialEq)]
-pub struct Opening {
-    /// Which round.
+pub struct RoundBroadcast {
+    /// Round id.
     pub id: RoundId,
-    /// What it asks.
+    /// Task, tensors and expected reply.
     pub request: Request,
-    /// The request's tensors as they travel, encoded once for all devices.
+    /// Tensors of the request in their wire encoding, encoded once for all devices.
     pub encoded: Vec<Vec<u8>>,
 }
 
-impl Opening {
+impl RoundBroadcast {
     /// Encodes a request.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] for a value that the encoding cannot hold: of a shared model that has diverged.
+    /// [`Error::NonFinite`] if a value is not finite or too large for the encoding, as after a shared model
+    /// has diverged.
     pub fn new(id: RoundId, request: Request) -> Result<Self, Error> {
         let encode = |tensor: &Tensor| {
             let encoding = tensor.descriptor(request.encoding).encoding;
@@ -38,15 +39,15 @@ impl Opening {
         Ok(Self { id, request, encoded })
     }
 
-    /// The same under another number.
-    fn under(&self, id: RoundId) -> Self {
+    /// Copy under another id.
+    fn with_id(&self, id: RoundId) -> Self {
         let Request { task, ref tensors, encoding, ref expects } = self.request;
         let request = Request { task, tensors: tensors.clone(), encoding, expects: expects.clone() };
         Self { id, request, encoded: self.encoded.clone() }
     }
 
-    /// The same without the tensors of these roles; `None` if it has none of them.
-    fn without(&self, roles: &[Role]) -> Option<Self> {
+    /// Copy without the tensors of these roles; `None` if it has none of them.
+    fn without_roles(&self, roles: &[Role]) -> Option<Self> {
         let sent = |tensor: &Tensor| !roles.contains(&tensor.role);
         if self.request.tensors.iter().all(sent) {
             return None;
@@ -65,239 +66,248 @@ impl Opening {
     }
 }
 
-/// An opening with fewer tensors.
+/// Broadcast without the tensors that some devices still hold.
 #[derive(Debug)]
-struct Rest {
-    opening: Arc<Opening>,
-    /// For those who have answered this exchange.
-    before: u32,
+struct ReducedBroadcast {
+    broadcast: Arc<RoundBroadcast>,
+    /// Number of the round that a device must have answered to be sent this broadcast.
+    answered: u32,
 }
 
-/// What the engine knows of the round that is open.
+/// The round that is open.
 #[derive(Debug)]
 pub struct OpenRound {
-    /// What was sent, under the number that the round has now.
-    pub opening: Arc<Opening>,
-    /// The numbers that it had before, oldest first: [`Self::rename`].
-    pub former: Vec<RoundId>,
-    /// What was sent to those who were asked under one of them, and are not asked again.
-    asked_as: BTreeMap<DeviceId, Arc<Opening>>,
-    /// Somebody who is asked has done the round already, as far as it can know: under this number it never answers.
-    pub is_spent: bool,
-    /// What is enough for those who have the rest.
-    rest: Option<Rest>,
-    /// When it opened.
+    /// Broadcast under the round's current id.
+    pub broadcast: Arc<RoundBroadcast>,
+    /// Earlier ids, oldest first; see [`Self::rename`].
+    pub previous_ids: Vec<RoundId>,
+    /// Broadcasts under earlier ids, for the devices that were invited under them and keep them.
+    earlier_broadcasts: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
+    /// Whether an invited device has already finished the round under its current id, and so will never
+    /// answer it.
+    pub needs_new_id: bool,
+    /// Reduced broadcast for devices that still hold the unchanged tensors.
+    reduced: Option<ReducedBroadcast>,
+    /// Time at which the round opened.
     pub opened_at: Millis,
-    /// Devices that were there then, ascending.
+    /// Devices present at that time, ascending.
     pub fleet: Vec<DeviceId>,
-    /// What the participation policy was before it said whom to ask.
-    pub policy: Vec<f64>,
-    /// When it closes whatever has come, if there are deadlines.
+    /// State of the participation policy before it drew the cohort.
+    pub policy_state: Vec<f64>,
+    /// Time at which the round closes with the updates it has, if rounds have deadlines.
     pub deadline: Option<Millis>,
-    /// Who was asked.
+    /// Invited devices.
     pub cohort: BTreeSet<DeviceId>,
-    /// How often each of them was drawn, where that is not once.
+    /// Number of times each device was drawn; devices that are missing here were drawn once.
     draws: BTreeMap<DeviceId, u32>,
-    /// How many answers complete it.
+    /// Number of updates that completes the round.
     pub target: usize,
-    /// So do fewer, if they are enough.
-    pub enough: Option<Enough>,
-    /// Samples of those who count, as they say and as far as they count.
+    /// Sample count that completes the round with fewer updates.
+    pub sample_target: Option<SampleTarget>,
+    /// Sum of the declared sample counts of the counted updates, after capping.
     pub counted_samples: u64,
-    /// What each of them says, at most what any device may, ascending.
-    declared: Vec<u32>,
-    cap: SampleCap,
-    /// Fewest answers that close it at the deadline, or when nobody else can answer: the campaign's minimum
-    /// count, but never more than the participation rule waits for.
-    pub least: usize,
-    /// Too few of those who were asked first can answer: everybody who comes is asked.
-    pub wanting: bool,
-    /// Who counts, in order of arrival, and the digest of what counted.
+    /// Declared sample counts of the counted updates, cut to the maximum for one device, ascending.
+    declared_samples: Vec<u32>,
+    sample_cap: SampleCap,
+    /// Fewest updates that may close the round at the deadline or when every invited device has answered: the
+    /// campaign's minimum count, capped at the target.
+    pub min_updates: usize,
+    /// Whether every device that joins is invited, because too few of the cohort can answer.
+    pub asking_everyone: bool,
+    /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<DeviceId>,
     digests: BTreeMap<DeviceId, u32>,
-    /// Who will not answer: declined or rejected.
-    pub out: BTreeSet<DeviceId>,
-    /// Who is not waited for any more, having been gone for too long; asked again when it is back.
+    /// Devices that declined the round or were rejected.
+    pub excluded: BTreeSet<DeviceId>,
+    /// Devices that are no longer waited for, having been disconnected too long; they are invited again when
+    /// they reconnect.
     pub absent: BTreeSet<DeviceId>,
 }
 
 impl OpenRound {
-    /// A round that nobody has answered.
+    /// Creates a round without updates.
     #[must_use]
     pub fn new(
-        opening: Arc<Opening>,
+        broadcast: Arc<RoundBroadcast>,
         fleet: Vec<DeviceId>,
         cohort: Cohort,
         now: Millis,
         settings: &Settings,
     ) -> Self {
         Self {
-            opening,
-            former: Vec::new(),
-            asked_as: BTreeMap::new(),
-            is_spent: false,
-            rest: None,
+            broadcast,
+            previous_ids: Vec::new(),
+            earlier_broadcasts: BTreeMap::new(),
+            needs_new_id: false,
+            reduced: None,
             opened_at: now,
             fleet,
-            policy: Vec::new(),
+            policy_state: Vec::new(),
             deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
             cohort: cohort.devices.into_iter().collect(),
             draws: cohort.draws,
             target: cohort.target,
-            enough: cohort.enough,
+            sample_target: cohort.sample_target,
             counted_samples: 0,
-            declared: Vec::new(),
-            cap: settings.samples,
-            least: settings.min_count.min(cohort.target).max(1),
-            wanting: false,
+            declared_samples: Vec::new(),
+            sample_cap: settings.samples,
+            min_updates: settings.min_count.min(cohort.target).max(1),
+            asking_everyone: false,
             participants: Vec::new(),
             digests: BTreeMap::new(),
-            out: BTreeSet::new(),
+            excluded: BTreeSet::new(),
             absent: BTreeSet::new(),
         }
     }
 
-    /// What a device's update counts that was computed from so many samples.
+    /// Weight of a device's update computed from `samples` samples.
     #[must_use]
-    pub fn share(&self, device: DeviceId, samples: u32) -> Share {
-        Share { samples, draws: self.draws.get(&device).copied().unwrap_or(1) }
+    pub fn update_weight(&self, device: DeviceId, samples: u32) -> UpdateWeight {
+        UpdateWeight { samples, draws: self.draws.get(&device).copied().unwrap_or(1) }
     }
 
-    /// Who has answered exchange `before` is sent no tensors of the roles `unchanged`, in place of all.
+    /// Sends devices that have answered round `answered` a broadcast without the tensors of the roles
+    /// `unchanged`.
     #[must_use]
-    pub fn without(mut self, unchanged: &[Role], before: u32) -> Self {
-        self.rest =
-            self.opening.without(unchanged).map(|opening| Rest { opening: Arc::new(opening), before });
+    pub fn with_reduced_broadcast(mut self, unchanged: &[Role], answered: u32) -> Self {
+        self.reduced = self
+            .broadcast
+            .without_roles(unchanged)
+            .map(|broadcast| ReducedBroadcast { broadcast: Arc::new(broadcast), answered });
         self
     }
 
-    /// With a deadline, if it has none: then.
+    /// Sets the deadline if the round has none.
     #[must_use]
-    pub fn within(self, deadline: Millis) -> Self {
+    pub fn with_default_deadline(self, deadline: Millis) -> Self {
         Self { deadline: self.deadline.or(Some(deadline)), ..self }
     }
 
-    /// Whom to ask was said by a policy of this state.
+    /// Records the state that the participation policy had before it drew the cohort.
     #[must_use]
-    pub fn drawn_by(self, policy: Vec<f64>) -> Self {
-        Self { policy, ..self }
+    pub fn with_policy_state(self, policy_state: Vec<f64>) -> Self {
+        Self { policy_state, ..self }
     }
 
-    /// Goes on under another number: what has counted counts, under the number that it had. Who has declined can answer the
-    /// new one, to which it is a round that it has never seen; everybody else of whom `keeps` is true is asked what
-    /// it was asked before.
+    /// Continues the round under another id. Counted updates stay counted under the id that they had. Devices
+    /// for which `keeps` returns true keep the id under which they were invited. All others are invited under
+    /// the new id, which a device that declined the old one accepts, since it has not seen it before.
     pub fn rename(&mut self, id: RoundId, keeps: impl Fn(&Self, DeviceId) -> bool) {
         let (kept, asked): (Vec<DeviceId>, Vec<DeviceId>) =
             self.cohort.iter().partition(|device| keeps(self, **device));
         for device in kept {
-            self.asked_as.entry(device).or_insert_with(|| Arc::clone(&self.opening));
+            self.earlier_broadcasts.entry(device).or_insert_with(|| Arc::clone(&self.broadcast));
         }
         for device in asked {
-            self.asked_as.remove(&device);
+            self.earlier_broadcasts.remove(&device);
         }
-        self.former.push(self.opening.id);
-        self.opening = Arc::new(self.opening.under(id));
-        (self.rest, self.is_spent) = (None, false);
+        self.previous_ids.push(self.broadcast.id);
+        self.broadcast = Arc::new(self.broadcast.with_id(id));
+        (self.reduced, self.needs_new_id) = (None, false);
     }
 
-    /// A device was asked when the round had this number, and keeps it.
-    pub fn asked_under(&mut self, device: DeviceId, id: RoundId) {
-        if self.former.contains(&id) {
-            self.asked_as.insert(device, Arc::new(self.opening.under(id)));
+    /// Restores the earlier id under which a device was invited.
+    pub fn keep_earlier_id(&mut self, device: DeviceId, id: RoundId) {
+        if self.previous_ids.contains(&id) {
+            self.earlier_broadcasts.insert(device, Arc::new(self.broadcast.with_id(id)));
         }
     }
 
-    /// The number under which the round was opened first.
+    /// Id under which the round was opened first.
     #[must_use]
-    pub fn first(&self) -> RoundId {
-        self.former.first().copied().unwrap_or(self.opening.id)
+    pub fn first_id(&self) -> RoundId {
+        self.previous_ids.first().copied().unwrap_or(self.broadcast.id)
     }
 
-    /// What the round is called where this device is concerned.
+    /// Id of the round on this device.
     #[must_use]
     pub fn id_for(&self, device: DeviceId) -> RoundId {
-        self.asked_as.get(&device).map_or(self.opening.id, |opening| opening.id)
+        self.earlier_broadcasts.get(&device).map_or(self.broadcast.id, |broadcast| broadcast.id)
     }
 
-    /// Whether the update of a device counts.
+    /// Whether an update of the device has counted.
     #[must_use]
     pub fn has_counted(&self, device: DeviceId) -> bool {
         self.digests.contains_key(&device)
     }
 
-    /// Whether the round has or had this number.
+    /// Whether the round has or had this id.
     #[must_use]
-    pub fn is_called(&self, id: RoundId) -> bool {
-        self.opening.id == id || self.former.contains(&id)
+    pub fn has_id(&self, id: RoundId) -> bool {
+        self.broadcast.id == id || self.previous_ids.contains(&id)
     }
 
-    /// What is sent to a device that may have lost everything.
+    /// Complete broadcast, for a device that may have lost all state.
     #[must_use]
-    pub fn whole_for(&self, device: DeviceId) -> Arc<Opening> {
-        Arc::clone(self.asked_as.get(&device).unwrap_or(&self.opening))
+    pub fn full_broadcast_for(&self, device: DeviceId) -> Arc<RoundBroadcast> {
+        Arc::clone(self.earlier_broadcasts.get(&device).unwrap_or(&self.broadcast))
     }
 
-    /// Asks somebody who has declined, or whose update was rejected, again.
-    pub fn ask_again(&mut self, device: DeviceId) -> Arc<Opening> {
-        self.out.remove(&device);
-        self.asked_as.remove(&device);
-        Arc::clone(&self.opening)
+    /// Invites a device again that declined the round or whose update was rejected.
+    pub fn ask_again(&mut self, device: DeviceId) -> Arc<RoundBroadcast> {
+        self.excluded.remove(&device);
+        self.earlier_broadcasts.remove(&device);
+        Arc::clone(&self.broadcast)
     }
 
-    /// What is sent to a device whose last answer was to exchange `answered`.
+    /// Broadcast for a device whose last update was for round `answered`.
     #[must_use]
-    pub fn opening_for(&self, answered: Option<u32>) -> Arc<Opening> {
-        let rest = self.rest.as_ref().filter(|rest| answered == Some(rest.before));
-        Arc::clone(rest.map_or(&self.opening, |rest| &rest.opening))
+    pub fn broadcast_for(&self, answered: Option<u32>) -> Arc<RoundBroadcast> {
+        let reduced = self.reduced.as_ref().filter(|reduced| answered == Some(reduced.answered));
+        Arc::clone(reduced.map_or(&self.broadcast, |reduced| &reduced.broadcast))
     }
 
-    /// Whether `device` is still expected to answer.
+    /// Whether the round still waits for the device.
     #[must_use]
     pub fn awaits(&self, device: DeviceId) -> bool {
         self.cohort.contains(&device)
             && !self.has_counted(device)
-            && !self.out.contains(&device)
+            && !self.excluded.contains(&device)
             && !self.absent.contains(&device)
     }
 
-    /// Devices that may still answer.
+    /// Number of devices that the round still waits for.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.cohort.len() - self.participants.len() - self.out.len() - self.absent.len()
+        self.cohort.len() - self.participants.len() - self.excluded.len() - self.absent.len()
     }
 
-    /// As many have answered as it waits for.
+    /// Whether the target of the round is met, in updates or in samples.
     #[must_use]
     pub fn is_reached(&self) -> bool {
         let counted = self.participants.len();
-        let enough = self.enough.is_some_and(|enough| {
-            self.counted_samples >= enough.samples && counted >= enough.answers.max(self.least)
+        let sample_target = self.sample_target.is_some_and(|sample_target| {
+            self.counted_samples >= sample_target.samples
+                && counted >= sample_target.answers.max(self.min_updates)
         });
-        counted >= self.target || enough
+        counted >= self.target || sample_target
     }
 
-    /// As many have answered as it waits for, or nobody else can and the fewest that will do have.
+    /// Whether the round can close: its target is met, or every invited device has answered and the minimum
+    /// is met.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.is_reached() || self.outstanding() == 0 && self.participants.len() >= self.least
+        self.is_reached() || self.outstanding() == 0 && self.participants.len() >= self.min_updates
     }
 
-    /// Who counts with fewer samples than it says, as others say so much less.
+    /// Number of counted updates whose sample count is cut because it is too large compared with the other
+    /// devices' counts.
     #[must_use]
     pub fn capped_to_others(&self) -> usize {
-        let bound = self.cap.bound(&self.declared);
-        self.declared.len() - self.declared.partition_point(|count| *count <= bound)
+        let bound = self.sample_cap.bound(&self.declared_samples);
+        self.declared_samples.len() - self.declared_samples.partition_point(|count| *count <= bound)
     }
 
-    /// Whether [`Self::counted_samples`] grows by no more than what the next device says.
+    /// Whether [`Self::counted_samples`] grows by at most the count that the next device declares.
     #[must_use]
-    pub fn counts_alone(&self) -> bool {
-        !self.cap.relative
+    pub fn has_absolute_cap(&self) -> bool {
+        !self.sample_cap.relative
     }
 
-    /// Judges an update for this round, of which the algorithm says whether it admits its tensors.
-    /// [`AckOutcome::Counted`] means that it must be absorbed now; it has been entered already.
-    pub fn judge(
+    /// Validates an update for this round; `admits` is the algorithm's own check of the tensors. On
+    /// [`AckOutcome::Counted`] the device has been recorded as a participant, and the caller must absorb the
+    /// update.
+    pub fn record_update(
         &mut self,
         device: DeviceId,
         update: &Update,
@@ -310,27 +320,28 @@ impl OpenRound {
         let digest = update.digest();
         match self.digests.get(&device) {
             Some(known) if *known == digest => return AckOutcome::Duplicate,
-            // Where nothing is uploaded there is nothing to contradict: the head was fitted again.
-            Some(_) if self.opening.request.expects.is_empty() => return AckOutcome::Duplicate,
+            // With nothing to upload the contents cannot differ: the device has fitted its head again.
+            Some(_) if self.broadcast.request.expects.is_empty() => return AckOutcome::Duplicate,
             Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
             None => {}
         }
-        // It is back, whatever it says.
+        // The device is reachable again, whether its update is valid or not.
         self.absent.remove(&device);
-        let expects = &self.opening.request.expects;
+        let expects = &self.broadcast.request.expects;
         let admitted = |()| if admits(&update.tensors) { Ok(()) } else { Err(Rejection::Tensors) };
         if let Err(rejection) = check(update, expects, norm_bound).and_then(admitted) {
-            self.out.insert(device);
+            self.excluded.insert(device);
             return AckOutcome::Rejected(rejection);
         }
-        // One that was rejected and now sends something good is welcome.
-        self.out.remove(&device);
+        // A device that was rejected may send a valid update later.
+        self.excluded.remove(&device);
         self.digests.insert(device, digest);
         self.participants.push(device);
-        let samples = update.samples.min(self.cap.most);
-        self.declared.insert(self.declared.partition_point(|other| *other <= samples), samples);
-        self.counted_samples = if self.cap.relative {
-            self.cap.total(&self.declared)
+        let samples = update.samples.min(self.sample_cap.max_samples);
+        self.declared_samples
+            .insert(self.declared_samples.partition_point(|other| *other <= samples), samples);
+        self.counted_samples = if self.sample_cap.relative {
+            self.sample_cap.total(&self.declared_samples)
         } else {
             self.counted_samples.saturating_add(samples.into())
         };
@@ -350,11 +361,11 @@ fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Resu
     }
     let values = update.tensors.iter().flat_map(|t| t.values.iter());
     let square: f64 = values.map(|&v| f64::from(v) * f64::from(v)).sum();
-    // The sum of finite values is: their squares are below 2^256.
+    // A sum of squares of finite f32 values cannot overflow an f64: each is below 2^256.
     if !square.is_finite() {
         return Err(Rejection::NonFinite);
     }
-    // Limbs of integers have no norm that means anything; the algorithm checks them.
+    // Integer limbs have no meaningful norm; the algorithm checks them instead.
     if expects.iter().any(|tensor| tensor.role == Role::FeatureSums) {
         return Ok(());
     }

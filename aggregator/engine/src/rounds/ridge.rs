@@ -1,9 +1,11 @@
-//! The ridge of final heads, chosen by the fleet: for devices that come later and label a few samples of each class.
+//! Choice of the final heads' ridge by the fleet, for devices that join later and label only a few samples of
+//! each class.
 //!
-//! Once training is over, every device that can plays such a device on its own samples and says, for each ridge of
-//! [`GRID`], how many of the other samples the head got right ([`Task::RidgeScores`]). The shares of right ones are added
-//! up as whole numbers, each device like any other, so that the sums depend neither on the order of answers nor on who has
-//! the most samples. The ridge with the largest sum is published with every final head.
+//! After training, every capable device simulates such a newcomer on its own samples. For each ridge of
+//! [`GRID`] it reports how many of the remaining samples the head predicts correctly ([`Task::RidgeScores`]).
+//! The engine sums the fractions of correct predictions as integers, with equal weight for each device, so
+//! that the sums depend neither on the order of arrival nor on sample counts. Every final head uses the ridge
+//! with the largest sum.
 
 use fedspan_protocol::limits::RIDGE_DRAWS;
 use fedspan_protocol::limits::RIDGE_SAMPLES_MAX;
@@ -13,66 +15,68 @@ use serde::Serialize;
 
 use crate::types::{Request, Tensor};
 
-/// Default of the ridge that is published where no device has scored any. Where `sim/RESULTS.md` measures newcomers with one label a class, their
-/// accuracy with it is within 0.014 of that with the best ridge of the grid.
+/// Default ridge, for fleets in which no device has reported scores. In `sim/RESULTS.md`, newcomers with one
+/// label per class reach with it an accuracy within 0.014 of that with the best ridge of the grid.
 pub const DEFAULT_RIDGE: f64 = 0.03;
 
-/// Ridges from 1e-4 to 100, two a decade: near the best, accuracy changes by about a hundredth from one to the next. Features are
-/// about 1 in size (`[data] scale`), so that smaller ridges act like none and larger ones leave nothing of a head. Stores keep sums
-/// of scores without the ridges: another grid needs another number of these, or another format of stores.
+/// Ridges from 1e-4 to 100, two per decade: near the best one, accuracy changes by about a hundredth from one
+/// to the next. Features are about 1 in size (`[data] scale`), so smaller ridges have no effect and larger
+/// ones shrink the head to nothing. Stores keep the sums without the ridges: another grid must have another
+/// number of ridges, or needs another store format.
 pub const GRID: Grid = Grid { first: 1e-4, factor: 3.162_277_7, count: 13 };
 
-/// Units of a whole share: a device that got everything right adds as many.
+/// Units that a device with only correct predictions adds to a sum.
 const WHOLE: u64 = 1 << 16;
 
-/// A geometric grid of ridges.
+/// Geometric grid of ridges.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Grid {
-    /// The smallest.
+    /// Smallest ridge.
     pub first: f32,
-    /// Each further one is the one before times this, in binary32.
+    /// Ratio of neighbours; the product is rounded to binary32 at each step.
     pub factor: f32,
-    /// How many.
+    /// Number of ridges.
     pub count: u8,
 }
 
 impl Grid {
-    /// The ridges, ascending.
+    /// Ridges of the grid, ascending.
     pub fn ridges(self) -> impl Iterator<Item = f32> {
         std::iter::successors(Some(self.first), move |ridge| Some(ridge * self.factor))
             .take(self.count.into())
     }
 }
 
-/// What devices have said of the ridges of [`GRID`].
+/// Sums of the scores that devices have reported for the ridges of [`GRID`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RidgeScores {
     labels_per_class: u16,
-    /// Devices are asked, or were.
+    /// Whether devices are asked for scores, or were before a restart.
     pub(super) asked: bool,
-    /// Devices that count.
+    /// Number of devices that have reported scores.
     devices: u64,
-    /// For each ridge the sum of their shares of right predictions, in units of 1 / 65536.
+    /// For each ridge, the sum of the devices' fractions of correct predictions, in units of 1 / 65536.
     sums: Vec<u64>,
 }
 
-/// What was chosen, and of what.
+/// The chosen ridge and the scores behind the choice.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChosenRidge {
-    /// The published ridge.
+    /// Chosen ridge.
     pub ridge: f32,
-    /// Samples of each class that the heads were fitted on.
+    /// Number of samples of each class on which the scored heads were fitted.
     pub labels_per_class: u16,
-    /// Devices that have scored; with none the ridge is the default.
+    /// Number of devices that have reported scores; with 0 the ridge is the default.
     pub devices: u64,
-    /// The grid.
+    /// Ridges of the grid.
     pub ridges: Vec<f32>,
-    /// For each of its ridges the mean share of right predictions.
+    /// For each ridge of the grid, the mean fraction of correct predictions.
     pub scores: Vec<f64>,
 }
 
 impl ChosenRidge {
-    /// The ridge is an end of the grid, and better than the one beside it: a better one may be beyond.
+    /// Whether the ridge is an end of the grid and scores better than its neighbour, so that a better one may
+    /// lie beyond the grid.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         let better = |pair: Option<(&f64, &f64)>| pair.is_some_and(|(end, inner)| end > inner);
@@ -85,20 +89,20 @@ impl ChosenRidge {
 }
 
 impl RidgeScores {
-    /// Nobody has said anything. Heads are fitted on so many samples of each class.
+    /// Creates empty sums for heads fitted on `labels_per_class` samples of each class.
     #[must_use]
     pub fn new(labels_per_class: u16) -> Self {
         let labels_per_class = labels_per_class.max(1);
         Self { labels_per_class, asked: true, devices: 0, sums: vec![0; GRID.count.into()] }
     }
 
-    /// The same of a fleet that is not asked, because scores have no noise. What was said before it was so stays.
+    /// Stops asking devices for scores, which carry no noise. Scores from before a restart stay.
     #[must_use]
-    pub fn unasked(self) -> Self {
+    pub fn without_asking(self) -> Self {
         Self { asked: false, ..self }
     }
 
-    /// What devices are asked, on the tensors of the final heads.
+    /// Request for scores, on the tensors of the final heads.
     #[must_use]
     pub fn request(&self, fit: Request) -> Request {
         let Grid { first, factor, count } = GRID;
@@ -107,7 +111,7 @@ impl RidgeScores {
         Request { task, expects, ..fit }
     }
 
-    /// Whether a device can have counted this on so many samples: whole numbers, none of them larger than that.
+    /// Whether the counts are possible for `samples` samples: whole numbers from 0 to that.
     #[must_use]
     pub fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         let most = f64::from(samples);
@@ -118,7 +122,7 @@ impl RidgeScores {
             && tensor.values.iter().all(possible)
     }
 
-    /// Adds what a device has said, which is admitted. The order does not matter.
+    /// Adds the counts of a device, which must have been admitted. The order of devices does not matter.
     pub fn absorb(&mut self, samples: u32, tensors: &[Tensor]) {
         let [tensor] = tensors else { return };
         let samples = u64::from(samples.max(1));
@@ -130,8 +134,9 @@ impl RidgeScores {
         }
     }
 
-    /// The ridge with the largest sum, smoothed over its neighbours in the grid: `s[i - 1] + 2 s[i] + s[i + 1]`, the ends continued.
-    /// Neighbours hardly differ in truth, and the noise of a few devices does not pass for a peak. Of equals the larger.
+    /// Ridge with the largest smoothed sum, `s[i - 1] + 2 s[i] + s[i + 1]`, with the end values repeated; the
+    /// larger ridge of equals. Neighbouring ridges score nearly the same, and smoothing keeps the noise of a
+    /// few devices from looking like a peak.
     #[must_use]
     pub fn ridge(&self) -> Option<f32> {
         if self.devices == 0 {
@@ -146,7 +151,7 @@ impl RidgeScores {
         best.map(|(_, ridge)| ridge)
     }
 
-    /// How final heads are fitted with it.
+    /// Head solver of the final heads, with the chosen ridge.
     #[must_use]
     pub fn published(&self, head: HeadSolve) -> HeadSolve {
         match head {
@@ -157,7 +162,7 @@ impl RidgeScores {
         }
     }
 
-    /// For people and other programs; `otherwise` is what is published where no device has scored any.
+    /// The choice and its scores, for status reports; `otherwise` is the ridge for fleets without scores.
     #[must_use]
     pub fn chosen(&self, otherwise: f32) -> ChosenRidge {
         #[allow(clippy::cast_precision_loss, reason = "sums over fewer than 2^37 devices")]
@@ -171,14 +176,14 @@ impl RidgeScores {
         }
     }
 
-    /// Everything, to be kept over a restart.
+    /// State to restore after a restart: the number of devices, then the sums.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "sums over fewer than 2^37 devices")]
     pub fn state(&self) -> Vec<f64> {
         std::iter::once(&self.devices).chain(&self.sums).map(|number| *number as f64).collect()
     }
 
-    /// Puts [`Self::state`] back. False, with nothing changed, if it is none.
+    /// Restores [`Self::state`]. Returns false, with nothing changed, if the values are not such a state.
     #[must_use]
     pub fn restore(&mut self, state: &[f64]) -> bool {
         let whole = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);

@@ -1,100 +1,101 @@
-//! Which round comes next, and who is asked: the cohort, who joins, and more where answers are wanting.
+//! Opening of rounds: which round is next, its cohort, and later invitations.
 
 use std::sync::Arc;
 
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
-use super::{Action, Engine, Failure, OpenRound, Opening, Phase, Presence};
+use super::{Action, Engine, Failure, OpenRound, Phase, Presence, RoundBroadcast};
 use crate::participation::Cohort;
 use crate::types::{DeviceId, Millis};
 
-/// Milliseconds for which the scores of ridges are waited for where rounds have no deadline: nothing hangs on any one device's,
-/// and the slowest boards take minutes.
+/// Time in ms to wait for ridge scores if rounds have no deadline. No single device's scores matter, and the
+/// slowest boards take minutes.
 const RIDGE_DEADLINE: Millis = 600_000;
 
 impl Engine {
-    pub(super) fn joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
-        // It may have restarted.
-        self.answered.remove(&device);
+    pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
+        // The device may have restarted and lost the tensors of earlier rounds.
+        self.last_answered.remove(&device);
         if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
             self.connected += 1;
         }
         match (&mut self.open, self.phase) {
-            // Who has answered is asked again, too: its acknowledgement may have been lost with the
-            // connection. It repeats its update, or declines the round as finished.
+            // Devices that have answered are invited again, too: their acknowledgement may have been lost
+            // with the connection. They repeat their update, or decline the round as finished.
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
-                actions.push(Action::Open(device, Arc::clone(&round.opening)));
+                actions.push(Action::Open(device, Arc::clone(&round.broadcast)));
             }
             (Some(round), _) => {
-                let asked = round.cohort.contains(&device) && !round.out.contains(&device);
-                if asked || round.wanting {
+                let asked = round.cohort.contains(&device) && !round.excluded.contains(&device);
+                if asked || round.asking_everyone {
                     round.cohort.insert(device);
                     round.absent.remove(&device);
-                    let opening = if round.out.contains(&device) {
+                    let broadcast = if round.excluded.contains(&device) {
                         self.counters.asked_again += 1;
                         round.ask_again(device)
                     } else {
-                        round.whole_for(device)
+                        round.full_broadcast_for(device)
                     };
-                    actions.push(Action::Open(device, opening));
+                    actions.push(Action::Open(device, broadcast));
                 }
             }
             (None, Phase::Failed) => {}
-            // A round that nobody could answer waits for its time.
-            (None, _) if self.opened && self.retry_at.is_some() => {}
+            // A round that failed for lack of updates waits for its retry time.
+            (None, _) if self.has_opened && self.retry_at.is_some() => {}
             (None, _) => {
-                if self.connected >= self.needed() {
+                if self.connected >= self.devices_needed() {
                     self.next_round(now, actions);
                 }
             }
         }
     }
 
-    /// Connected devices with which a round opens where none is open.
-    fn needed(&self) -> usize {
+    /// Number of connected devices with which the next round opens.
+    fn devices_needed(&self) -> usize {
         match self.phase {
-            // Everyone fits a head alone.
+            // Each device fits its head alone.
             Phase::Train(done) if done >= self.settings.rounds => 1,
             Phase::RidgeScores => 1,
-            // Once it runs, a campaign that everybody left goes on with the fewest that make a round.
-            _ if self.opened => self.settings.min_count.min(self.settings.fleet_size),
+            // After the first round, a campaign that lost all its devices continues with the fewest that
+            // make a round.
+            _ if self.has_opened => self.settings.min_count.min(self.settings.fleet_size),
             _ => self.settings.fleet_size,
         }
     }
 
-    /// Asks everybody who is there and was not asked, and from now on everybody who joins. False if nobody
-    /// is there.
-    pub(super) fn widen(&mut self, now: Millis, actions: &mut Vec<Action>) -> bool {
+    /// Invites every present device that was not invited, and from now on every device that joins. Returns
+    /// false if there is none to invite.
+    pub(super) fn ask_everyone(&mut self, now: Millis, actions: &mut Vec<Action>) -> bool {
         let mut more = self.present(now);
         let Some(round) = &mut self.open else { return false };
-        round.wanting = true;
+        round.asking_everyone = true;
         more.retain(|device| round.cohort.insert(*device));
         let Some(round) = &self.open else { return false };
         for device in more.iter().filter(|device| self.is_connected(**device)) {
-            actions.push(Action::Open(*device, round.opening_for(self.answered.get(device).copied())));
+            actions.push(Action::Open(*device, round.broadcast_for(self.last_answered.get(device).copied())));
         }
         !more.is_empty()
     }
 
-    /// Asks those again who declined the round or were rejected, as far as they are connected. False if
-    /// nobody is. A device that declined for want of samples may have some by now. One that was rejected, or has lost its
-    /// update with its power, is finished with the round, and has said so: it is asked under another number.
+    /// Invites again the connected devices that declined the round or were rejected. Returns false if there
+    /// are none. A device that declined for lack of samples may have some by now. A device that was rejected,
+    /// or lost its update in a power cut, regards this round id as finished: it is invited under a new id.
     pub(super) fn ask_again(&mut self, actions: &mut Vec<Action>) -> bool {
         self.retry_at = None;
         let fleet = &self.fleet;
         let Some(round) = &mut self.open else { return false };
         let here = |device: &DeviceId| fleet.get(device) == Some(&Presence::Connected);
-        let again: Vec<DeviceId> = round.out.iter().copied().filter(here).collect();
+        let again: Vec<DeviceId> = round.excluded.iter().copied().filter(here).collect();
         if again.is_empty() {
             return false;
         }
-        if round.is_spent {
+        if round.needs_new_id {
             let id = RoundId { round: self.last_id.round.saturating_add(1), ..self.last_id };
             self.last_id = id;
-            round.rename(id, |round, device| !round.out.contains(&device));
+            round.rename(id, |round, device| !round.excluded.contains(&device));
             self.counters.renamed += 1;
         }
         for device in &again {
@@ -104,18 +105,18 @@ impl Engine {
         true
     }
 
-    /// Opens whatever comes after the last finished round.
+    /// Opens the round that follows the last finished one, among the present devices.
     pub(super) fn next_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        self.open_among(now, self.present(now), actions);
+        self.open_round_among(now, self.present(now), actions);
     }
 
-    /// The same among these devices, ascending.
-    pub(super) fn open_among(&mut self, now: Millis, fleet: Vec<DeviceId>, actions: &mut Vec<Action>) {
+    /// Opens that round among the devices of `fleet`, ascending.
+    pub(super) fn open_round_among(&mut self, now: Millis, fleet: Vec<DeviceId>, actions: &mut Vec<Action>) {
         if fleet.is_empty() {
             // The next device to join opens the round.
             return;
         }
-        self.opened = true;
+        self.has_opened = true;
         self.retry_at = None;
         let start_needs = self.start.as_ref().map_or(0, |start| start.rounds_needed());
         let next = match self.phase {
@@ -124,33 +125,40 @@ impl Engine {
             Phase::Train(done) if done < self.settings.rounds => Phase::Train(done + 1),
             Phase::Waiting | Phase::Start(_) if self.settings.rounds > 0 => Phase::Train(1),
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) if self.scores_ridges() => Phase::RidgeScores,
-            _ => Phase::FitHead,
+            Phase::Waiting
+            | Phase::Start(_)
+            | Phase::Train(_)
+            | Phase::RidgeScores
+            | Phase::FitHead
+            | Phase::Finished
+            | Phase::Failed => Phase::FitHead,
         };
         if !matches!(next, Phase::Start(_)) {
-            self.hand_over();
+            self.hand_over_start();
         }
         self.phase = next;
         let policy = self.participation.state();
-        // At the very end devices decline what they have had.
+        // In the final rounds devices decline the ids that they have finished, so each needs a new one.
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
                 let cohort =
-                    Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::of(fleet.clone()) };
+                    Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 (cohort, self.algorithm.fit_request(self.final_head()))
             }
-            // Everybody, whatever the policy; who cannot declines.
+            // Every device is invited, whatever the policy; devices that cannot compute scores decline.
             Phase::RidgeScores => {
-                let cohort = Cohort { stage: self.last_id.stage, ..Cohort::of(fleet.clone()) };
+                let cohort = Cohort { stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 let fit = self.algorithm.fit_request(self.settings.final_head);
                 let Some(ridge) = &self.ridge else { return };
                 (cohort, ridge.request(fit))
             }
-            // A start is computed once, by everyone, whatever the policy.
-            Phase::Start(_) => (Cohort::of(fleet.clone()), self.current().request()),
+            // The start is computed once, by all devices, whatever the policy.
+            Phase::Start(_) => (Cohort::new(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
                 let mut cohort = self.participation.cohort(number, &fleet);
-                // Where all who count are known by now.
+                // Draws fix the devices that count when the round opens, so a reference that was not drawn
+                // must be invited, too.
                 if let Some(reference) = self.algorithm.reference(&fleet)
                     && !cohort.draws.is_empty()
                 {
@@ -158,34 +166,36 @@ impl Engine {
                 }
                 (cohort, self.current().request())
             }
-            _ => return,
+            // These phases never follow another one here.
+            Phase::Waiting | Phase::Finished | Phase::Failed => return,
         };
         let id = RoundId { round, stage: cohort.stage };
         let before = std::mem::replace(&mut self.last_id, id).round;
         self.rejected_in_round = 0;
-        let opening = match Opening::new(id, request) {
-            Ok(opening) => Arc::new(opening),
+        let broadcast = match RoundBroadcast::new(id, request) {
+            Ok(broadcast) => Arc::new(broadcast),
             Err(error) => return self.fail(Failure::Unsendable { round, error }, actions),
         };
-        // What devices have trained in the exchange before is theirs alone, also where nothing came of it.
-        let trained = std::mem::replace(&mut self.trained, expected_roles(&opening));
+        // Each device holds its own values of what it trained in the round before, even if that round was
+        // abandoned.
+        let trained = std::mem::replace(&mut self.trained_roles, expected_roles(&broadcast));
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
         let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();
-        let open = OpenRound::new(opening, fleet, cohort, now, &self.settings)
-            .without(&unchanged, before)
-            .drawn_by(policy);
+        let open = OpenRound::new(broadcast, fleet, cohort, now, &self.settings)
+            .with_reduced_broadcast(&unchanged, before)
+            .with_policy_state(policy);
         let open = match next {
-            Phase::RidgeScores => open.within(now.saturating_add(RIDGE_DEADLINE)),
+            Phase::RidgeScores => open.with_default_deadline(now.saturating_add(RIDGE_DEADLINE)),
             _ => open,
         };
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
-            actions.push(Action::Open(*device, open.opening_for(self.answered.get(device).copied())));
+            actions.push(Action::Open(*device, open.broadcast_for(self.last_answered.get(device).copied())));
         }
         self.open = Some(open);
     }
 
-    /// The representation of a finished start becomes the algorithm's, and so does its scale.
-    pub(super) fn hand_over(&mut self) {
+    /// Hands the representation and the scale of the finished start to the algorithm.
+    pub(super) fn hand_over_start(&mut self) {
         if let Some(start) = self.start.take() {
             if let Some(basis) = start.basis() {
                 let mut state = self.algorithm.state();
@@ -201,7 +211,7 @@ impl Engine {
     }
 }
 
-/// What comes back from devices.
-fn expected_roles(opening: &Opening) -> Vec<Role> {
-    opening.request.expects.iter().map(|tensor| tensor.role).collect()
+/// Roles of the tensors that devices send back.
+fn expected_roles(broadcast: &RoundBroadcast) -> Vec<Role> {
+    broadcast.request.expects.iter().map(|tensor| tensor.role).collect()
 }

@@ -106,8 +106,8 @@ impl Fleet {
         match key {
             // Without the key there is no value; there is no default.
             "stop.change" | "data.image" => true,
-            "participation.cohort" => self.said.says("participation.policy"),
-            key => self.said.says(key) || self.is_set_in_own_table(key),
+            "participation.cohort" => self.given.contains("participation.policy"),
+            key => self.given.contains(key) || self.is_set_in_own_table(key),
         }
     }
 
@@ -115,8 +115,8 @@ impl Fleet {
     fn is_set_in_own_table(&self, key: &str) -> bool {
         let own = key
             .strip_prefix("algorithm.")
-            .map(|key| format!("algorithm.{}.{key}", self.algorithm.name.word()));
-        own.is_some_and(|key| self.said.says(&key))
+            .map(|key| format!("algorithm.{}.{key}", self.algorithm.name.as_str()));
+        own.is_some_and(|key| self.given.contains(&key))
     }
 }
 

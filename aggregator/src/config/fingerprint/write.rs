@@ -11,11 +11,11 @@ use super::text::Settings;
 use super::value::Setting;
 use fedspan_engine::aggregate::{Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::algorithm::network::Method;
+use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_engine::config::Shape;
 use fedspan_engine::config::{AlgorithmName, TUNED};
 use fedspan_engine::config::{AlgorithmSection, ENCODINGS, Init, ModelSection, NUMERICS, SENDS, WEIGHTINGS};
-use fedspan_engine::config::{BY, DRAWS, ParticipationSection};
+use fedspan_engine::config::{DOUBLE_BY, DRAWS, ParticipationSection};
 use fedspan_engine::config::{FrontModel, NetworkModel, NetworkSection};
 use fedspan_engine::config::{PowerSection, ROWS};
 use fedspan_engine::participation::Schedule;
@@ -57,7 +57,7 @@ impl Fleet {
             absence: _,
             privacy: _,
             rounds: _,
-            said: _,
+            given: _,
         } = self;
         let mut settings = Settings::default();
         settings.set("seed", *seed);
@@ -65,7 +65,7 @@ impl Fleet {
         write_scale(&mut settings, scale);
         write_model(&mut settings, model);
         write_algorithm(&mut settings, algorithm);
-        if algorithm.network.is_some_and(|network| network.method == Method::Scaffold) {
+        if algorithm.network.is_some_and(|network| network.method == NetworkMethod::Scaffold) {
             settings.set(EXPECTED, *expected);
         }
         write_rule(&mut settings, *rule);
@@ -173,7 +173,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     } = *algorithm;
     let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
     let tuned = network.is_some_and(|network| network.tuned);
-    set("name", format!("{}{}", name.word(), if tuned { TUNED } else { "" }).as_str().into());
+    set("name", format!("{}{}", name.as_str(), if tuned { TUNED } else { "" }).as_str().into());
     match power {
         // The number of rounds follows from these.
         Some(PowerSection { iterations, local_steps, decay, procrustes, reference, rows }) => {
@@ -237,22 +237,28 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
     set("momentum", momentum.into());
     set("batch", batch.into());
     match method {
-        Method::FedRep => set("head_epochs", head_epochs.into()),
-        Method::FedProx { pull } | Method::Ditto { pull } | Method::FedMtl { pull } => {
+        NetworkMethod::FedRep => set("head_epochs", head_epochs.into()),
+        NetworkMethod::FedProx { proximal_weight: pull }
+        | NetworkMethod::Ditto { proximal_weight: pull }
+        | NetworkMethod::FedMtl { proximal_weight: pull } => {
             set("pull", pull.into());
         }
-        Method::LgFedAvg { layers } => set("shared_layers", layers.into()),
+        NetworkMethod::LgFedAvg { layers } => set("shared_layers", layers.into()),
         // The name of the algorithm implies it.
-        Method::PerFedAvg { inner_step, hessian_free: _ } => set("inner_step", inner_step.into()),
-        Method::Apfl { own, adaptation } => {
-            set("own", own.into());
-            set("adaptation", adaptation.into());
+        NetworkMethod::PerFedAvg { inner_step, hessian_free: _ } => set("inner_step", inner_step.into()),
+        NetworkMethod::Apfl { mixing_weight, mixing_step_size } => {
+            set("own", mixing_weight.into());
+            set("adaptation", mixing_step_size.into());
         }
-        Method::L2gd { part, coin } => {
+        NetworkMethod::L2gd { averaging_step: part, averaging_probability: coin } => {
             set("part", part.into());
             set("coin", coin.into());
         }
-        Method::FedPer | Method::FedAvg | Method::Scaffold | Method::LocalOnly | Method::LowRank(_) => {}
+        NetworkMethod::FedPer
+        | NetworkMethod::FedAvg
+        | NetworkMethod::Scaffold
+        | NetworkMethod::LocalOnly
+        | NetworkMethod::LowRank(_) => {}
     }
     set("body_epochs", epochs.into());
     set(
@@ -265,7 +271,7 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
 }
 
 fn write_rule(settings: &mut Settings, rule: Rule) {
-    settings.set("aggregation.rule", rule.word());
+    settings.set("aggregation.rule", rule.as_str());
     if let Rule::TrimmedMean { trim } = rule {
         settings.set("aggregation.trim", trim);
     }
@@ -294,7 +300,7 @@ fn write_participation(settings: &mut Settings, participation: ParticipationSect
             cohort.into_iter().for_each(|cohort| set("cohort", cohort.into()));
             set("draw", word(&DRAWS, &draw));
             write_schedule(schedule, &mut set);
-            set("by", word(&BY, &by));
+            set("by", word(&DOUBLE_BY, &by));
         }
     }
 }
@@ -324,7 +330,7 @@ fn write_limits(settings: &mut Settings, limits: &Limits) {
     let Limits {
         norm,
         // The aggregation rule implies it.
-        samples: SampleCap { most, relative: _ },
+        samples: SampleCap { max_samples, relative: _ },
         // These may change while the campaign runs.
         connections: _,
         per_address: _,
@@ -336,7 +342,7 @@ fn write_limits(settings: &mut Settings, limits: &Limits) {
         repeat: _,
     } = limits;
     settings.set("limits.norm", *norm);
-    settings.set("limits.samples", *most);
+    settings.set("limits.samples", *max_samples);
 }
 
 /// Returns the word for a value; a value without a word equals nothing.

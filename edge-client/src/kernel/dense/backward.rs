@@ -47,16 +47,16 @@ impl<const MASKED: bool> Kernel for Backward<'_, MASKED> {
         let values = if MASKED { self.activations.len() } else { self.out.len() };
         let Some(n) = self.out.len().min(values).checked_div(inputs) else { return };
         let n = n.min(self.delta.len() / outputs);
-        let mut turned = Turned { shapes: self, first: 0, count: 0, weights: [[0.0; WIDTH]; PIECE] };
-        while turned.first < outputs {
-            turned.count = PIECE.min(outputs - turned.first);
-            cover::<V, ROWS, COUNT>(&mut turned, v, 0..n, inputs);
-            turned.first += PIECE;
+        let mut strip = TransposedStrip { shapes: self, first: 0, count: 0, weights: [[0.0; WIDTH]; PIECE] };
+        while strip.first < outputs {
+            strip.count = PIECE.min(outputs - strip.first);
+            cover::<V, ROWS, COUNT>(&mut strip, v, 0..n, inputs);
+            strip.first += PIECE;
         }
         if !MASKED {
             return;
         }
-        let Backward { activations, out, .. } = turned.shapes;
+        let Backward { activations, out, .. } = strip.shapes;
         for (out, activation) in out.iter_mut().zip(activations).take(n * inputs) {
             *out = if *activation > 0.0 { *out } else { 0.0 };
         }
@@ -64,7 +64,7 @@ impl<const MASKED: bool> Kernel for Backward<'_, MASKED> {
 }
 
 /// Transposed strip of weights: the weights of one output are adjacent.
-struct Turned<'a, const MASKED: bool, const WIDTH: usize> {
+struct TransposedStrip<'a, const MASKED: bool, const WIDTH: usize> {
     shapes: Backward<'a, MASKED>,
     /// First of the current outputs.
     first: usize,
@@ -72,10 +72,10 @@ struct Turned<'a, const MASKED: bool, const WIDTH: usize> {
     weights: [[f32; WIDTH]; PIECE],
 }
 
-impl<const MASKED: bool, const WIDTH: usize> Turned<'_, MASKED, WIDTH> {
+impl<const MASKED: bool, const WIDTH: usize> TransposedStrip<'_, MASKED, WIDTH> {
     /// Transposes the weights of `width` inputs from `column` on.
     #[inline(always)]
-    fn turn(&mut self, column: usize, width: usize) -> Option<()> {
+    fn transpose(&mut self, column: usize, width: usize) -> Option<()> {
         let Backward { layer, outputs, .. } = self.shapes;
         for lane in 0..width {
             let row = layer.get((column + lane) * outputs + self.first..)?.get(..self.count)?;
@@ -87,7 +87,7 @@ impl<const MASKED: bool, const WIDTH: usize> Turned<'_, MASKED, WIDTH> {
     }
 }
 
-impl<const MASKED: bool, const WIDTH: usize> Tiles for Turned<'_, MASKED, WIDTH> {
+impl<const MASKED: bool, const WIDTH: usize> Tiles for TransposedStrip<'_, MASKED, WIDTH> {
     #[inline(always)]
     fn tile<V: Vector, const R: usize, const C: usize>(
         &mut self,
@@ -97,7 +97,7 @@ impl<const MASKED: bool, const WIDTH: usize> Tiles for Turned<'_, MASKED, WIDTH>
     ) -> Option<()> {
         // Tiles go down a strip: the first one transposes it.
         if row == 0 {
-            self.turn(column, C * V::LANES)?;
+            self.transpose(column, C * V::LANES)?;
         }
         let Backward { delta, inputs, outputs, ref mut out, .. } = self.shapes;
         let (first, count) = (self.first, self.count);

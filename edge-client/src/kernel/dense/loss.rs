@@ -51,11 +51,11 @@ pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32) -> bool {
 #[must_use]
 #[inline(never)]
 pub fn cross_entropy(logits: &[f32], class: usize) -> f64 {
-    let Some(&own) = logits.get(class) else { return f64::NAN };
+    let Some(&own_logit) = logits.get(class) else { return f64::NAN };
     let most = largest(logits);
     let sum: f64 = logits.iter().map(|&logit| libm::exp(f64::from(logit) - f64::from(most))).sum();
     // Subtracts first: if the class has the largest logit, the difference is exactly zero.
-    libm::log(sum) + (f64::from(most) - f64::from(own))
+    libm::log(sum) + (f64::from(most) - f64::from(own_logit))
 }
 
 /// Returns the largest value. Ignores a NaN, which shows in later results.

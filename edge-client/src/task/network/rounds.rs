@@ -29,7 +29,7 @@ fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Ph
     let all = 0..shape.layers();
     match *task {
         Wire::Sgd { head_epochs, epochs, trained, .. } => {
-            let staying = match capabilities::factors(shape) {
+            let personal = match capabilities::factors(shape) {
                 factors if !factors.is_empty() => factors.end..all.end,
                 _ if shared.start > 0 => 0..shared.start,
                 _ => shared.end..all.end,
@@ -37,7 +37,7 @@ fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Ph
             let trained = trained_layers(shape, trained, shared).ok_or(DeclineReason::Parameter)?;
             let until_plateau = false;
             let phases = [
-                Phase { layers: staying, epochs: head_epochs, until_plateau },
+                Phase { layers: personal, epochs: head_epochs, until_plateau },
                 Phase { layers: trained, epochs, until_plateau },
             ];
             // At least one phase must train something.

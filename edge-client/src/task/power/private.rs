@@ -131,12 +131,12 @@ fn make_row(
 /// Returns the next free coordinate.
 fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
     // Powers of two, except the public number of rows: one rounding.
-    #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
+    #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
     let units = (1u64 << own.grid) as f32 * usage.samples as f32;
     for sum in sums {
         // 31 bits and 34 bits.
         let noisy = i64::from(to_int(*sum)) + noise(&own.seed, coordinate, &own.variance);
-        #[allow(clippy::cast_precision_loss, reason = "what is noisy may round")]
+        #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
         let value = noisy as f32 / units;
         *sum = value;
         coordinate += 1;
@@ -146,7 +146,7 @@ fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -
 
 /// Converts a row sum in units of 2^-30.
 fn not_orthonormal(row_sum: u64) -> DeclineReason {
-    #[allow(clippy::cast_precision_loss, reason = "a figure to be read")]
+    #[allow(clippy::cast_precision_loss, reason = "for a message")]
     let error = row_sum as f32 / (1u32 << 30) as f32;
     DeclineReason::NotOrthonormal { error }
 }

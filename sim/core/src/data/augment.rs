@@ -1,22 +1,22 @@
-//! Training images that are moved and mirrored, otherwise in every round.
+//! Augmentation of training images by random shifts and reflections, different in every round.
 
 use fedspan_engine::random::{Purpose, stream};
 
 use super::{Set, Shape};
 
-/// Most pixels that an image is moved by, in each direction.
+/// Largest shift in each direction, in pixels.
 const PADDING: usize = 4;
 
-/// Moves each image by up to four pixels in each direction and mirrors every other one, at random. What comes in
-/// from outside is 0: the mean colour, where colours are centred. A function of the seed, the client, the round and
-/// the sample: all epochs of a round see the same images.
+/// Augmentation that shifts each image by up to four pixels in each direction and mirrors it with probability
+/// 1/2. Pixels shifted in from outside are 0, the mean colour of centred colours. The result depends on the
+/// seed, the client, the round and the sample only, so all epochs of a round see the same images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Augment {
-    /// Of the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// The client's number.
+    /// Number of the client.
     pub client: u64,
-    /// What images look like; series stay as they are.
+    /// Shape of the images; series are not augmented.
     pub shape: Shape,
 }
 
@@ -30,7 +30,7 @@ impl Augment {
         if area == 0 || d < channels * area {
             return set.clone();
         }
-        // In the stream of synthetic samples, which no data have that are augmented.
+        // Shares the stream of synthetic samples, which augmented data do not use.
         let mut random = stream(self.seed, Purpose::Samples, (self.client + 1) << 32 | u64::from(round));
         let mut x = Vec::with_capacity(set.x.len());
         for row in set.x.chunks_exact(d) {
@@ -40,7 +40,7 @@ impl Augment {
             for i in 0..height {
                 for j in 0..width {
                     let column = if mirrored { width - 1 - j } else { j };
-                    // In the image with a border of PADDING.
+                    // Position in the image with a border of PADDING pixels.
                     let from = (i + down).checked_sub(PADDING).filter(|i| *i < height);
                     let at = (column + right).checked_sub(PADDING).filter(|j| *j < width);
                     let pixel = from.zip(at).map(|(i, j)| (i * width + j) * channels);
@@ -63,7 +63,7 @@ mod tests {
 
     const SHAPE: Shape = Shape::Image { channels: 2, height: 6, width: 5 };
 
-    /// `count` images whose values say where they come from, with a constant.
+    /// Makes `count` images whose values identify image and pixel, each followed by a constant.
     fn images(count: u8) -> Set {
         let pixel = |k: u8| (1..=60).map(move |value: u8| f32::from(k) * 100.0 + f32::from(value));
         let x = (0..count).flat_map(|k| pixel(k).chain([1.0])).collect();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pixel_is_one_of_its_image_moved_or_mirrored() {
+    fn augmented_image_is_a_shift_or_reflection() {
         let (set, augment) = (images(200), Augment { seed: 3, client: 5, shape: SHAPE });
         let out = augment.apply(&set, 7);
         assert_eq!((out.x.len(), &out.y), (set.x.len(), &set.y));
@@ -79,7 +79,7 @@ mod tests {
         for (k, row) in out.x.chunks_exact(61).enumerate() {
             assert_eq!(row[60].to_bits(), 1f32.to_bits());
             let source = &set.x[k * 61..k * 61 + 60];
-            // The one move that explains both colours.
+            // Exactly one transformation should explain both colours.
             let moves = (0..9)
                 .flat_map(|down| (0..9).flat_map(move |right| [(down, right, false), (down, right, true)]));
             let explains = |(down, right, mirror): &(usize, usize, bool)| {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_clients_and_seeds_differ_and_the_same_is_the_same() {
+    fn augmentation_depends_on_seed_client_and_round() {
         let (set, augment) = (images(20), Augment { seed: 3, client: 5, shape: SHAPE });
         let first = augment.apply(&set, 1);
         assert_eq!(first, augment.apply(&set, 1));

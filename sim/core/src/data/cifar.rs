@@ -1,5 +1,5 @@
-//! The binary version of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): records of one or two labels and 32 x 32 pixels in
-//! three colours, one colour after the other. In the samples the colours of a pixel stand together.
+//! Reader of the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky 2009). A record has one or two labels
+//! and 32 x 32 pixels, one colour plane after the other. Samples hold the colours of a pixel together.
 
 use std::path::Path;
 
@@ -7,32 +7,32 @@ use super::file::Files;
 use super::pool::Pool;
 use super::{DataError, Labels, Layout, Set, Shape};
 
-/// Pixels in a row, and rows.
+/// Width and height of an image, in pixels.
 const SIDE: usize = 32;
-/// Red, green, blue.
+/// Number of colours: red, green, blue.
 const CHANNELS: usize = 3;
 /// Bytes of an image.
 const PIXELS: usize = CHANNELS * SIDE * SIDE;
-/// Largest file that is read: CIFAR-100's training part is 154 MB.
+/// Largest file in bytes: CIFAR-100's training part has 154 MB.
 const LARGEST: u64 = 1 << 28;
 
-/// What each colour is centred at and divided by, in parts of the largest pixel: ImageNet's means and deviations,
-/// as the papers' code has them. They are nobody's test data.
+/// Mean and deviation that each colour is standardised with, relative to the largest pixel value: ImageNet's,
+/// as in the papers' code, so that no test data leak into training.
 const COLOURS: [(f32, f32); CHANNELS] = [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
 
-/// How records look.
+/// Variant of the data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One label.
+    /// CIFAR-10: one label.
     Ten,
-    /// Two labels, of which the second counts: 100 classes.
+    /// CIFAR-100 with its second label: 100 classes.
     Fine,
-    /// Two labels, of which the first counts: 20 classes.
+    /// CIFAR-100 with its first label: 20 classes.
     Coarse,
 }
 
 impl Kind {
-    /// Which label counts, of how many, and how many classes there are.
+    /// Index of the label used, number of labels in a record, and number of classes.
     fn labels(self) -> (usize, usize, usize) {
         match self {
             Self::Ten => (0, 1, 10),
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Files that train, and the one that tests.
+    /// Names of the training files and of the test file.
     fn files(self) -> (&'static [&'static str], &'static str) {
         match self {
             Self::Ten => (
@@ -62,7 +62,7 @@ impl Kind {
 /// Reads all files of a directory.
 ///
 /// # Errors
-/// [`DataError`] naming the file and the offset.
+/// [`DataError`] naming the file and the offset if a file is missing, truncated or has a bad label.
 pub fn read(directory: &str, kind: Kind, files: &mut Files<'_>) -> Result<Pool, DataError> {
     let (train, test) = kind.files();
     let mut set = Set::empty(true);
@@ -91,16 +91,17 @@ pub fn read(directory: &str, kind: Kind, files: &mut Files<'_>) -> Result<Pool, 
     })
 }
 
-/// Appends the records of one file, a constant 1 behind each image.
+/// Appends the records of one file to `set`, with a constant 1 after each image.
 ///
 /// # Errors
-/// [`DataError`] naming the file and the offset.
+/// [`DataError`] naming the file and the offset if the file is truncated or has a bad label.
 pub fn append(bytes: &[u8], name: &str, kind: Kind, set: &mut Set) -> Result<(), DataError> {
     let (which, labels, classes) = kind.labels();
     let record = labels + PIXELS;
     let (count, rest) = (bytes.len() / record, bytes.len() % record);
     if rest != 0 || count == 0 {
-        let message = format!("ends in the record at byte {}: {rest} bytes of {record}", count * record);
+        let message =
+            format!("truncated record at byte {}: found {rest} bytes, expected {record}", count * record);
         return Err(DataError::new(name, message));
     }
     set.x.reserve_exact(count * (PIXELS + 1));

@@ -1,49 +1,50 @@
-//! What FedPower looks for: the top eigenspace of all clients' `A = (1/n) M^T M`, in f64. Sums are taken row by row and
-//! client by client, in one order whatever the number of threads.
+//! Target of FedPower: the top eigenspace of the pooled matrix `A = (1/n) M^T M` of all clients, in f64. Sums
+//! run over rows and clients in a fixed order, so results do not depend on the number of threads.
 
 use fedspan_engine::linalg::{Matrix, product_transposed, top_eigenspace};
 use rayon::prelude::*;
 
 use super::{Client, Dataset};
 
-/// Most features whose eigenspace is computed, in a time that grows as their third power: minutes here.
+/// Largest number of features whose eigenspace is computed. The time grows with the third power: minutes for
+/// this many.
 pub const LARGEST_FEATURES: usize = 4096;
 
-/// Rows that are added at a time.
+/// Number of rows that are added at once.
 const BLOCK: usize = 32;
-/// Sums that the clients of a moment may have together: half a GiB, or one client's where those are more.
-const AT_A_TIME: usize = 1 << 26;
-/// Between the eigenvalues inside and outside of an eigenspace, in parts of the largest: rounding then moves it by a
-/// millionth at most.
-const LEAST_GAP: f64 = 1e-9;
+/// Number of sums that all clients processed at once may hold: half a GiB, or one client's if that is more.
+const MAX_SUMS: usize = 1 << 26;
+/// Smallest gap between the last eigenvalue of an eigenspace and the next one, relative to the largest:
+/// rounding errors then rotate the eigenspace by at most a millionth.
+const MIN_GAP: f64 = 1e-9;
 
-/// `M^T M` of rows that come one after the other; a row of norm over 1 is scaled to norm 1, as devices do.
+/// Accumulator of `M^T M` over rows. Rows of norm above 1 are scaled to norm 1, as on devices.
 #[derive(Clone, Debug)]
 pub struct Gram {
     d: usize,
     rows: u64,
-    /// d x d, the upper triangle.
+    /// Upper triangle of the d x d sums.
     sums: Vec<f64>,
-    /// Scaled rows that are not in `sums` yet.
+    /// Scaled rows that are not yet added to `sums`.
     block: Vec<f64>,
 }
 
 impl Gram {
-    /// Of no rows of `d` features.
+    /// Makes an accumulator without rows, for `d` features.
     #[must_use]
     pub fn new(d: usize) -> Self {
         Self { d, rows: 0, sums: vec![0.0; d * d], block: Vec::with_capacity(BLOCK * d) }
     }
 
-    /// Of a client's training rows.
+    /// Accumulates a client's training rows.
     #[must_use]
-    pub fn of(client: &Client, d: usize) -> Self {
+    pub fn from_client(client: &Client, d: usize) -> Self {
         let mut gram = Self::new(d);
         gram.add(&client.train.x);
         gram
     }
 
-    /// Adds rows, d values each; fewer at the end are no row.
+    /// Adds rows of d values each; an incomplete last row is ignored.
     pub fn add(&mut self, rows: &[f32]) {
         for row in rows.chunks_exact(self.d.max(1)) {
             let square = row.iter().fold(0.0, |sum, &x| sum + f64::from(x) * f64::from(x));
@@ -56,7 +57,7 @@ impl Gram {
         }
     }
 
-    /// Four rows at a time, which a sum takes one after the other.
+    /// Adds the block of rows to the sums, four rows at a time in a fixed order.
     fn flush(&mut self) {
         let d = self.d;
         for (i, sums) in self.sums.chunks_exact_mut(d.max(1)).enumerate() {
@@ -71,7 +72,7 @@ impl Gram {
                 };
                 let first = |row: &[f64]| row.first().copied().unwrap_or(0.0);
                 let (fa, fb, fc, fe) = (first(a), first(b), first(c), first(e));
-                // Of images and graphs most is zero.
+                // Images and graphs are mostly zeros.
                 if [fa, fb, fc, fe] == [0.0; 4] {
                     continue;
                 }
@@ -89,7 +90,7 @@ impl Gram {
         self.block.clear();
     }
 
-    /// Adds another's rows to these.
+    /// Adds the rows of another accumulator.
     fn append(&mut self, mut other: Self) {
         self.flush();
         other.flush();
@@ -99,13 +100,13 @@ impl Gram {
         }
     }
 
-    /// s, rows so far.
+    /// Number of rows so far, s.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// `(1/s) M^T M` of all s rows; zero of none.
+    /// Mean `(1/s) M^T M` of all s rows; zero without rows.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
     pub fn mean(mut self) -> Matrix {
@@ -116,10 +117,11 @@ impl Gram {
     }
 }
 
-/// `(1/n) M^T M` of the n rows of `clients` clients, `gram` being that of one. Clients in parallel, summed in order.
+/// Mean `(1/n) M^T M` of all n rows of `clients` clients, where `gram` accumulates one client. Clients run in
+/// parallel and are summed in order.
 pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> Matrix {
     let numbers: Vec<usize> = (0..clients).collect();
-    let several = together(d);
+    let several = clients_per_batch(d);
     let mut all = Gram::new(d);
     for numbers in numbers.chunks(several) {
         let grams: Vec<Gram> = numbers.par_iter().map(|&client| gram(client)).collect();
@@ -130,80 +132,83 @@ pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> 
     all.mean()
 }
 
-/// How many clients' sums there are at a time. It changes no result.
-fn together(d: usize) -> usize {
-    AT_A_TIME.checked_div(d * d).unwrap_or(1).clamp(1, 16)
+/// Number of clients that are processed at once. It affects memory only, not the result.
+fn clients_per_batch(d: usize) -> usize {
+    MAX_SUMS.checked_div(d * d).unwrap_or(1).clamp(1, 16)
 }
 
-/// What finding an eigenspace takes besides the rows, in values of an f32: sums, and the copies of a factorisation.
+/// Memory that finding an eigenspace takes besides the rows, in units of an f32: sums, and copies for the
+/// factorisation.
 #[must_use]
 pub fn values(d: usize) -> u64 {
     let each = 2 * (d as u64).saturating_mul(d as u64);
-    each.saturating_mul(together(d) as u64 + 4)
+    each.saturating_mul(clients_per_batch(d) as u64 + 4)
 }
 
-/// There is no top eigenspace of that many dimensions.
+/// Reason for which an eigenspace cannot be computed.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum NoEigenspace {
-    /// More dimensions than features.
-    #[error("an eigenspace of {k} dimensions among {d} features")]
-    Wide {
-        /// How many were asked for.
+    /// The eigenspace has more dimensions than there are features.
+    #[error("found an eigenspace of {k} dimensions, allowed: at most {d}, the number of features")]
+    TooManyDimensions {
+        /// Dimensions asked for.
         k: usize,
-        /// Features.
+        /// Number of features.
         d: usize,
     },
-    /// Sums and a factorisation that would take too long.
-    #[error("the eigenspace of {d} features, allowed: at most {LARGEST_FEATURES}")]
-    Large {
-        /// Features.
+    /// Sums and factorisation would take too long.
+    #[error("found {d} features, allowed for an eigenspace: at most {LARGEST_FEATURES}")]
+    TooManyFeatures {
+        /// Number of features.
         d: usize,
     },
-    /// The eigenvalue inside is that outside, up to rounding.
+    /// The last eigenvalue inside equals the first one outside, up to rounding.
     #[error(
-        "eigenvalues {k} and {} of the rows of all clients are {inside:e} and {outside:e}, of {largest:e}: there is no \
-         one eigenspace of {k} dimensions", k + 1
+        "eigenvalues {k} and {} of the rows of all clients are {inside:e} and {outside:e}, of {largest:e}: no unique \
+         eigenspace of {k} dimensions exists; choose another number of dimensions", k + 1
     )]
     Undetermined {
-        /// Dimensions.
+        /// Dimensions asked for.
         k: usize,
-        /// The last eigenvalue inside.
+        /// Last eigenvalue inside.
         inside: f64,
-        /// The first outside.
+        /// First eigenvalue outside.
         outside: f64,
-        /// The first.
+        /// Largest eigenvalue.
         largest: f64,
     },
-    /// An entry is no number.
+    /// An entry of the products is not finite.
     #[error("entry ({row}, {column}) of the rows' products is {value}")]
     NotFinite {
-        /// From 0.
+        /// Row of the entry, from 0.
         row: usize,
-        /// From 0.
+        /// Column of the entry, from 0.
         column: usize,
-        /// NaN or infinite.
+        /// Value of the entry: NaN or infinite.
         value: f64,
     },
 }
 
-/// The eigenspace of the largest eigenvalues of a symmetric matrix.
+/// Eigenspace of the largest eigenvalues of a symmetric matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Eigenspace {
     /// Orthonormal columns, largest eigenvalue first.
     pub basis: Matrix,
-    /// Those eigenvalues, and the next one where there is one.
+    /// Eigenvalues of the columns, and the next eigenvalue if there is one.
     pub eigenvalues: Vec<f64>,
 }
 
 impl Eigenspace {
-    /// Of `k` dimensions. All eigenvectors are computed: 1000 features take seconds, [`LARGEST_FEATURES`] minutes.
+    /// Computes the top eigenspace of `k` dimensions. All eigenvectors are computed, which takes seconds for
+    /// 1000 features and minutes for [`LARGEST_FEATURES`].
     ///
     /// # Errors
-    /// [`NoEigenspace`].
+    /// [`NoEigenspace`] if `k` exceeds the number of features, an entry is not finite, or the eigenspace is
+    /// not unique.
     pub fn top(symmetric: &Matrix, k: usize) -> Result<Self, NoEigenspace> {
         let d = symmetric.nrows();
         if k > d {
-            return Err(NoEigenspace::Wide { k, d });
+            return Err(NoEigenspace::TooManyDimensions { k, d });
         }
         let wrong = symmetric.iter().position(|value| !value.is_finite());
         if let Some((row, column)) = wrong.map(|place| (place % d, place / d)) {
@@ -214,35 +219,37 @@ impl Eigenspace {
             (0..vectors.ncols()).map(|j| quotient(symmetric, &vectors.columns(j, 1).into_owned())).collect();
         let at = |place: usize| eigenvalues.get(place).copied().unwrap_or(0.0);
         let (largest, inside, outside) = (at(0), at(k.saturating_sub(1)), at(k));
-        // Of all dimensions, or of none, there is one space.
-        if (1..d).contains(&k) && inside - outside <= LEAST_GAP * largest {
+        // The eigenspace of all dimensions, or of none, is always unique.
+        if (1..d).contains(&k) && inside - outside <= MIN_GAP * largest {
             return Err(NoEigenspace::Undetermined { k, inside, outside, largest });
         }
         Ok(Self { basis: vectors.columns(0, k).into_owned(), eigenvalues })
     }
 }
 
-/// `v^T A v`: the eigenvalue of an eigenvector of norm 1.
+/// Rayleigh quotient `v^T A v`: the eigenvalue of an eigenvector of norm 1.
 fn quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
-    // A symmetric matrix is its own transpose.
+    // A symmetric matrix equals its transpose.
     product_transposed(v, &product_transposed(symmetric, v)).sum()
 }
 
-/// What FedPower is measured by on data without a known truth: the top eigenspace, of `k` dimensions, of the training
-/// rows of all clients in one place (of data that are fresh in every round, those of the start).
+/// True representation for FedPower on data without a known one: the top eigenspace, of `k` dimensions, of
+/// the training rows of all clients pooled (of data that change in every round, those of the start).
 ///
-/// A device scales rows of norm over 1 to norm 1, and so does this: no row counts more than another for being long. Of
-/// images, whose pixels are in 0..=1 and whose last feature is a constant 1, every row is scaled: what remains of each
-/// is its direction. Rows of norm under 1 stay as they are.
+/// Rows of norm above 1 are scaled to norm 1, as on a device, so that no row counts more for being long. Of
+/// images, whose pixels are in 0..=1 and whose last feature is a constant 1, every row is scaled and only its
+/// direction remains. Rows of norm below 1 are unchanged.
 ///
 /// # Errors
-/// [`NoEigenspace`].
+/// [`NoEigenspace`] if the eigenspace is not unique or cannot be computed.
 pub fn pooled_truth(dataset: &Dataset, k: usize) -> Result<Matrix, NoEigenspace> {
     let d = dataset.features;
     if d > LARGEST_FEATURES {
-        return Err(NoEigenspace::Large { d });
+        return Err(NoEigenspace::TooManyFeatures { d });
     }
-    let gram = |client: usize| dataset.clients.get(client).map_or(Gram::new(d), |client| Gram::of(client, d));
+    let gram = |client: usize| {
+        dataset.clients.get(client).map_or(Gram::new(d), |client| Gram::from_client(client, d))
+    };
     Ok(Eigenspace::top(&pooled(d, dataset.clients.len(), gram), k)?.basis)
 }
 
@@ -258,7 +265,7 @@ mod tests {
     use super::super::{Layout, Set};
     use super::*;
 
-    /// Rows of norms from about 0.5 to 5, a quarter of the values zero.
+    /// Makes rows with norms from about 0.5 to 5, a quarter of the values zero.
     fn rows(count: usize, d: usize, seed: u64) -> Vec<f32> {
         let mut random = stream(seed, Purpose::Test, 0);
         let scale = 2.0 / (d as f64).sqrt();
@@ -267,7 +274,7 @@ mod tests {
             .collect()
     }
 
-    /// The same by the definition, summed in the order of the rows.
+    /// Computes the matrix by its definition, summed in the order of the rows.
     fn plain(rows: &[f32], d: usize) -> Matrix {
         let mut sums = Matrix::zeros(d, d);
         for row in rows.chunks(d) {
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gram_matrix_is_that_of_the_definition_however_its_rows_come() {
+    fn gram_equals_definition_for_any_grouping_of_rows() {
         for (count, d) in [(0, 3), (1, 1), (3, 5), (4, 5), (31, 7), (32, 7), (70, 7), (257, 20)] {
             let rows = rows(count, d, 1);
             let mut whole = Gram::new(d);
@@ -312,26 +319,26 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_any_length_count_as_their_directions() {
+    fn long_rows_count_by_direction() {
         let (short, long) = ([0.3f32, 0.4], [3e37f32, 4e37]);
         let of = |row: &[f32]| {
             let mut gram = Gram::new(2);
             gram.add(row);
             gram.mean().trace()
         };
-        // 0.3 and 0.4 are no f32.
+        // 0.3 and 0.4 are not exact in f32.
         assert!((of(&short) - 0.25).abs() < 1e-7 && (of(&long) - 1.0).abs() < 1e-15);
         assert_eq!(of(&[0.0, 0.0]), 0.0);
     }
 
     #[test]
-    fn clients_count_by_their_rows_and_threads_change_nothing() {
-        // More clients than are summed at a time.
+    fn pooled_mean_weights_rows_and_ignores_threads() {
+        // More clients than are summed at once.
         let sizes: Vec<usize> = (0..40).collect();
         let dataset = clients(&sizes, 6);
         let run = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| pooled(6, 40, |client| Gram::of(&dataset.clients[client], 6)))
+            pool.install(|| pooled(6, 40, |client| Gram::from_client(&dataset.clients[client], 6)))
         };
         let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
         assert!((run(1) - plain(&all, 6)).amax() < 1e-15);
@@ -340,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_eigenspace_is_found_with_its_eigenvalues() {
+    fn top_finds_eigenspace_and_eigenvalues() {
         for (d, k) in [(1, 1), (2, 1), (12, 3), (12, 11), (12, 12), (60, 5)] {
             let basis = random_basis(d, d, &mut stream(3, Purpose::Truth, d as u64));
             let known: Vec<f64> = (0..d).map(|j| 1.0 / (j + 1) as f64).collect();
@@ -357,24 +364,24 @@ mod tests {
     }
 
     #[test]
-    fn an_eigenspace_that_is_not_one_is_an_error_with_its_numbers() {
+    fn ambiguous_eigenspace_is_an_error_with_numbers() {
         let fails = |symmetric: &Matrix, k: usize| Eigenspace::top(symmetric, k).unwrap_err();
         let two = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
-        assert_eq!(fails(&two, 4), NoEigenspace::Wide { k: 4, d: 3 });
+        assert_eq!(fails(&two, 4), NoEigenspace::TooManyDimensions { k: 4, d: 3 });
         let said = fails(&two, 2).to_string();
         assert!(said.contains("eigenvalues 2 and 3") && said.contains("1e0, of 2e0"), "{said}");
         assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
-        // Of no rows, or of zeros, no direction is before another.
+        // Without rows, or with zeros only, all directions are equal.
         assert!(matches!(fails(&Matrix::zeros(3, 3), 1), NoEigenspace::Undetermined { k: 1, .. }));
         let mut broken = two;
         broken[(2, 1)] = f64::INFINITY;
         assert_eq!(fails(&broken, 1), NoEigenspace::NotFinite { row: 2, column: 1, value: f64::INFINITY });
         let wide = clients(&[1], LARGEST_FEATURES + 1);
-        assert_eq!(pooled_truth(&wide, 1), Err(NoEigenspace::Large { d: LARGEST_FEATURES + 1 }));
+        assert_eq!(pooled_truth(&wide, 1), Err(NoEigenspace::TooManyFeatures { d: LARGEST_FEATURES + 1 }));
     }
 
     #[test]
-    fn the_truth_of_real_data_is_that_of_its_training_rows() {
+    fn pooled_truth_uses_training_rows_only() {
         let mut dataset = clients(&[30, 10, 0], 5);
         let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
         let expected = Eigenspace::top(&plain(&all, 5), 2).unwrap().basis;

@@ -1,4 +1,4 @@
-//! Files that a scenario names: found, read whole but not without bounds, and checked against their sums.
+//! Files that a scenario names: located, read with a size limit, and checked against their checksums.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -11,92 +11,97 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 
-/// Where a file is that the scenario called `name` speaks of: beside the scenario file, or else in the current
-/// directory.
+/// Path of a file named by the scenario called `name`: relative to the scenario file if it exists there, else
+/// to the current directory.
 #[must_use]
 pub fn locate(name: &str, path: &str) -> String {
-    let beside = Path::new(name).with_file_name(path);
-    if beside.exists() { beside.display().to_string() } else { path.to_owned() }
+    let relative = Path::new(name).with_file_name(path);
+    if relative.exists() { relative.display().to_string() } else { path.to_owned() }
 }
 
-/// The files of a scenario, in the order in which they are read.
+/// Reader of a scenario's files, in order.
 #[derive(Debug)]
 pub struct Files<'a> {
     scenario: &'a str,
-    /// SHA-256 of each, in hexadecimal; none for no check.
-    sums: &'a [String],
+    /// SHA-256 of each file in hexadecimal; empty for no check.
+    checksums: &'a [String],
     read: usize,
 }
 
 impl<'a> Files<'a> {
-    /// Files beside the scenario called `scenario`, with their sums.
+    /// Makes a reader of files next to the scenario called `scenario`, with their checksums.
     #[must_use]
-    pub fn new(scenario: &'a str, sums: &'a [String]) -> Self {
-        Self { scenario, sums, read: 0 }
+    pub fn new(scenario: &'a str, checksums: &'a [String]) -> Self {
+        Self { scenario, checksums, read: 0 }
     }
 
-    /// Where a file is.
+    /// Path of a file.
     #[must_use]
     pub fn locate(&self, path: &str) -> String {
         locate(self.scenario, path)
     }
 
-    /// The next file: at most `largest` bytes, and its path.
+    /// Reads the next file, of at most `largest` bytes. Returns its content and path.
     ///
     /// # Errors
-    /// [`DataError`] if it cannot be read, is larger, or has another sum.
+    /// [`DataError`] if the file cannot be read, is larger, or has another checksum.
     pub fn read(&mut self, path: &str, largest: u64) -> Result<(Vec<u8>, String), DataError> {
         let path = self.locate(path);
         let bytes = read(&path, largest)?;
-        let expected = self.sums.get(self.read);
+        let expected = self.checksums.get(self.read);
         self.read += 1;
         if let Some(expected) = expected {
-            let found = sum(&bytes);
+            let found = sha256(&bytes);
             if !found.eq_ignore_ascii_case(expected) {
                 return Err(DataError::new(
                     path,
-                    format!("its SHA-256 is {found}, data.sha256 says {expected}"),
+                    format!(
+                        "found SHA-256 {found}, but data.sha256 lists {expected}; use the right file or fix the list"
+                    ),
                 ));
             }
         }
         Ok((bytes, path))
     }
 
-    /// That there was a file for every sum.
+    /// Checks that the number of files read equals the number of checksums.
     ///
     /// # Errors
-    /// [`DataError`] with both numbers.
+    /// [`DataError`] with both numbers if they differ.
     pub fn finish(&self) -> Result<(), DataError> {
-        let (sums, read) = (self.sums.len(), self.read);
-        if sums == 0 || sums == read {
+        let (checksums, read) = (self.checksums.len(), self.read);
+        if checksums == 0 || checksums == read {
             return Ok(());
         }
-        Err(DataError::new(self.scenario, format!("data.sha256 has {sums} sums for {read} files")))
+        Err(DataError::new(
+            self.scenario,
+            format!("data.sha256 lists {checksums} checksums for {read} files; list one for each"),
+        ))
     }
 }
 
 /// SHA-256 in hexadecimal.
-fn sum(bytes: &[u8]) -> String {
+fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// Reads a whole file of at most `largest` bytes. A directory, a pipe or a device is refused before it is opened, and so is
-/// a file that says that it is larger.
+/// Reads a whole file of at most `largest` bytes. A directory, a pipe, a device or a larger file is rejected
+/// before it is opened.
 ///
 /// # Errors
-/// [`DataError`] if it cannot be read, is larger, or is no regular file.
+/// [`DataError`] if the file cannot be read, is larger, or is not a regular file.
 pub fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
     let wrong = |message: String| DataError::new(path, message);
     let about = fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
     if !about.is_file() {
         let what = if about.is_dir() { "a directory" } else { "a pipe or a device" };
-        return Err(wrong(format!("{what}, expected a regular file")));
+        return Err(wrong(format!("found {what}, expected a regular file")));
     }
-    let larger = || wrong(format!("more than {largest} bytes"));
+    let larger = || wrong(format!("found more than {largest} bytes, allowed: at most that"));
     if about.len() > largest {
         return Err(larger());
     }
@@ -110,42 +115,42 @@ pub fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
     Ok(bytes)
 }
 
-/// Bytes that any compressed file may unpack to.
-const UNPACKED: u64 = 64 << 20;
-/// How many times its size a larger one may unpack to. Deflate packs nothing by more than 1032; tables of numbers
-/// and images that are all but empty are packed by less than 100.
-const RATIO: u64 = 200;
+/// Size in bytes to which any compressed file may unpack.
+const MIN_UNPACK_LIMIT: u64 = 64 << 20;
+/// Ratio up to which a larger file may unpack. Deflate's maximum is 1032; tables and images that are nearly
+/// empty compress by less than 100.
+const MAX_UNPACK_RATIO: u64 = 200;
 
-/// How many bytes a compressed part of `packed` bytes may unpack to.
+/// Largest size in bytes to which a compressed part of `packed` bytes may unpack.
 #[must_use]
-pub fn most_unpacked(packed: u64) -> u64 {
-    packed.saturating_mul(RATIO).max(UNPACKED)
+pub fn unpack_limit(packed: u64) -> u64 {
+    packed.saturating_mul(MAX_UNPACK_RATIO).max(MIN_UNPACK_LIMIT)
 }
 
-/// Bytes that are unpacked at once.
-const AT_ONCE: usize = 1 << 20;
+/// Number of bytes that are unpacked at once.
+const UNPACK_CHUNK: usize = 1 << 20;
 
-/// What a gzipped file unpacks to, at most `largest` bytes; any other file as it is.
+/// Unpacks a gzipped file to at most `largest` bytes; returns any other file as it is.
 ///
 /// # Errors
-/// [`DataError`] if it is damaged, or unpacks to more than that; or, so far as it is read, to more than [`most_unpacked`]
-/// allows, before memory is taken for the rest.
-pub fn unpacked<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [u8]>, DataError> {
+/// [`DataError`] if the file is damaged, or unpacks to more than `largest` or, for the part read so far, to
+/// more than [`unpack_limit`] allows. Memory is not taken beyond that limit.
+pub fn unpack<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [u8]>, DataError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(Cow::Borrowed(bytes));
     }
     let mut decoder = MultiGzDecoder::new(bytes);
     let mut plain = Vec::new();
     loop {
-        let read = decoder.by_ref().take(AT_ONCE as u64).read_to_end(&mut plain);
+        let read = decoder.by_ref().take(UNPACK_CHUNK as u64).read_to_end(&mut plain);
         let read = read.map_err(|error| DataError::new(path, format!("gzip: {error}")))?;
         let packed = bytes.len() - decoder.get_ref().len();
-        let most = largest.min(most_unpacked(packed as u64));
+        let most = largest.min(unpack_limit(packed as u64));
         if plain.len() as u64 > most {
             let message = format!("more than {most} bytes after decompression of its first {packed} bytes");
             return Err(DataError::new(path, message));
         }
-        if read < AT_ONCE {
+        if read < UNPACK_CHUNK {
             return Ok(Cow::Owned(plain));
         }
     }
@@ -153,10 +158,10 @@ pub fn unpacked<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a,
 
 #[cfg(test)]
 mod tests {
-    /// The examples of FIPS 180-4.
+    /// Example of FIPS 180-4.
     #[test]
-    fn sums_are_those_of_the_standard() {
+    fn checksum_matches_standard_example() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(super::sum(b"abc"), abc);
+        assert_eq!(super::sha256(b"abc"), abc);
     }
 }

@@ -1,5 +1,5 @@
-//! A client's samples as a board has them in flash: a wearer's recording, with the same windows, classes and
-//! draws as the simulated client of that wearer, or a table of samples.
+//! Flash images of a client's samples for boards: a wearer's recording, with the same windows, classes and
+//! draws as the simulated client, or a table of samples.
 
 use fedspan_client::recording::table;
 use fedspan_client::recording::{DRAW_MAX, Header, Series, write};
@@ -8,34 +8,34 @@ use fedspan_protocol::frame::crc32c;
 use super::watch::{EXERCISES, HOP, PROGRAMME_MAX, WatchSettings, programme_label, recordings};
 use super::{Client, DataError, Labels};
 
-/// Why there is no image.
+/// Error of making a flash image.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ImageError {
-    /// No such wearer.
-    #[error("wearer {wearer}: this scenario has wearers 1 to {count}")]
+    /// The scenario has no such wearer.
+    #[error("found wearer {wearer}, allowed: 1 to {count}")]
     Wearer {
-        /// Which was asked for.
+        /// Number of the wearer that was asked for.
         wearer: usize,
-        /// How many there are.
+        /// Number of wearers in the scenario.
         count: usize,
     },
-    /// A board keeps the windows of a draw by number, and has room for so many.
-    #[error("{key} is {found}; a board draws at most {DRAW_MAX} windows a class")]
+    /// A draw is larger than a board can hold.
+    #[error("{key} is {found}, allowed: at most {DRAW_MAX}, the windows of a class that a board can draw")]
     Draw {
-        /// Which setting.
+        /// Key of the setting.
         key: &'static str,
-        /// What it is.
+        /// Value of the setting.
         found: usize,
     },
-    /// The recordings could not be read.
+    /// The recordings cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
 }
 
-/// The partition of wearer `wearer`, from 1: those who train, then those who are held out.
+/// Image of wearer `wearer`, counted from 1: training wearers first, then those held out.
 ///
 /// # Errors
-/// [`ImageError`].
+/// [`ImageError`] if there is no such wearer, a draw is too large, or the recordings cannot be read.
 pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u8>, ImageError> {
     let roles = settings.roles();
     let everyone = || roles.clients.iter().chain(&roles.newcomers).copied();
@@ -61,8 +61,8 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     let series: Vec<Series<'_>> = own
         .iter()
         .map(|(class, series, bytes)| {
-            let cut = settings.cut(series.windows());
-            let (train, test) = (small(cut.trained), small(cut.test.start)..small(cut.test.end));
+            let split = settings.split(series.windows());
+            let (train, test) = (small(split.trained), small(split.test.start)..small(split.test.end));
             Series { class: *class, train, test, samples: bytes }
         })
         .collect();
@@ -77,11 +77,11 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     };
     let mut image = Vec::new();
     write(&header, &series, |part| image.extend_from_slice(part));
-    Ok(sealed(image))
+    Ok(with_crc(image))
 }
 
-/// The partition of a client of a regression problem with `d` features. Class numbers, where it has them, are
-/// written as values, and zeros where there are no targets.
+/// Image of a client's table of samples with `d` features, for regression. Class numbers are written as
+/// values, and missing targets as zeros.
 #[must_use]
 pub fn table(client: &Client, d: usize) -> Vec<u8> {
     let values = |labels: &Labels| match labels {
@@ -93,11 +93,11 @@ pub fn table(client: &Client, d: usize) -> Vec<u8> {
     let (training, test) = ((client.train.x.as_slice(), &y[..]), (client.test.x.as_slice(), &y_test[..]));
     let features = u16::try_from(d).unwrap_or(u16::MAX);
     table::write(features, training, test, |part| image.extend_from_slice(part));
-    sealed(image)
+    with_crc(image)
 }
 
-/// With its check behind it.
-fn sealed(mut image: Vec<u8>) -> Vec<u8> {
+/// Appends the CRC-32C to an image.
+fn with_crc(mut image: Vec<u8>) -> Vec<u8> {
     let check = crc32c(&image);
     image.extend_from_slice(&check.to_le_bytes());
     image

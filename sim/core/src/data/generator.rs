@@ -1,4 +1,4 @@
-//! Draws batches of a linear model: `y = M_i^T x + noise`, x normal.
+//! Generator of batches of a linear model: `y = M_i^T x + noise` with normal x.
 
 use std::sync::Arc;
 
@@ -6,35 +6,35 @@ use fedspan_engine::random::{Purpose, stream};
 
 use super::{Labels, Set};
 
-/// Draws a client's batches.
+/// Generator of one client's batches.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    /// `M_i`, d x C, row-major.
+    /// True map `M_i`, d x C, row-major.
     pub map: Arc<Vec<f64>>,
-    /// C.
+    /// Number of outputs, `C`.
     pub outputs: usize,
     /// Standard deviation of each feature.
     pub feature_std: f64,
     /// Standard deviation of the noise on each target.
     pub noise_std: f64,
-    /// In a batch.
+    /// Number of samples in a batch.
     pub samples: usize,
-    /// Of everything that is drawn.
+    /// Seed of all draws.
     pub seed: u64,
-    /// Whose they are.
+    /// Number of the client.
     pub client: u64,
-    /// What they are for.
+    /// Stream that the draws come from.
     pub purpose: Purpose,
 }
 
 impl Generator {
-    /// The same client's test samples, without noise.
+    /// Makes the generator of the client's test samples, without noise.
     #[must_use]
     pub fn tests(&self, samples: usize) -> Self {
         Self { noise_std: 0.0, samples, purpose: Purpose::Test, ..self.clone() }
     }
 
-    /// The batch of a round; the same round gives the same batch.
+    /// Draws the batch of a round; the same round always gives the same batch.
     #[must_use]
     pub fn batch(&self, round: u64) -> Set {
         let mut random = stream(self.seed, self.purpose, self.client << 32 | round);

@@ -1,25 +1,25 @@
-//! Clients that come after training, and what they label.
+//! Newcomers: clients that are held out of training, and the samples that they label.
 
 use std::sync::Arc;
 
 use super::{Client, DataError, Dataset, watch};
 
-/// Clients that come after training: one of the groups of clients, in their order.
+/// Selection of the newcomers: one fold of the clients, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdout {
-    /// How many; 0 for none.
+    /// Number of clients in a fold; 0 for no newcomers.
     pub clients: usize,
-    /// Which group of them, from 0.
+    /// Index of the fold, from 0.
     pub fold: usize,
-    /// What each of them labels of its training part: so many samples of each class, drawn at random (0: all), or for
-    /// regression so many of the first.
+    /// Number of training samples that each newcomer labels: of each class, drawn at random (0 for all), or
+    /// for regression the first ones.
     pub samples: usize,
-    /// The key that says how many.
+    /// Key that sets the number of clients, for messages.
     pub key: &'static str,
 }
 
 impl Holdout {
-    /// Moves the group from `clients` to `newcomers`, and its names. `names` are those of the clients.
+    /// Moves the fold from `clients` to `newcomers`, with the clients' `names`.
     ///
     /// # Errors
     /// [`DataError`] if there are too few clients, or too few samples to label.
@@ -39,15 +39,15 @@ impl Holdout {
         if held >= clients || fold >= clients / held {
             let folds = clients.checked_div(held).unwrap_or(0);
             let message = format!(
-                "split.{key} = {held}, split.fold = {fold}: there are {clients} clients, {folds} such groups, and \
-                 someone has to stay"
+                "split.{key} = {held}, split.fold = {fold}, but there are {clients} clients in {folds} such folds, and at least \
+                 one client must stay to train"
             );
             return Err(DataError::new(path, message));
         }
         let group = fold * held..(fold + 1) * held;
         for (index, (client, name)) in dataset.clients.drain(..).zip(names).enumerate().collect::<Vec<_>>() {
             if group.contains(&index) {
-                let newcomer = self.labelled(client, name, index as u64, path, seed)?;
+                let newcomer = self.make_newcomer(client, name, index as u64, path, seed)?;
                 dataset.newcomers.push(newcomer);
                 dataset.newcomer_names.push(name.clone());
             } else {
@@ -58,11 +58,12 @@ impl Holdout {
         Ok(dataset)
     }
 
-    /// A newcomer, with what it labels in place of its training part. `index` is its number: no two draw alike.
+    /// Makes a newcomer: replaces its training part by the samples it labels. `index` selects the draw and is
+    /// unique to the newcomer.
     ///
     /// # Errors
     /// [`DataError`] if it has too few samples to label.
-    pub fn labelled(
+    pub fn make_newcomer(
         &self,
         client: Client,
         name: &str,
@@ -76,9 +77,9 @@ impl Holdout {
             if samples == 0 {
                 return Ok(client);
             }
-            if let Some((class, there)) = watch::scarce(set, samples) {
+            if let Some((class, there)) = watch::first_scarce_class(set, samples) {
                 return wrong(format!(
-                    "client {name:?} has {there} samples of class {class} to label, split.labels_per_class is {samples}"
+                    "client {name:?} has {there} samples of class {class} to label, but split.labels_per_class is {samples}"
                 ));
             }
             watch::draw_per_class(set, samples, seed, index)
@@ -86,7 +87,7 @@ impl Holdout {
             let there = set.len();
             if there < samples {
                 return wrong(format!(
-                    "client {name:?} has {there} samples to label, split.new_samples is {samples}"
+                    "client {name:?} has {there} samples to label, but split.new_samples is {samples}"
                 ));
             }
             (0..samples).collect()

@@ -1,20 +1,19 @@
-//! Clients that have nothing to train on: they count as nothing, whatever the kind of data.
+//! Removal of clients that have nothing to train on.
 
 use super::{Client, Dataset};
 
 impl Dataset {
-    /// The same without clients, and newcomers, that have no sample to train on. They are counted among those that are left
-    /// out.
+    /// Removes clients and newcomers without a training sample, and counts them as dropped users.
     #[must_use]
     pub fn without_idle(mut self) -> Self {
         let idle = without(&mut self.clients, &mut self.client_names)
             + without(&mut self.newcomers, &mut self.newcomer_names);
-        self.left_out += idle;
+        self.dropped_users += idle;
         self
     }
 }
 
-/// Removes idle clients with their names, if they have any; how many these were.
+/// Removes idle clients and their names, if they have any. Returns the number removed.
 fn without(clients: &mut Vec<Client>, names: &mut Vec<String>) -> usize {
     let busy: Vec<bool> =
         clients.iter().map(|client| client.fresh.is_some() || !client.train.is_empty()).collect();

@@ -1,16 +1,16 @@
-//! IDX files (MNIST, EMNIST, Fashion-MNIST, the bundled digits), plain or gzipped. Bounded: a header cannot
+//! Reader of IDX files (MNIST, EMNIST, Fashion-MNIST, the bundled digits), plain or gzipped. A header cannot
 //! make the reader allocate more than the file holds.
 
-use super::file::{Files, unpacked};
+use super::file::{Files, unpack};
 use super::pool::Pool;
 use super::{DataError, Labels, Layout, Set, Shape};
 
-/// The bundled data sets.
+/// Data sets that are built into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bundled {
-    /// 1797 optical digits of 8 x 8.
+    /// 1797 optical digits of 8 x 8 pixels.
     Digits,
-    /// 5000 MNIST digits of 28 x 28.
+    /// 5000 MNIST digits of 28 x 28 pixels.
     Mnist5k,
 }
 
@@ -23,28 +23,28 @@ static MNIST5K: [&[u8]; 2] = [
     include_bytes!("../../data/mnist5k-labels-idx1-ubyte.gz"),
 ];
 
-/// Largest file that is read, decompressed: EMNIST's largest is 550 MB.
+/// Largest file in bytes, decompressed: EMNIST's largest has 550 MB.
 const LARGEST: u64 = 1 << 30;
-/// Where labels begin.
+/// Offset of the first label in a file of labels.
 const LABELS_AT: usize = 8;
 
-/// IDX files of images and their labels.
+/// Paths of IDX files with images and labels, and their conventions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Idx {
-    /// Images and labels.
+    /// Images and labels of the training part.
     pub train: (String, String),
-    /// A test part of the same kind.
+    /// Images and labels of the test part; `None` without one.
     pub test: Option<(String, String)>,
-    /// The label of class 0: 1 for EMNIST's letters.
+    /// Label of class 0: 1 for EMNIST's letters.
     pub first_label: u8,
-    /// Images stand column by column, as EMNIST's do.
+    /// True if images are stored column by column, as in EMNIST.
     pub transposed: bool,
 }
 
 /// Reads a bundled data set.
 ///
 /// # Errors
-/// [`DataError`]; never, short of a broken build.
+/// [`DataError`] only if the build included a damaged file.
 pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
     let ([images, labels], name) = match which {
         Bundled::Digits => (DIGITS, "digits"),
@@ -54,10 +54,10 @@ pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
 }
 
 impl Idx {
-    /// Reads them.
+    /// Reads the files.
     ///
     /// # Errors
-    /// [`DataError`] naming the file and the offset.
+    /// [`DataError`] naming the file and the offset if a file cannot be read or is malformed.
     pub fn read(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
         type Pair = ((Vec<u8>, String), (Vec<u8>, String));
         let mut load = |(images, labels): &(String, String)| {
@@ -74,24 +74,24 @@ impl Idx {
         self.parse(pair(&train), test.as_ref().map(pair))
     }
 
-    /// Parses what the files hold, plain or gzipped: images and labels, each with its name.
+    /// Parses the content of the files, plain or gzipped: images and labels, each with its file name.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// [`DataError`] naming the file and the offset if a file is malformed.
     pub fn parse(
         &self,
         [images, labels]: [(&[u8], &str); 2],
         test: Option<[(&[u8], &str); 2]>,
     ) -> Result<Pool, DataError> {
-        let plain = (unpacked(images.0, images.1, LARGEST)?, unpacked(labels.0, labels.1, LARGEST)?);
+        let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
         let train = Part::parse(&plain.0, images.1, &plain.1, labels.1)?;
         let Some([images, labels]) = test else { return pool(self, &train, None) };
-        let plain = (unpacked(images.0, images.1, LARGEST)?, unpacked(labels.0, labels.1, LARGEST)?);
+        let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
         pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
     }
 }
 
-/// A pair of files.
+/// Parsed content of a pair of files.
 struct Part<'a> {
     name: &'a str,
     labels_name: &'a str,
@@ -111,7 +111,7 @@ impl<'a> Part<'a> {
         let (shape, pixels) = header(images, name, 3)?;
         let (count, labels) = header(labels, labels_name, 1)?;
         let [n, rows, cols] = *shape.as_slice() else {
-            return Err(DataError::new(name, "not three dimensions"));
+            return Err(DataError::new(name, "found another number of dimensions, expected 3"));
         };
         if count != [n] {
             let message = format!("{} labels for {n} images", labels.len());
@@ -120,7 +120,7 @@ impl<'a> Part<'a> {
         Ok(Self { name, labels_name, rows, cols, pixels, labels })
     }
 
-    /// Appends the images as features and their classes.
+    /// Appends the images as features, and their classes.
     fn append(&self, files: &Idx, scale: f32, x: &mut Vec<f32>, y: &mut Vec<u8>) -> Result<(), DataError> {
         let (rows, cols) = (self.rows, self.cols);
         x.reserve_exact(self.labels.len() * (rows * cols + 1));
@@ -136,7 +136,9 @@ impl<'a> Part<'a> {
         for (at, label) in (LABELS_AT..).zip(self.labels) {
             let class = label.checked_sub(files.first_label).ok_or_else(|| {
                 let first = files.first_label;
-                let message = format!("label {label} at byte {at}, first_label is {first}");
+                let message = format!(
+                    "found label {label} at byte {at}, allowed: from {first}, the value of data.first_label"
+                );
                 DataError::new(self.labels_name, message)
             })?;
             y.push(class);
@@ -145,7 +147,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The features of images are in 0..=1, in parts of the largest pixel that trains, with a constant 1 at the end.
+/// Makes a pool. Pixels are divided by the largest training pixel, to the range 0..=1, and followed by a
+/// constant 1.
 fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
     let scale = train.pixels.iter().copied().max().map_or(1.0, |largest| f32::from(largest.max(1)));
     let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -153,7 +156,7 @@ fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, 
     if let Some(test) = test {
         if (test.rows, test.cols) != (train.rows, train.cols) {
             let message = format!(
-                "images of {} x {}, those of {} are of {} x {}",
+                "found images of {} x {}, expected those of {}: {} x {}",
                 test.rows, test.cols, train.name, train.rows, train.cols
             );
             return Err(DataError::new(test.name, message));
@@ -192,14 +195,21 @@ fn header<'a>(bytes: &'a [u8], name: &str, dimensions: usize) -> Result<(Vec<usi
         let size = word(4 + 4 * dimension)? as usize;
         let product = elements.checked_mul(size).filter(|_| size > 0);
         elements = product.ok_or_else(|| {
-            DataError::new(name, format!("dimension of {size} at byte {}", 4 + 4 * dimension))
+            DataError::new(
+                name,
+                format!(
+                    "found a dimension of {size} at byte {}, allowed: 1 or more, within memory",
+                    4 + 4 * dimension
+                ),
+            )
         })?;
         shape.push(size);
     }
     let start = 4 + 4 * dimensions;
     let body = bytes.get(start..).unwrap_or_default();
     if body.len() != elements {
-        let message = format!("{} bytes after byte {start}, the header announces {elements}", body.len());
+        let message =
+            format!("found {} bytes after byte {start}, expected {elements} as in the header", body.len());
         return Err(DataError::new(name, message));
     }
     Ok((shape, body))

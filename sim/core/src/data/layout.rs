@@ -1,4 +1,4 @@
-//! What the values of a row are, for models that have to know: networks with biases, convolutions.
+//! Arrangement of a row's values, for models that depend on it: networks with biases, and convolutions.
 
 use std::sync::Arc;
 
@@ -7,38 +7,38 @@ use fedspan_protocol::message::Image;
 
 use super::{Client, Dataset, Set};
 
-/// What the values of a row are.
+/// Arrangement of a row's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// How they are arranged, where they are; the constant comes after.
+    /// Shape of the values, if they are an image or a series; the constant follows.
     pub shape: Option<Shape>,
-    /// The last value of every row is a constant 1: the bias of a linear model.
+    /// True if the last value of every row is a constant 1, the bias of a linear model.
     pub constant: bool,
 }
 
-/// How values are arranged.
+/// Shape of an image or a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// An image, row by row: all channels of one pixel stand together.
+    /// Image, row by row, with all channels of a pixel together.
     Image {
-        /// Colours.
+        /// Number of colours.
         channels: usize,
-        /// Rows.
+        /// Number of rows.
         height: usize,
-        /// Columns.
+        /// Number of columns.
         width: usize,
     },
-    /// A series in time, step by step: all channels of one step stand together.
+    /// Time series, step by step, with all channels of a step together.
     Series {
-        /// In time.
+        /// Number of steps in time.
         steps: usize,
-        /// Values of one.
+        /// Number of values of a step.
         channels: usize,
     },
 }
 
 impl Shape {
-    /// As devices are told of it: a series is an image of one row. `None` for what is larger than any that they can have.
+    /// Shape on the wire: a series is an image of one row. `None` if a side exceeds the wire's u16.
     #[must_use]
     pub fn image(self) -> Option<Image> {
         let [height, width, channels] = match self {
@@ -49,7 +49,7 @@ impl Shape {
         Some(Image { height: small(height)?, width: small(width)?, channels: small(channels)? })
     }
 
-    /// How many values.
+    /// Number of values.
     #[must_use]
     pub fn len(self) -> usize {
         match self {
@@ -58,7 +58,7 @@ impl Shape {
         }
     }
 
-    /// None.
+    /// True if there are no values.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
@@ -66,14 +66,14 @@ impl Shape {
 }
 
 impl Dataset {
-    /// What an engine has to know of the samples. They have an image where a row is that and nothing else.
+    /// Sizes that an engine needs. The image is set only if a row holds nothing else.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         let shape = self.layout.shape.filter(|shape| shape.len() == self.features);
         Sizes { features: self.features, outputs: self.outputs, image: shape.and_then(Shape::image) }
     }
 
-    /// The same samples without the constant at their end, where they have one: for models with biases of their own.
+    /// Removes the constant at the end of each row, if there is one, for models with biases of their own.
     /// Test sets that clients share stay shared.
     #[must_use]
     pub fn without_constant(mut self) -> Self {
@@ -81,7 +81,7 @@ impl Dataset {
             return self;
         }
         let d = self.features;
-        // By address, which nothing frees while its set is held.
+        // Original and shortened sets. Holding the original keeps its address unique.
         let mut cut: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
         let mut shared = |set: &mut Arc<Set>| {
             if let Some((_, short)) = cut.iter().find(|(whole, _)| Arc::ptr_eq(whole, set)) {
@@ -89,7 +89,7 @@ impl Dataset {
                 return;
             }
             let short = Arc::new(shortened(set, d));
-            // One that nobody else holds cannot come again.
+            // A set with a single holder cannot occur again.
             if Arc::strong_count(set) > 1 {
                 cut.push((Arc::clone(set), Arc::clone(&short)));
             }
@@ -105,13 +105,13 @@ impl Dataset {
     }
 }
 
-/// Rows of `d` values, each without its last.
+/// Copies a set of rows of `d` values without each row's last value.
 fn shortened(set: &Set, d: usize) -> Set {
     Set {
         x: without_last(&set.x, d),
         y: set.y.clone(),
-        wide: set.wide.as_ref().map(|wide| without_last(wide, d)),
-        wide_y: set.wide_y.clone(),
+        x_f64: set.x_f64.as_ref().map(|wide| without_last(wide, d)),
+        y_f64: set.y_f64.clone(),
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use crate::data::{Labels, idx};
 
     #[test]
-    fn without_the_constant_rows_are_one_shorter_and_otherwise_the_same() {
+    fn without_constant_shortens_rows_and_keeps_the_rest() {
         let images = idx::bundled(idx::Bundled::Digits).unwrap();
         let test = Arc::new(images.set.select(images.features, &[5, 3]));
         let client = |part: &[usize]| Client {
@@ -154,6 +154,6 @@ mod tests {
         }
         assert!(matches!(&b.y, Labels::Classes(classes) if classes.len() == 2));
         assert!(Arc::ptr_eq(&short.clients[1].test, &short.newcomers[0].test), "shared as before");
-        assert_eq!(short.clone().without_constant().features, 64, "twice is once");
+        assert_eq!(short.clone().without_constant().features, 64, "a second call changes nothing");
     }
 }

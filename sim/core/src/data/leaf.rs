@@ -1,5 +1,6 @@
-//! LEAF's JSON files (Caldas et al. 2018): users with their samples, numbers as in FEMNIST, or tweets as in Sent140. Every user
-//! is in the pool, without samples, too; who becomes no client is counted where clients are made.
+//! Reader of LEAF's JSON files (Caldas et al. 2018): users with samples of numbers, as in FEMNIST, or of
+//! text, as in Sent140. Every user becomes part of the pool, even without samples; users that become no
+//! client are counted when the pool is split.
 
 pub mod json;
 pub mod words;
@@ -13,38 +14,38 @@ use super::{DataError, LARGEST_VALUES, Labels, Layout, Set, Shape};
 use json::{Samples, Users};
 use words::Vectors;
 
-/// Largest file that is read; LEAF writes a hundred users a file, and vectors of 300 numbers take 1 GB.
+/// Largest file in bytes. LEAF writes a hundred users per file; word vectors of 300 numbers take 1 GB.
 const LARGEST: u64 = 1 << 30;
 
-/// Most numbers of a text: what a device can be told of, the constant with it.
-const WIDEST: usize = 65_534;
+/// Largest number of values of a text: with the constant, the most features that the protocol can state.
+const MAX_TEXT_VALUES: usize = 65_534;
 
-/// Where LEAF's data are.
+/// Paths and settings of a LEAF data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leaf {
-    /// A file, or a directory of them.
+    /// Path of a file, or of a directory of files.
     pub path: String,
-    /// A test part of the same users.
+    /// Path of the test part, of the same users; `None` without one.
     pub test_path: Option<String>,
-    /// Word vectors, for text.
+    /// Path of a file of word vectors; `None` for samples of numbers.
     pub vectors: Option<String>,
-    /// So many lines of that file are looked at.
+    /// Number of lines of that file that are read.
     pub vocabulary: usize,
-    /// A text is a sequence of so many words; 0: the mean of all.
+    /// Number of words of a text that form a sequence; 0 for the mean of all words.
     pub words: usize,
 }
 
-/// How a text becomes a sample.
+/// Conversion of a text to a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text {
-    /// Of its words.
+    /// Word vectors.
     pub vectors: Vectors,
-    /// As in [`Leaf`].
+    /// Number of words in a sequence; 0 for the mean of all words.
     pub words: usize,
 }
 
 impl Text {
-    /// Values of a sample, the constant not counted.
+    /// Number of values of a sample, without the constant.
     fn width(&self) -> usize {
         self.vectors.width * self.words.max(1)
     }
@@ -61,7 +62,8 @@ impl Leaf {
     /// Reads all files. Users are in the order of their names.
     ///
     /// # Errors
-    /// [`DataError`] naming the file and the place.
+    /// [`DataError`] naming the file and the place if a file cannot be read, is malformed, or its samples do
+    /// not fit the settings.
     pub fn read(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
         let mut parts = vec![read_part(&self.path, files)?];
         if let Some(path) = &self.test_path {
@@ -73,10 +75,10 @@ impl Leaf {
         let text = samples().any(|samples| !samples.texts.is_empty());
         let numbers = samples().any(|samples| !samples.rows.is_empty());
         let text = match (text, numbers, &self.vectors) {
-            (true, true, _) => return wrong("samples of numbers and of text"),
-            (false, false, _) => return wrong("nobody has a sample"),
+            (true, true, _) => return wrong("found samples of numbers and of text, allowed: one kind"),
+            (false, false, _) => return wrong("found no sample of any user"),
             (true, false, None) => {
-                return wrong("samples are text: data.vectors is to name a file of word vectors");
+                return wrong("samples are text: set data.vectors to a file of word vectors");
             }
             (false, true, Some(_)) => {
                 return wrong("samples are numbers: data.vectors is for text, leave it out");
@@ -92,36 +94,40 @@ impl Leaf {
         pool(&name, &parts, text.as_ref())
     }
 
-    /// What to say of users of the test part who have nothing to train on, in one line.
+    /// One-line warning about users of the test part that have nothing to train on.
     ///
     /// # Errors
-    /// [`DataError`] where that is all of them: nobody would be scored.
-    pub fn strangers(&self, pool: &Pool, files: &Files<'_>) -> Result<Option<String>, DataError> {
+    /// [`DataError`] if that is true of all users, so that no client would be scored.
+    pub fn untrained_users_warning(
+        &self,
+        pool: &Pool,
+        files: &Files<'_>,
+    ) -> Result<Option<String>, DataError> {
         let Some(test_path) = self.test_path.as_ref().map(|path| files.locate(path)) else { return Ok(None) };
         let path = &pool.name;
-        let is_strange = |user: &&User| user.samples.iter().all(|sample| *sample >= pool.tests_from);
+        let is_untrained = |user: &&User| user.samples.iter().all(|sample| *sample >= pool.tests_from);
         let tested =
             || pool.users.iter().filter(|user| user.samples.iter().any(|sample| *sample >= pool.tests_from));
-        let (all, strange) = (tested().count(), tested().filter(is_strange).count());
-        let Some(first) = tested().find(is_strange).map(|user| &user.name) else { return Ok(None) };
-        if strange == all {
+        let (all, untrained) = (tested().count(), tested().filter(is_untrained).count());
+        let Some(first) = tested().find(is_untrained).map(|user| &user.name) else { return Ok(None) };
+        if untrained == all {
             return Err(DataError::new(
                 test_path,
                 format!(
-                    "none of its {all} users (the first is {first:?}) has samples in {path}, so there is nobody to score; \
-                     allowed: a test part of the same users. Users who come after training stand among the others, and \
-                     split.holdout_clients says how many"
+                    "none of its {all} users (the first is {first:?}) has samples in {path}, so no client would be scored; \
+                     allowed: a test part of the same users. Newcomers belong among the other users, and \
+                     split.holdout_clients sets their number"
                 ),
             ));
         }
         Ok(Some(format!(
-            "{test_path}: {strange} of {all} users (the first is {first:?}) have no samples in {path} and are left out"
+            "{test_path}: {untrained} of {all} users (the first is {first:?}) have no samples in {path} and are dropped"
         )))
     }
 }
 
-/// A file, or all `.json` files of a directory in the order of their names. A user is in one of them: where training and test
-/// parts stand side by side, what tests would train.
+/// Reads a file, or all `.json` files of a directory in the order of their names. Each user may be in one
+/// file only: a directory with both training and test parts would train on the test samples.
 fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
     let place = files.locate(path);
     let mut paths = Vec::new();
@@ -135,7 +141,7 @@ fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
         }
         paths.sort();
         if paths.is_empty() {
-            return Err(DataError::new(place, "no .json file in this directory"));
+            return Err(DataError::new(place, "found no .json file in this directory"));
         }
     } else {
         paths.push(place.clone());
@@ -149,8 +155,8 @@ fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
                 return Err(DataError::new(
                     place,
                     format!(
-                        "user {user:?} is in {before} and in {path}; allowed: each user in one file (a test part goes into \
-                         data.test_path)"
+                        "found user {user:?} in {before} and in {path}; allowed: each user in one file (a test part goes \
+                         into data.test_path)"
                     ),
                 ));
             }
@@ -160,10 +166,10 @@ fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
     Ok(users)
 }
 
-/// All samples, those of the second part behind the first.
+/// Joins all samples, those of the second part after those of the first.
 ///
 /// # Errors
-/// [`DataError`] if samples are of several lengths, or more than fit.
+/// [`DataError`] if samples have different lengths, or do not fit in memory.
 pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, DataError> {
     let wrong = |message: String| Err(DataError::new(name, message));
     let all = || parts.iter().flatten();
@@ -171,12 +177,16 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         Some(text) => text.width(),
         None => all().find_map(|(_, samples)| samples.rows.first()).map_or(0, Vec::len),
     };
-    if text.is_some() && width > WIDEST {
-        return wrong(format!("texts of {width} numbers, allowed: at most {WIDEST}"));
+    if text.is_some() && width > MAX_TEXT_VALUES {
+        return wrong(format!(
+            "found texts of {width} numbers, allowed: at most {MAX_TEXT_VALUES}; reduce data.words"
+        ));
     }
     let count: usize = all().map(|(_, samples)| samples.labels.len()).sum();
     if (count as u64).saturating_mul(width as u64 + 1) > LARGEST_VALUES {
-        return wrong(format!("{count} samples of {width} values are more than {LARGEST_VALUES} values"));
+        return wrong(format!(
+            "found {count} samples of {width} values, allowed: at most {LARGEST_VALUES} values in all"
+        ));
     }
     let (mut x, mut y) = (Vec::with_capacity(count * (width + 1)), Vec::with_capacity(count));
     let mut users: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -186,7 +196,7 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
             for (sample, row) in rows.iter().enumerate() {
                 if row.len() != width {
                     return wrong(format!(
-                        "user {user:?}, sample {sample}: {} values, others have {width}",
+                        "user {user:?}, sample {sample}: found {} values, expected {width} as in the other samples",
                         row.len()
                     ));
                 }
@@ -211,7 +221,7 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         Some(Text { vectors, words }) => Some(Shape::Series { steps: *words, channels: vectors.width }),
     };
     let user = |(name, samples): (&str, Vec<usize>)| User { name: name.to_owned(), samples };
-    // The labels that occur are the classes: one that nobody has could only be predicted wrongly.
+    // Classes are the labels that occur; a label without samples could only be predicted wrongly.
     let labels: BTreeSet<u8> = y.iter().copied().collect();
     let mut classes = [0u8; 256];
     for (class, label) in (0u8..).zip(&labels) {

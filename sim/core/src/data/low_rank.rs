@@ -1,5 +1,5 @@
-//! RoLoRA's linear model (Chen et al. 2025, section 5.1 and appendix A.5): `y = B_i*^T A*^T x + noise`, x normal, A* everyone's, d x r with
-//! orthonormal columns, B_i* r x C.
+//! RoLoRA's linear model (Chen et al. 2025, section 5.1 and appendix A.5): `y = B_i*^T A*^T x + noise` with
+//! normal x. A* is common to all clients, d x r with orthonormal columns; B_i* is r x C.
 
 use std::sync::Arc;
 
@@ -12,42 +12,44 @@ use super::{Client, Dataset, LARGEST_VALUES, Layout};
 /// Settings of `kind = "low-rank-regression"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LowRankRegression {
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Features.
+    /// Number of features.
     pub d: usize,
-    /// C: targets of a sample.
+    /// Number of targets of a sample, `C`.
     pub outputs: usize,
-    /// r.
+    /// Rank `r` of the map.
     pub rank: usize,
-    /// Samples per client (per round where fresh).
+    /// Number of samples per client, or per client and round if `fresh`.
     pub samples: usize,
-    /// A new batch every round.
+    /// Draws a new batch in every round.
     pub fresh: bool,
-    /// L: every singular value of the mean of all B_i*.
+    /// Common singular value `L` of the mean of all B_i*.
     pub strength: f64,
-    /// gamma: the root of the mean over clients of `|B_i* - mean|^2` (Frobenius; definition A.13).
+    /// Heterogeneity `gamma`: the root of the mean over clients of `|B_i* - mean|^2` (Frobenius norm;
+    /// definition A.13).
     pub heterogeneity: f64,
     /// Standard deviation of the noise on each target.
     pub noise_std: f64,
-    /// Noiseless test samples per client.
+    /// Number of noiseless test samples per client.
     pub test_samples: usize,
 }
 
 impl LowRankRegression {
-    /// That this machine can hold it.
+    /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A sentence with the numbers.
+    /// A one-line message with the numbers if they do not.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, outputs, samples, fresh, test_samples, .. } = *self;
-        let wide = |n: usize| n as u64;
-        // A fresh batch stands beside the first one; a client's map is f64.
-        let own = wide(samples).saturating_mul(if fresh { 2 } else { 1 }).saturating_add(wide(test_samples));
+        let to_u64 = |n: usize| n as u64;
+        // A fresh batch is held next to the first one; a client's map is f64.
+        let own =
+            to_u64(samples).saturating_mul(if fresh { 2 } else { 1 }).saturating_add(to_u64(test_samples));
         let each = own
-            .saturating_mul(wide(d).saturating_add(wide(outputs)))
-            .saturating_add((2 * wide(d)).saturating_mul(wide(outputs)));
-        let values = wide(clients).saturating_mul(each);
+            .saturating_mul(to_u64(d).saturating_add(to_u64(outputs)))
+            .saturating_add((2 * to_u64(d)).saturating_mul(to_u64(outputs)));
+        let values = to_u64(clients).saturating_mul(each);
         if values <= LARGEST_VALUES {
             return Ok(());
         }
@@ -57,7 +59,7 @@ impl LowRankRegression {
         ))
     }
 
-    /// The true down-projection A*, and everybody's B_i*.
+    /// True down-projection A*, and each client's B_i*.
     #[must_use]
     pub fn truth(&self, seed: u64) -> (Matrix, Vec<Matrix>) {
         let mut random = stream(seed, Purpose::Truth, 0);
@@ -67,7 +69,7 @@ impl LowRankRegression {
         (down, ups)
     }
 
-    /// What everybody has of their own, r x C: normal, with a mean of zero and gamma's size.
+    /// Each client's deviation from the mean of the B_i*, r x C: normal, with mean zero and size gamma.
     #[allow(clippy::cast_precision_loss, reason = "a count of clients")]
     fn deviations(&self, random: &mut Stream) -> Vec<Matrix> {
         let (r, c, n) = (self.rank, self.outputs, self.clients as f64);
@@ -76,18 +78,18 @@ impl LowRankRegression {
         let mean = drawn.iter().fold(Matrix::zeros(r, c), |sum, one| sum + one) / n;
         let centered: Vec<Matrix> = drawn.into_iter().map(|one| one - &mean).collect();
         let square = centered.iter().flat_map(Matrix::iter).fold(0.0, |sum, v| sum + v * v) / n;
-        // One client has nothing of its own.
+        // A single client has no deviation.
         let scale = if square > 0.0 { self.heterogeneity / square.sqrt() } else { 0.0 };
         centered.into_iter().map(|one| one * scale).collect()
     }
 
-    /// Draws the truth and all clients.
+    /// Draws the true maps and all clients.
     #[must_use]
     pub fn dataset(&self, seed: u64) -> Dataset {
         let Self { d, outputs, samples, noise_std, fresh, test_samples, .. } = *self;
         let (down, ups) = self.truth(seed);
         let client = |(client, up): (u64, &Matrix)| {
-            // Row-major.
+            // Row-major order.
             let map = Arc::new(product(&down, up).transpose().as_slice().to_vec());
             let purpose = Purpose::Samples;
             let generator =

@@ -1,5 +1,6 @@
-//! Samples: made ([`synthetic`], [`low_rank`], [`spiked_covariance`], [`stochastic_block_model`]) or read ([`watch`], [`idx`], [`cifar`],
-//! [`leaf`], [`npz`], [`table`]), cut into clients.
+//! Data sets divided among clients: generated ([`synthetic`], [`low_rank`], [`spiked_covariance`],
+//! [`stochastic_block_model`]) or read from files ([`watch`], [`idx`], [`cifar`], [`leaf`], [`npz`],
+//! [`table`]).
 
 pub mod augment;
 pub mod cifar;
@@ -42,25 +43,26 @@ use eigenspace::{NoEigenspace, pooled_truth};
 use generator::Generator;
 use scale::Scaling;
 
-/// The notices that the licences of the bundled data require from whoever redistributes them.
+/// Notices that the licences of the bundled data require of anyone who redistributes them.
 pub const LICENCES: &str = include_str!("../../data/LICENSES.md");
 
-/// The most values that data, and the models on them, may take: 8 GiB of f32. A product of sizes that is
-/// beyond it is a mistake in a scenario, not a wish.
+/// Largest number of values in a data set, and in the models on it: 8 GiB of f32. A scenario whose sizes
+/// multiply to more is taken for a mistake.
 pub const LARGEST_VALUES: u64 = 1 << 31;
 
-/// Something is wrong with a data file.
+/// An error in a data file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {message}")]
 pub struct DataError {
-    /// Which file.
+    /// Path of the file.
     pub file: String,
-    /// What is wrong with it.
+    /// Description of the error, in one line.
     pub message: String,
 }
 
 impl DataError {
-    /// An error in a file. The message is one line, whatever the file has in its names.
+    /// Makes an error about a file. Control characters in the message are escaped, so that it is one line for
+    /// any file content.
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
         let mut message: String = message.into();
         if message.contains(char::is_control) {
@@ -71,30 +73,30 @@ impl DataError {
     }
 }
 
-/// One client.
+/// A client's data.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// What it trains on.
+    /// Training samples.
     pub train: Arc<Set>,
-    /// What it is scored on.
+    /// Test samples.
     pub test: Arc<Set>,
-    /// Draws a new batch every round instead of `train`, where data is fresh.
+    /// Generator of a new batch for every round, in place of `train`; `None` if the samples are fixed.
     pub fresh: Option<Generator>,
-    /// Where a training round's head is fitted on a few samples of each class, drawn anew each round: how
-    /// many, the seed, and the client's number.
+    /// Number of samples of each class that a training round's head is fitted on, drawn in each round, with
+    /// the seed and the client's number; `None` for all samples.
     pub episode: Option<(usize, u64, u64)>,
-    /// Where training images are moved and mirrored in every round.
+    /// Augmentation of the training images; `None` for no augmentation.
     pub augment: Option<Augment>,
 }
 
 impl Client {
-    /// Fixed samples.
+    /// Makes a client with fixed samples.
     #[must_use]
     pub fn new(train: Set, test: Set) -> Self {
         Self { train: Arc::new(train), test: Arc::new(test), fresh: None, episode: None, augment: None }
     }
 
-    /// The client's samples as its device reads them.
+    /// Makes the sample source of the client's device.
     #[must_use]
     pub fn source(&self) -> ClientSource {
         let set = Arc::clone(&self.train);
@@ -114,64 +116,65 @@ impl Client {
 /// All clients of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Dataset {
-    /// `d`.
+    /// Number of features, `d`.
     pub features: usize,
-    /// `C`; 1 where there are no targets.
+    /// Number of outputs, `C`; 1 without targets.
     pub outputs: usize,
-    /// Targets are class numbers.
+    /// True if targets are class numbers.
     pub classification: bool,
-    /// Those who train.
+    /// Training clients.
     pub clients: Vec<Client>,
-    /// Those who come after training and only fit a head.
+    /// Clients that join after training and only fit a head.
     pub newcomers: Vec<Client>,
-    /// The true representation, where there is one; the top eigenspace of all rows where that is the task.
+    /// True representation, if it is known; for FedPower the top eigenspace of all rows.
     pub truth: Option<Matrix>,
-    /// What the values of a row are.
+    /// Arrangement of a row's values.
     pub layout: Layout,
-    /// Users of the data who are no clients: they have too few samples, or none to train on.
-    pub left_out: usize,
-    /// Names of `clients`, where the data have some; empty otherwise.
+    /// Number of users in the data that became no client, having too few samples or none to train on.
+    pub dropped_users: usize,
+    /// Names of `clients`; empty if the data name none.
     pub client_names: Vec<String>,
-    /// Names of `newcomers`, where the data have some; empty otherwise.
+    /// Names of `newcomers`; empty if the data name none.
     pub newcomer_names: Vec<String>,
-    /// Names of features, where the data have some; the constant has none.
+    /// Names of the features without the constant; empty if the data name none.
     pub feature_names: Vec<String>,
-    /// Names of classes 0, 1, 2 and so on, where the data have some; empty otherwise.
+    /// Names of the classes in the order of their numbers; empty if the data name none.
     pub class_names: Vec<String>,
-    /// The scale of the features, where there is one.
+    /// Scale that was applied to the features; `None` if none was.
     pub scale: Option<Scaling>,
-    /// Remarks on the data that a run prints, one line each.
+    /// Warnings about the data that a run prints, one line each.
     pub warnings: Vec<String>,
 }
 
 impl Dataset {
-    /// Clients whose samples have no targets: the truth is the top eigenspace of `k` dimensions of all their rows.
+    /// Makes a data set without targets, whose true representation is the top eigenspace of `k` dimensions of
+    /// all rows.
     ///
     /// # Errors
-    /// [`NoEigenspace`].
+    /// [`NoEigenspace`] if that eigenspace is not unique or cannot be computed.
     pub fn unlabelled(features: usize, clients: Vec<Client>, k: usize) -> Result<Self, NoEigenspace> {
         let mut dataset = Self { features, outputs: 1, clients, ..Self::default() };
         dataset.truth = Some(pooled_truth(&dataset, k)?);
         Ok(dataset)
     }
 
-    /// Whether anybody has anything to learn a head from.
+    /// True if any client has targets.
     #[must_use]
     pub fn has_targets(&self) -> bool {
         self.clients.iter().any(|client| client.train.has_targets())
     }
 }
 
-/// A client's samples, replayable; a new batch for every round where data is fresh, a new few samples for
-/// every round's head where the client trains in episodes.
+/// Replayable source of a client's samples. Draws a new batch in every round if the client has a generator,
+/// and new samples for every round's head if it trains in episodes.
 #[derive(Clone, Debug)]
 pub struct ClientSource {
     set: Arc<Set>,
     fresh: Option<Generator>,
     episode: Option<(usize, u64, u64)>,
-    /// With the images as they are.
+    /// Augmentation, and the original images.
     augment: Option<(Augment, Arc<Set>)>,
-    /// The few samples of this round's head.
+    /// Samples for this round's head.
     part: Option<Set>,
     round: Option<RoundId>,
     head_pass: bool,

@@ -1,4 +1,4 @@
-//! NumPy files: `npz` data sets, `npy` matrices in and out.
+//! NumPy files: reads `npz` data sets and `npy` matrices, and writes `npy` matrices.
 
 mod archive;
 mod tables;
@@ -16,29 +16,29 @@ pub use tables::{Arrays, table};
 
 use super::{DataError, file};
 
-/// Largest array that is read, in elements.
+/// Largest array in elements.
 const LARGEST: u64 = 1 << 28;
-/// Largest file that is read.
+/// Largest file in bytes.
 pub const LARGEST_FILE: u64 = 1 << 31;
 
-/// An array of numbers with its shape.
+/// Array of numbers with its shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// Dimensions.
+    /// Dimensions of the array.
     pub shape: Vec<usize>,
-    /// Row-major.
+    /// Values in row-major order.
     pub values: Vec<f64>,
 }
 
 impl Array {
-    /// The first value of a kind, with its index in every dimension.
+    /// First value that satisfies a condition, with its index in every dimension.
     fn first(&self, is: impl Fn(f64) -> bool) -> Option<(Vec<usize>, f64)> {
         let place = self.values.iter().position(|&value| is(value))?;
         self.values.get(place).map(|&value| (index(&self.shape, place), value))
     }
 }
 
-/// The index in every dimension of a place among row-major values.
+/// Index in every dimension of a position among row-major values.
 fn index(shape: &[usize], place: usize) -> Vec<usize> {
     let mut rest = place;
     let mut at: Vec<usize> = shape
@@ -57,21 +57,21 @@ fn index(shape: &[usize], place: usize) -> Vec<usize> {
 /// Reads a matrix of `rows` rows from an npy file.
 ///
 /// # Errors
-/// [`DataError`] naming the file.
+/// [`DataError`] naming the file if it cannot be read, has another shape or a value that is not finite.
 pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     let key = "the array";
     let bytes = file::read(path, LARGEST_FILE)?;
-    let room = file::most_unpacked(bytes.len() as u64);
+    let room = file::unpack_limit(bytes.len() as u64);
     let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, room);
     let array =
         values.and_then(|values| values.numbers()).map_err(|message| DataError::new(path, message))?;
     matrix(&array, path, key, rows)
 }
 
-/// Writes f64 values as an npy file, to a temporary file first.
+/// Writes f64 values as an npy file, under a temporary name that is then renamed.
 ///
 /// # Errors
-/// [`DataError`] naming the file.
+/// [`DataError`] naming the file if it cannot be written.
 pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError> {
     let name = path.display().to_string();
     let failed = |error: std::io::Error| DataError::new(&name, error.to_string());
@@ -101,9 +101,9 @@ fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, D
     Ok(Matrix::from_row_slice(r, c, &array.values))
 }
 
-/// An orthonormal basis of the span of the columns.
+/// Orthonormal basis of the span of the columns.
 pub fn basis(b: &Matrix, name: &str, key: &str) -> Result<Matrix, DataError> {
-    // The size of the numbers says nothing about the span, and their squares may not be f64 any more.
+    // The span does not depend on the numbers' size, and the squares of large numbers may overflow.
     let largest = b.amax();
     let scaled = if largest > 0.0 { b / largest } else { b.clone() };
     orthonormal(&scaled).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Cutting data without natural users into clients.
+//! Partition of data without natural users among clients.
 
 mod dirichlet;
 
@@ -6,57 +6,58 @@ use fedspan_engine::random::{Purpose, stream};
 
 use super::sizes::Sizes;
 
-/// How data is cut into clients.
+/// Method of partitioning data among clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Partition {
-    /// `classes` shards per client, cut from all samples in order of their classes (McMahan et al. 2017): a
-    /// client has about so many classes, fewer where two of its shards are of the same one.
+    /// Shards, `classes` per client, cut from all samples sorted by class (McMahan et al. 2017). A client has
+    /// about that many classes, fewer if two of its shards are of the same class.
     Shards {
-        /// Clients.
+        /// Number of clients.
         clients: usize,
-        /// Shards per client.
+        /// Number of shards per client.
         classes: usize,
-        /// How large clients are.
-        shares: Shares,
+        /// Sizes of the clients.
+        shares: ClientSizes,
     },
-    /// At random.
+    /// Independent and identically distributed: at random.
     Iid {
-        /// Clients.
+        /// Number of clients.
         clients: usize,
-        /// How large clients are.
-        shares: Shares,
+        /// Sizes of the clients.
+        shares: ClientSizes,
     },
-    /// The samples of each class are shared out in proportions from a symmetric Dirichlet law (Yurochkin et al.
-    /// 2019; Hsu et al. 2019 draw the classes of each client in the same way): sizes follow from them.
+    /// Samples of each class are divided in proportions from a symmetric Dirichlet distribution (Yurochkin et
+    /// al. 2019; Hsu et al. 2019 draw each client's classes in the same way). Clients' sizes follow from the
+    /// proportions.
     Dirichlet {
-        /// Clients.
+        /// Number of clients.
         clients: usize,
-        /// Concentration: small for few classes a client, large for all alike.
+        /// Concentration: small values give few classes per client, large values give similar clients.
         alpha: f64,
-        /// Everyone has as many samples; draws without are thrown away.
-        least: usize,
+        /// Smallest number of samples of a client; other draws are rejected.
+        min_samples: usize,
     },
-    /// The data's own users.
+    /// The users named by the data.
     Natural {
-        /// So many of them, drawn at random; 0 for all.
+        /// Number of users, drawn at random; 0 for all.
         users: usize,
-        /// Users with fewer samples are left out.
-        least: usize,
+        /// Smallest number of samples; users with fewer are dropped.
+        min_samples: usize,
     },
 }
 
-/// How many samples clients have of data that are cut.
+/// Distribution of the clients' numbers of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Shares {
-    /// The law.
+pub struct ClientSizes {
+    /// Kind of distribution.
     pub sizes: Sizes,
-    /// Everybody's number, the smallest, or the median, as the law says; 0 where all samples are shared out in
-    /// proportion.
+    /// Number of samples of each client, of the smallest or the median, as the distribution defines; 0 to
+    /// divide all samples in proportion.
     pub samples: usize,
 }
 
-impl Shares {
-    /// Each client's number of samples, where that is not a proportion.
+impl ClientSizes {
+    /// Number of samples of each client; `None` if all samples are divided in proportion.
     fn counts(self, clients: usize, seed: u64) -> Option<Vec<usize>> {
         let count = |client| self.sizes.samples(self.samples, seed, client);
         (self.samples > 0).then(|| (0..clients as u64).map(count).collect())
@@ -68,26 +69,26 @@ impl Shares {
 }
 
 impl Partition {
-    /// Whether `samples` samples of `classes` classes can be cut so that everyone has some.
+    /// Checks that `samples` samples of `classes` classes suffice for every client to have some.
     fn check(&self, samples: usize, classes: usize) -> Result<(), String> {
         match *self {
             Self::Shards { classes: own, .. } if own > classes => Err(format!(
-                "data.partition.classes = {own}: there are {classes} classes, and a client has no more"
+                "data.partition.classes = {own}, allowed: at most {classes}, the number of classes"
             )),
-            Self::Shards { clients, classes: own, .. } if clients * own > samples => {
-                Err(format!("{clients} clients x {own} shards are more than {samples} samples"))
-            }
-            Self::Iid { clients, .. } if clients > samples => {
-                Err(format!("{clients} clients are more than {samples} samples"))
-            }
-            Self::Dirichlet { clients, least, .. } if clients * least > samples => {
-                Err(format!("{clients} clients with {least} samples each are more than {samples} samples"))
-            }
+            Self::Shards { clients, classes: own, .. } if clients * own > samples => Err(format!(
+                "found {samples} samples, needed: {clients} clients x {own} shards; reduce data.partition.clients"
+            )),
+            Self::Iid { clients, .. } if clients > samples => Err(format!(
+                "found {samples} samples, needed: at least one for each of {clients} clients; reduce data.partition.clients"
+            )),
+            Self::Dirichlet { clients, min_samples, .. } if clients * min_samples > samples => Err(format!(
+                "found {samples} samples, needed: {clients} clients with {min_samples} samples each; reduce data.partition.clients"
+            )),
             _ => Ok(()),
         }
     }
 
-    /// The same for `clients` others, who have `classes` classes between them.
+    /// The same method for `clients` other clients, whose samples have `classes` classes.
     #[must_use]
     pub fn resized(self, clients: usize, classes: usize) -> Self {
         match self {
@@ -95,12 +96,12 @@ impl Partition {
                 Self::Shards { clients, classes: own.min(classes), shares }
             }
             Self::Iid { shares, .. } => Self::Iid { clients, shares },
-            Self::Dirichlet { alpha, least, .. } => Self::Dirichlet { clients, alpha, least },
-            Self::Natural { least, .. } => Self::Natural { users: clients, least },
+            Self::Dirichlet { alpha, min_samples, .. } => Self::Dirichlet { clients, alpha, min_samples },
+            Self::Natural { min_samples, .. } => Self::Natural { users: clients, min_samples },
         }
     }
 
-    /// Clients that are asked for; 0 for as many as there are users.
+    /// Number of clients; 0 for all users.
     #[must_use]
     pub fn clients(&self) -> usize {
         match *self {
@@ -112,12 +113,12 @@ impl Partition {
     }
 }
 
-/// Cuts samples with these labels into clients: which samples each has. No sample goes to two, everyone has some;
-/// where sizes are not given as numbers of samples, every sample goes to someone, and where all are of one size, a
-/// remainder that cannot be dealt evenly is dealt to the first clients. Natural users are not made here: there are none.
+/// Partitions samples with these labels: returns the indices of each client's samples. No sample has two
+/// owners, and every client has a sample. Unless sizes are given as numbers of samples, every sample has an
+/// owner; for equal sizes the first clients get the remainder. Natural users are not handled here.
 ///
 /// # Errors
-/// A sentence with the numbers, where there are too few samples or classes.
+/// A one-line message with the numbers if there are too few samples or classes.
 pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
     how.check(labels.len(), classes(labels))?;
     let mut random = stream(seed, Purpose::Partition, 0);
@@ -126,17 +127,17 @@ pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usi
     let label = |i: &usize| labels.get(*i).copied();
     match how {
         Partition::Natural { .. } => Ok(Vec::new()),
-        Partition::Dirichlet { clients, alpha, least } => {
+        Partition::Dirichlet { clients, alpha, min_samples } => {
             let mut sorted = shuffled;
             sorted.sort_by_key(label);
             let classes: Vec<&[usize]> = sorted.chunk_by(|a, b| label(a) == label(b)).collect();
-            dirichlet::deal(&classes, clients, alpha, least, seed)
+            dirichlet::deal(&classes, clients, alpha, min_samples, seed)
         }
         Partition::Iid { clients, shares } => match shares.counts(clients, seed) {
-            None => Ok(split(&shuffled, &shares.weights(clients, seed))),
+            None => Ok(split_by_weight(&shuffled, &shares.weights(clients, seed))),
             Some(counts) => {
-                enough(&counts, shuffled.len())?;
-                Ok(runs(&shuffled, &counts))
+                check_counts(&counts, shuffled.len())?;
+                Ok(cut_runs(&shuffled, &counts))
             }
         },
         Partition::Shards { clients, classes, shares } => {
@@ -147,19 +148,24 @@ pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usi
             let shards = match shares.counts(clients, seed) {
                 None => {
                     let weights = shares.weights(clients, seed);
-                    split(&sorted, &of_shards(&order, classes, |client, _| weights.get(client).copied()))
+                    split_by_weight(
+                        &sorted,
+                        &per_shard(&order, classes, |client, _| weights.get(client).copied()),
+                    )
                 }
                 Some(counts) => {
-                    enough(&counts, sorted.len())?;
+                    check_counts(&counts, sorted.len())?;
                     if let Some(few) = counts.iter().find(|count| **count < classes) {
-                        return Err(format!("{classes} shards of a client that has {few} samples"));
+                        return Err(format!(
+                            "found a client of {few} samples, allowed: at least {classes}, one for each shard"
+                        ));
                     }
-                    // As even as can be: the first shards are longer by one.
+                    // Shards of a client are of equal length up to one sample.
                     let length = |client: usize, shard: usize| {
                         counts.get(client).map(|count| (count + classes - 1 - shard) / classes)
                     };
-                    let kept = thinned(&sorted, counts.iter().sum(), label);
-                    runs(&kept, &of_shards(&order, classes, length))
+                    let kept = subsample(&sorted, counts.iter().sum(), label);
+                    cut_runs(&kept, &per_shard(&order, classes, length))
                 }
             };
             let own = |own: &[usize]| own.iter().filter_map(|&s| shards.get(s)).flatten().copied().collect();
@@ -168,7 +174,7 @@ pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usi
     }
 }
 
-/// How many classes occur.
+/// Number of classes that occur.
 fn classes(labels: &[u8]) -> usize {
     let mut seen = [false; 256];
     for label in labels {
@@ -179,9 +185,9 @@ fn classes(labels: &[u8]) -> usize {
     seen.iter().filter(|seen| **seen).count()
 }
 
-/// What every shard is to have, by its place: `order` deals `classes` shards to every client, and `value` is asked
-/// with the client and which of its shards it is.
-fn of_shards<T: Copy + Default>(
+/// Value of every shard by its position in `order`, which assigns `classes` shards to each client. `value`
+/// receives the client and the index among the client's shards.
+fn per_shard<T: Copy + Default>(
     order: &[usize],
     classes: usize,
     value: impl Fn(usize, usize) -> Option<T>,
@@ -197,19 +203,19 @@ fn of_shards<T: Copy + Default>(
     values
 }
 
-fn enough(counts: &[usize], samples: usize) -> Result<(), String> {
+fn check_counts(counts: &[usize], samples: usize) -> Result<(), String> {
     let wanted: usize = counts.iter().sum();
     if wanted <= samples {
         return Ok(());
     }
     Err(format!(
-        "data.partition.samples: {} clients are to have {wanted} samples, there are {samples}",
+        "data.partition.samples: found {samples} samples, needed: {wanted} for {} clients",
         counts.len()
     ))
 }
 
-/// `count` of the items, from every class in proportion: so whole classes give whole shards.
-fn thinned(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>) -> Vec<usize> {
+/// Selects `count` items with the proportions of the classes, so that whole classes give whole shards.
+fn subsample(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>) -> Vec<usize> {
     let mut kept = Vec::with_capacity(count);
     let mut passed = 0;
     for class in items.chunk_by(|a, b| label(a) == label(b)) {
@@ -220,16 +226,16 @@ fn thinned(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>) 
     kept
 }
 
-/// Runs of these lengths.
-fn runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
+/// Cuts the items into runs of the given lengths.
+fn cut_runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
     let mut rest = items.iter().copied();
     lengths.iter().map(|length| rest.by_ref().take(*length).collect()).collect()
 }
 
-/// One run for each weight, in proportion; nobody's is empty while there are enough items. Equal weights give runs
-/// of nearly the same length.
+/// Cuts the items into one run for each weight, in proportion. No run is empty if there are enough items.
+/// Equal weights give runs of equal length up to one.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
-fn split(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
+fn split_by_weight(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
     let parts = weights.len();
     let (total, equal) =
         (weights.iter().sum::<f64>(), weights.windows(2).all(|pair| pair.first() == pair.last()));

@@ -1,4 +1,4 @@
-//! Labelled samples, of tables and others, that are not anybody's yet, or their users', and how they become clients.
+//! Pool of labelled samples, and its division into clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,98 +12,99 @@ use super::table::CLIENTS;
 use super::table::names::{is_number, is_same_number};
 use super::{Client, DataError, Dataset, LARGEST_VALUES, Labels, Layout, Set};
 
-/// Labelled samples.
+/// Labelled samples before their division into clients.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    /// What to call them in a message: a file, mostly.
+    /// Name for messages: mostly the path of a file.
     pub name: String,
-    /// Values of a sample, with the constant.
+    /// Number of values of a sample, including the constant.
     pub features: usize,
-    /// Classes: every label is below.
+    /// Number of classes; every label is below it.
     pub classes: usize,
     /// All samples.
     pub set: Set,
-    /// Samples from this one on are the test part of the files; as many as there are samples where they have none.
+    /// Index of the first sample of the files' test part; the number of samples if there is none.
     pub tests_from: usize,
-    /// Who has which samples, in the order of their names, where the data say so.
+    /// Users and their samples, in the order of their names; empty if the data name no users.
     pub users: Vec<User>,
-    /// What the values are.
+    /// Arrangement of a row's values.
     pub layout: Layout,
-    /// Names of the features without the constant, where the data have some; empty otherwise.
+    /// Names of the features without the constant; empty if the data name none.
     pub feature_names: Vec<String>,
-    /// Names of the classes, where the data have some; empty otherwise.
+    /// Names of the classes; empty if the data name none.
     pub class_names: Vec<String>,
-    /// Remarks for whoever runs it, one line each.
+    /// Warnings for the user of the program, one line each.
     pub warnings: Vec<String>,
 }
 
-/// Somebody whose samples are in the data.
+/// A user named by the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// As the data call them.
+    /// Name of the user in the data.
     pub name: String,
-    /// Their samples' numbers.
+    /// Indices of the user's samples.
     pub samples: Vec<usize>,
 }
 
-/// What becomes the test part.
+/// Method that selects the test samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitBy {
-    /// A part of each client's samples.
+    /// A fraction of each client's samples.
     Clients,
-    /// A part of each class, before clients are made; so many samples of each class train, or 0 for a fraction.
+    /// A fraction of each class, before the partition; a number above 0 is the number of training samples of
+    /// each class instead.
     Classes(usize),
-    /// What is the test part in the files; of a table without one nothing is.
+    /// The test part of the files; a table without one has no tests.
     Files,
 }
 
-/// Which of the test part a client is scored on, where it was cut off before clients were made. SRPFL's tests are
-/// consistent with what a client trains on; the released code deals test shards of the same classes.
+/// Assignment of the test samples to clients, if they are selected before the partition. In SRPFL clients are
+/// tested on the classes that they train on; the released code deals test shards of these classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tests {
-    /// Of every class the part that it has of this class' training samples.
-    Share,
-    /// All samples of the classes that it trains on.
+pub enum TestAssignment {
+    /// A share of the test samples of each class: the client's share of the class's training samples.
+    UpdateWeight,
+    /// All test samples of the classes that the client trains on.
     All,
 }
 
-/// How samples become clients.
+/// Division of a pool into clients.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cutting {
-    /// Who has what.
+pub struct SplitPlan {
+    /// Method of partitioning samples among clients.
     pub partition: Partition,
-    /// What trains and what tests.
+    /// Method that selects the test samples.
     pub by: SplitBy,
-    /// In which order a client's own samples are cut.
+    /// Order in which a client's samples are split.
     pub order: Order,
-    /// In which parts.
+    /// Fractions of the parts.
     pub split: OrderSplit,
-    /// What a client is scored on.
-    pub tests: Tests,
-    /// Who comes later.
+    /// Assignment of the test samples to clients.
+    pub tests: TestAssignment,
+    /// Selection of the newcomers.
     pub holdout: Holdout,
-    /// Classes that only those have who come later (FedRep, Figure 6), by name or number; nobody else has any of them.
+    /// Classes that only newcomers have (FedRep, Figure 6), by name or number.
     pub holdout_classes: Vec<String>,
 }
 
-/// Clients and their names, and users that became none.
-type Named = (Vec<(String, Client)>, usize);
+/// Clients with their names, and the number of users that became none.
+type NamedClients = (Vec<(String, Client)>, usize);
 
-impl Cutting {
-    /// Makes clients of samples.
+impl SplitPlan {
+    /// Divides a pool into clients.
     ///
     /// # Errors
-    /// [`DataError`] with the numbers, where there are too few samples, classes or users.
+    /// [`DataError`] with the numbers if there are too few samples, classes or users.
     pub fn dataset(&self, pool: &Pool, seed: u64) -> Result<Dataset, DataError> {
         let wrong = |message: String| DataError::new(&pool.name, message);
-        // Samples with values are cut as samples of one class.
-        let alike = match &pool.set.y {
+        // Samples with real values are partitioned as samples of one class.
+        let single_class = match &pool.set.y {
             Labels::Classes(_) => Vec::new(),
             Labels::Values { .. } => vec![0; pool.set.len()],
             Labels::Absent(_) => return Err(wrong("no targets".to_owned())),
         };
         let classification = pool.set.is_classes();
-        let labels = if let Labels::Classes(labels) = &pool.set.y { labels } else { &alike };
+        let labels = if let Labels::Classes(labels) = &pool.set.y { labels } else { &single_class };
         let parts = self.parts(pool, labels, seed).map_err(wrong)?;
         let mut dataset = Dataset {
             features: pool.features,
@@ -116,15 +117,15 @@ impl Cutting {
             ..Dataset::default()
         };
         if self.holdout_classes.is_empty() {
-            let (clients, left_out) =
+            let (clients, dropped_users) =
                 self.clients(pool, labels, &parts, self.partition, seed).map_err(wrong)?;
-            dataset.left_out = left_out;
+            dataset.dropped_users = dropped_users;
             dataset.class_names.clone_from(&pool.class_names);
             let (names, clients): (Vec<String>, Vec<Client>) = clients.into_iter().unzip();
             dataset.clients = clients;
             let mut dataset = self.holdout.apply(dataset, &names, &pool.name, seed)?;
-            if !self.natural() {
-                // Numbers are nobody's names.
+            if !self.is_natural() {
+                // Clients of a partition have numbers, no names.
                 dataset.client_names.clear();
                 dataset.newcomer_names.clear();
             }
@@ -145,54 +146,58 @@ impl Cutting {
         let stay = all.saturating_sub(later);
         if stay == 0 && all > 0 {
             return Err(wrong(format!(
-                "split.{} = {later} of {all} clients: someone has to stay",
+                "split.{} = {later} of {all} clients: at least one client must stay to train",
                 self.holdout.key
             )));
         }
         let classes = held_classes.len();
-        let (stays, comes) = (self.partition.resized(stay, 256), self.partition.resized(later, classes));
+        let (stay_partition, newcomer_partition) =
+            (self.partition.resized(stay, 256), self.partition.resized(later, classes));
         let numbers = |later| {
             let all = (0..=u8::MAX).take(pool.classes);
             all.filter(|class| held_classes.contains(class) == later).collect::<Vec<u8>>()
         };
-        let (first, then) = (numbers(false), numbers(true));
-        dataset.outputs = first.len().max(then.len());
-        let (clients, left_out) = self.clients(pool, labels, &part(false), stays, seed).map_err(wrong)?;
-        dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &first)));
-        let (newcomers, more) = self.clients(pool, labels, &part(true), comes, seed).map_err(wrong)?;
-        dataset.left_out = left_out + more;
+        let (stay_classes, newcomer_classes) = (numbers(false), numbers(true));
+        dataset.outputs = stay_classes.len().max(newcomer_classes.len());
+        let (clients, dropped_users) =
+            self.clients(pool, labels, &part(false), stay_partition, seed).map_err(wrong)?;
+        dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &stay_classes)));
+        let (newcomers, more) =
+            self.clients(pool, labels, &part(true), newcomer_partition, seed).map_err(wrong)?;
+        dataset.dropped_users = dropped_users + more;
         for (index, (name, client)) in (all as u64..).zip(newcomers) {
-            let client = self.holdout.labelled(client, &name, index, &pool.name, seed)?;
-            dataset.newcomers.push(renumbered(&client, &then));
+            let client = self.holdout.make_newcomer(client, &name, index, &pool.name, seed)?;
+            dataset.newcomers.push(renumbered(&client, &newcomer_classes));
         }
         Ok(dataset)
     }
 
-    /// What trains and what is scored, of all samples; what is scored is empty where each client's own are cut.
+    /// Splits all samples into training and test samples. The test part is empty if each client's samples are
+    /// split later.
     fn parts(&self, pool: &Pool, labels: &[u8], seed: u64) -> Result<Parts, String> {
         let all: Vec<usize> = (0..labels.len()).collect();
         let (train, test) = all.split_at(pool.tests_from.min(all.len()));
         match self.by {
             SplitBy::Clients => Ok(Parts { train: all, test: Vec::new() }),
-            SplitBy::Classes(0) => Ok(self.split.shuffled(labels, &all, seed)),
-            SplitBy::Classes(count) => Ok(self.split.counted(count, labels, &all, seed)),
+            SplitBy::Classes(0) => Ok(self.split.split_by_class(labels, &all, seed)),
+            SplitBy::Classes(count) => Ok(self.split.split_by_count(count, labels, &all, seed)),
             SplitBy::Files if test.is_empty() => {
                 Err("split.by = \"files\": the data have no test part; allowed here: \"time\", \"classes\""
                     .to_owned())
             }
-            // Of each client's own part, in its order.
-            SplitBy::Files if self.natural() && self.order == Order::Time => {
+            // The order in time within each client's part is kept.
+            SplitBy::Files if self.is_natural() && self.order == Order::Time => {
                 Ok(Parts { train: train.to_vec(), test: test.to_vec() })
             }
-            SplitBy::Files => Ok(self.split.given(labels, train.to_vec(), test.to_vec(), seed)),
+            SplitBy::Files => Ok(self.split.with_test_part(labels, train.to_vec(), test.to_vec(), seed)),
         }
     }
 
-    fn natural(&self) -> bool {
+    fn is_natural(&self) -> bool {
         matches!(self.partition, Partition::Natural { .. })
     }
 
-    /// The clients that a partition makes of samples, and how many have nothing to train on, or too little to be one.
+    /// Clients of a partition, and the number of users with too few samples or none to train on.
     fn clients(
         &self,
         pool: &Pool,
@@ -200,13 +205,13 @@ impl Cutting {
         parts: &Parts,
         how: Partition,
         seed: u64,
-    ) -> Result<Named, String> {
-        let mut left_out = 0;
+    ) -> Result<NamedClients, String> {
+        let mut dropped_users = 0;
         let (owners, natural): (Vec<(String, Parts)>, bool) = match how {
-            Partition::Natural { users, least } => {
-                let all = natural(pool, parts, least)?;
-                left_out = pool.users.len() - all.len();
-                (drawn(pool, all, (users, least), seed)?, true)
+            Partition::Natural { users, min_samples } => {
+                let all = natural_users(pool, parts, min_samples)?;
+                dropped_users = pool.users.len() - all.len();
+                (draw_users(pool, all, (users, min_samples), seed)?, true)
             }
             _ => {
                 let own: Vec<u8> = parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
@@ -223,21 +228,23 @@ impl Cutting {
         let mut tests = match (self.by, natural) {
             (SplitBy::Clients, _) | (_, true) => Vec::new(),
             _ => match self.tests {
-                Tests::Share => dealt(labels, &owners, &parts.test),
-                Tests::All => whole(pool, labels, &owners, &parts.test)?,
+                TestAssignment::UpdateWeight => deal_tests(labels, &owners, &parts.test),
+                TestAssignment::All => all_tests_of_classes(pool, labels, &owners, &parts.test)?,
             },
         }
         .into_iter();
         let mut shared: BTreeMap<Vec<usize>, Arc<Set>> = BTreeMap::new();
         let client = |(number, (name, own)): (u64, (String, Parts))| {
             let own = match self.by {
-                SplitBy::Clients => self.split.own(self.order, labels, &own.train, number, seed),
-                SplitBy::Files if natural && self.order == Order::Time => self.split.validate(own),
+                SplitBy::Clients => self.split.split_client(self.order, labels, &own.train, number, seed),
+                SplitBy::Files if natural && self.order == Order::Time => {
+                    self.split.split_off_validation(own)
+                }
                 _ if natural => own,
                 _ => Parts { test: tests.next().unwrap_or_default(), ..own },
             };
             let train = Arc::new(pool.set.select(d, &own.train));
-            // Clients with the same classes are scored on the same samples, which need not be there twice.
+            // Clients with the same test samples share one copy.
             let test = shared.entry(own.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
             let whole = Client::new(Set::empty(true), Set::empty(true));
             (name, Client { train, test: Arc::clone(test), ..whole })
@@ -245,13 +252,13 @@ impl Cutting {
         let mut clients: Vec<(String, Client)> = (0..).zip(owners).map(client).collect();
         let all = clients.len();
         clients.retain(|(_, client)| !client.train.is_empty());
-        let left_out = left_out + all - clients.len();
-        Ok((clients, left_out))
+        let dropped_users = dropped_users + all - clients.len();
+        Ok((clients, dropped_users))
     }
 }
 
-/// The numbers of classes that are named, in order. A number is the class of that name; where no class is called by a number, or
-/// classes have no names, it is the class of that number from 0.
+/// Numbers of the given classes, sorted. A text matches the class of that name; if no class has a number as
+/// its name, or classes have no names, it is also the number of a class, from 0.
 fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     let numbered = names.is_empty() || !names.iter().any(|name| is_number(name));
     let class = |text: &String| {
@@ -259,9 +266,7 @@ fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
         let number =
             || text.parse::<usize>().ok().filter(|at| numbered && (names.is_empty() || *at < names.len()));
         let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
-        class.ok_or_else(|| {
-            format!("split.holdout_classes: there is no class {text:?}, there are: {}", names.join(", "))
-        })
+        class.ok_or_else(|| format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", ")))
     };
     let mut classes: Vec<u8> = said.iter().map(class).collect::<Result<_, _>>()?;
     classes.sort_unstable();
@@ -269,45 +274,44 @@ fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     Ok(classes)
 }
 
-/// The data's own users, those with enough samples.
-fn natural(pool: &Pool, parts: &Parts, least: usize) -> Result<Vec<(String, Parts)>, String> {
+/// Users named by the data that have at least `least` samples, and samples to train on.
+fn natural_users(pool: &Pool, parts: &Parts, min_samples: usize) -> Result<Vec<(String, Parts)>, String> {
     if pool.users.is_empty() {
-        return Err(
-            "data.partition.kind = \"natural\": the data do not say whose samples are whose".to_owned()
-        );
+        return Err("data.partition.kind = \"natural\", but the data name no users; set data.partition.kind"
+            .to_owned());
     }
-    let mut fates = vec![None; pool.set.len()];
+    let mut roles = vec![None; pool.set.len()];
     for (trains, part) in [(true, &parts.train), (false, &parts.test)] {
         for &i in part {
-            if let Some(fate) = fates.get_mut(i) {
-                *fate = Some(trains);
+            if let Some(role) = roles.get_mut(i) {
+                *role = Some(trains);
             }
         }
     }
     let own = |user: &User, trains: bool| {
-        let fated = |i: &usize| fates.get(*i).copied().flatten() == Some(trains);
-        user.samples.iter().copied().filter(fated).collect::<Vec<usize>>()
+        let has_role = |i: &usize| roles.get(*i).copied().flatten() == Some(trains);
+        user.samples.iter().copied().filter(has_role).collect::<Vec<usize>>()
     };
     Ok(pool
         .users
         .iter()
-        .filter(|user| user.samples.len() >= least)
+        .filter(|user| user.samples.len() >= min_samples)
         .map(|user| (user.name.clone(), Parts { train: own(user, true), test: own(user, false) }))
-        // Someone whose samples are all held out, or none, has nothing to train on.
+        // Users whose samples are all held out have nothing to train on.
         .filter(|(_, parts)| !parts.train.is_empty())
         .collect())
 }
 
-/// So many of those who have `least` samples.
-fn drawn(
+/// Draws `users` of the users; 0 takes all.
+fn draw_users(
     pool: &Pool,
     all: Vec<(String, Parts)>,
-    (users, least): (usize, usize),
+    (users, min_samples): (usize, usize),
     seed: u64,
 ) -> Result<Vec<(String, Parts)>, String> {
     if all.is_empty() || users > all.len() {
         return Err(format!(
-            "data.partition.users = {users}: of {} users {} have min_samples = {least} samples and something to train on",
+            "data.partition.users = {users}, but of {} users only {} have min_samples = {min_samples} samples and some to train on",
             pool.users.len(),
             all.len()
         ));
@@ -316,7 +320,7 @@ fn drawn(
         if all.len() > CLIENTS {
             let found = all.len();
             return Err(format!(
-                "{found} users, allowed: at most {CLIENTS} clients; data.partition.users draws so many of them"
+                "found {found} users, allowed: at most {CLIENTS} clients; set data.partition.users to draw some of them"
             ));
         }
         return Ok(all);
@@ -327,8 +331,8 @@ fn drawn(
     Ok(chosen.into_iter().filter_map(|number| all.get(number).cloned()).collect())
 }
 
-/// Test samples of each class, dealt in proportion to what clients have of this class' training samples.
-fn dealt(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<usize>> {
+/// Deals the test samples of each class in proportion to the clients' training samples of the class.
+fn deal_tests(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<usize>> {
     let mut tests = vec![Vec::new(); owners.len()];
     for class in 0..=u8::MAX {
         let of_class = |i: &usize| labels.get(*i) == Some(&class);
@@ -350,8 +354,8 @@ fn dealt(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<u
     tests
 }
 
-/// All test samples of the classes that a client trains on.
-fn whole(
+/// Gives each client all test samples of the classes that it trains on.
+fn all_tests_of_classes(
     pool: &Pool,
     labels: &[u8],
     owners: &[(String, Parts)],
@@ -366,11 +370,11 @@ fn whole(
         let has = |i: &usize| labels.get(*i).is_some_and(|label| classes.binary_search(label).is_ok());
         let own: Vec<usize> = test.iter().copied().filter(has).collect();
         sizes.insert(classes, own.len() as u64 * pool.features as u64);
-        // Everybody's list is kept as well, in numbers of two values' size.
+        // Each client's list of indices is kept as well; an index takes as much memory as two values.
         let values = sizes.values().sum::<u64>() + 2 * (tests.len() as u64 + 1) * own.len() as u64;
         if values > LARGEST_VALUES {
             return Err(format!(
-                "split.tests = \"all\": test sets of more than {LARGEST_VALUES} values; \"share\" takes no more than the \
+                "split.tests = \"all\" needs test sets of more than {LARGEST_VALUES} values; \"share\" takes no more than the \
                  data"
             ));
         }
@@ -379,7 +383,7 @@ fn whole(
     Ok(tests)
 }
 
-/// The client with its classes numbered by their places in `numbers`.
+/// Renumbers a client's classes by their positions in `numbers`.
 fn renumbered(client: &Client, numbers: &[u8]) -> Client {
     let set = |set: &Set| {
         let mut set = set.clone();

@@ -1,14 +1,14 @@
-//! Scales of a table's features, computed in f64 from what trains, before values are rounded to what devices hold.
+//! Scaling of a table's features, computed in f64 from the training rows, before values are rounded to f32.
 
 use std::sync::Arc;
 
 use super::table::narrow;
 use super::{DataError, Dataset, Set};
 
-/// How features are scaled.
+/// Method of scaling features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// As they are in the file.
+    /// No scaling.
     #[default]
     None,
     /// To mean 0 and standard deviation 1.
@@ -18,7 +18,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// The word for it in a scenario.
+    /// Name of the method in a scenario.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -29,52 +29,52 @@ impl Scale {
     }
 }
 
-/// A scale that was used: of each feature `(x - shift) * factor`.
+/// Scale that was applied: each feature becomes `(x - shift) * factor`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Scaling {
-    /// Its word in a scenario.
+    /// Name of the method in a scenario.
     pub scale: &'static str,
     /// Names of the features, without the constant 1.
     pub features: Vec<String>,
-    /// The mean or the median of each.
+    /// Mean or median of each feature.
     pub shift: Vec<f64>,
-    /// One over the deviation or the range of each; 1 where all that trains has one value.
+    /// Inverse of each feature's deviation or range; 1 if all training rows have the same value.
     pub factor: Vec<f64>,
 }
 
-/// The shift and the factor of one feature.
+/// Shift and factor of one feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct One {
+struct FeatureScale {
     shift: f64,
     factor: f64,
-    /// All values are the same.
+    /// True if all training rows have the same value.
     constant: bool,
 }
 
 impl Scale {
-    /// Scales the features of a table, and rounds all its values to what devices hold. `names` are those of its features,
-    /// behind which there may be a constant 1. Only rows on which clients train have a say: no test row, and none of
-    /// clients that come later.
+    /// Scales the features of a table, and rounds all values to f32. `names` are the features' names; a
+    /// constant 1 may follow the features. Only rows on which clients train determine the scale: no test row,
+    /// and no row of a newcomer.
     ///
     /// # Errors
-    /// [`DataError`] naming a feature that no f32 can hold once it is scaled.
-    pub fn finish(self, mut dataset: Dataset, names: &[String], path: &str) -> Result<Dataset, DataError> {
+    /// [`DataError`] naming a feature whose scaled value does not fit an f32.
+    pub fn apply(self, mut dataset: Dataset, names: &[String], path: &str) -> Result<Dataset, DataError> {
         let d = dataset.features;
-        let columns: Vec<One> = match self {
+        let columns: Vec<FeatureScale> = match self {
             Self::None => Vec::new(),
-            _ => (0..names.len()).map(|feature| self.column(&mut training(&dataset, d, feature))).collect(),
+            _ => (0..names.len()).map(|feature| self.fit(&mut training(&dataset, d, feature))).collect(),
         };
         let mut differ = vec![0u64; columns.len()];
         let mut shared: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
         for client in dataset.clients.iter_mut().chain(&mut dataset.newcomers) {
             for set in [&mut client.train, &mut client.test] {
                 if let Some(own) = Arc::get_mut(set) {
-                    scaled(own, d, &columns, &mut differ, names, path)?;
+                    scale_rows(own, d, &columns, &mut differ, names, path)?;
                 } else if let Some((_, done)) = shared.iter().find(|(from, _)| Arc::ptr_eq(from, set)) {
                     *set = Arc::clone(done);
                 } else {
                     let mut own = Set::clone(set);
-                    scaled(&mut own, d, &columns, &mut differ, names, path)?;
+                    scale_rows(&mut own, d, &columns, &mut differ, names, path)?;
                     let done = Arc::new(own);
                     shared.push((Arc::clone(set), Arc::clone(&done)));
                     *set = done;
@@ -84,8 +84,8 @@ impl Scale {
         for ((name, rows), one) in names.iter().zip(differ).zip(&columns) {
             if rows > 0 {
                 dataset.warnings.push(format!(
-                    "{path}: {name:?} is {} in every row that trains, and something else in {rows} others: data.scale = {:?} \
-                     shifts it, and leaves its unit",
+                    "{path}: {name:?} is {} in every training row, but differs in {rows} other rows: data.scale = {:?} \
+                     shifts it and keeps its unit",
                     one.shift,
                     self.word()
                 ));
@@ -102,10 +102,10 @@ impl Scale {
         Ok(dataset)
     }
 
-    /// The scale of a feature that has these values where it trains.
-    fn column(self, values: &mut [f64]) -> One {
+    /// Scale of a feature with these values in the training rows.
+    fn fit(self, values: &mut [f64]) -> FeatureScale {
         let first = values.first().copied().unwrap_or(0.0);
-        let constant = One { shift: first, factor: 1.0, constant: true };
+        let constant = FeatureScale { shift: first, factor: 1.0, constant: true };
         if values.iter().all(|value| *value == first) {
             return constant;
         }
@@ -114,20 +114,21 @@ impl Scale {
             Self::Standard | Self::None => standard(values),
         };
         let factor = 1.0 / spread;
-        if factor.is_finite() { One { shift, factor, constant: false } } else { constant }
+        if factor.is_finite() { FeatureScale { shift, factor, constant: false } } else { constant }
     }
 }
 
-/// Values of a feature in all rows that train.
+/// Values of a feature in all training rows.
 fn training(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
-    let rows = dataset.clients.iter().filter_map(|client| client.train.wide.as_ref());
+    let rows = dataset.clients.iter().filter_map(|client| client.train.x_f64.as_ref());
     rows.flat_map(|wide| wide.iter().skip(feature).step_by(d.max(1))).copied().collect()
 }
 
-/// Mean and standard deviation (over n), from the largest deviation, which no square is too small for.
+/// Mean and standard deviation (over n). Deviations are divided by the largest one, so that no square
+/// underflows.
 fn standard(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
-    // From the first value, so that what all have in common costs no digits.
+    // Relative to the first value, so that a common offset costs no digits.
     let first = values.first().copied().unwrap_or(0.0);
     let mean = first + values.iter().map(|value| value - first).sum::<f64>() / count;
     let largest = values.iter().map(|value| (value - mean).abs()).fold(0.0, f64::max);
@@ -135,7 +136,8 @@ fn standard(values: &[f64]) -> (f64, f64) {
     (mean, largest * (squares / count).sqrt())
 }
 
-/// Median and interquartile range; where half of all values are one, the standard deviation in place of the range.
+/// Median and interquartile range. If half of all values are equal, the standard deviation replaces the
+/// range.
 fn robust(values: &mut [f64]) -> (f64, f64) {
     let (_, deviation) = standard(values);
     values.sort_unstable_by(f64::total_cmp);
@@ -143,7 +145,7 @@ fn robust(values: &mut [f64]) -> (f64, f64) {
     (median, if high > low { high - low } else { deviation })
 }
 
-/// A quantile of sorted values, between two of them in proportion.
+/// Quantile of sorted values, linearly interpolated.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len().saturating_sub(1)) as f64;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place among values")]
@@ -153,16 +155,16 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     low + (high - low) * (place - place.floor())
 }
 
-/// Scales rows of `d` values in place, counts values of constant features that are others, and rounds.
-fn scaled(
+/// Scales rows of `d` values in place, counts differing values of constant features, and rounds.
+fn scale_rows(
     set: &mut Set,
     d: usize,
-    columns: &[One],
+    columns: &[FeatureScale],
     differ: &mut [u64],
     names: &[String],
     path: &str,
 ) -> Result<(), DataError> {
-    let Some(wide) = &mut set.wide else { return Ok(()) };
+    let Some(wide) = &mut set.x_f64 else { return Ok(()) };
     for row in wide.chunks_exact_mut(d.max(1)) {
         for ((value, one), differ) in row.iter_mut().zip(columns).zip(differ.iter_mut()) {
             *differ += u64::from(one.constant && *value != one.shift);
@@ -173,7 +175,7 @@ fn scaled(
     if let Some(at) = set.x.iter().position(|value| !value.is_finite()) {
         let name = names.get(at % d.max(1)).map_or("", String::as_str);
         let message = format!(
-            "{name:?} is {:e} in a row once it is scaled, which no f32 holds",
+            "found {:e} in {name:?} once it is scaled, which does not fit an f32; remove the row or the feature",
             wide.get(at).unwrap_or(&0.0)
         );
         return Err(DataError::new(path, message));
@@ -190,10 +192,10 @@ mod tests {
     fn set(rows: &[[f64; 3]]) -> Set {
         let wide: Vec<f64> = rows.iter().flatten().copied().collect();
         let y = Labels::values(vec![0.0; rows.len()]);
-        Set { x: Vec::new(), y, wide: Some(wide), wide_y: None }
+        Set { x: Vec::new(), y, x_f64: Some(wide), y_f64: None }
     }
 
-    /// Two clients, one newcomer; features a, b and a constant.
+    /// Makes two clients and one newcomer with features a and b and a constant.
     fn dataset() -> Dataset {
         let test = Arc::new(set(&[[100.0, 7.0, 1.0]]));
         let client =
@@ -208,59 +210,56 @@ mod tests {
     }
 
     #[test]
-    fn only_rows_that_train_have_a_say() {
+    fn only_training_rows_determine_the_scale() {
         let names = ["a".to_owned(), "b".to_owned()];
-        let scaled = Scale::Standard.finish(dataset(), &names, "f.csv").unwrap();
+        let scaled = Scale::Standard.apply(dataset(), &names, "f.csv").unwrap();
         let deviation = (8.0f64 / 3.0).sqrt();
         let Scaling { shift, factor, scale, .. } = scaled.scale.clone().unwrap();
         assert_eq!((shift, factor, scale), (vec![1013.0, 7.0], vec![1.0 / deviation, 1.0], "standard"));
         assert_eq!(scaled.clients[0].train.x, [0.0, 0.0, 1.0, (2.0 / deviation) as f32, 0.0, 1.0]);
         assert!(Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test), "shared as before");
-        assert!((scaled.clients[1].test.wide.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
+        assert!((scaled.clients[1].test.x_f64.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
         assert_eq!(scaled.newcomers[0].train.x[1..], [1.0, 1.0]);
-        // The newcomer's 8; the test set has the constant's 7.
+        // The newcomer's 8 differs; the test set's 7 equals the constant.
         assert_eq!(scaled.warnings.len(), 1);
-        assert!(
-            scaled.warnings[0]
-                .contains("\"b\" is 7 in every row that trains, and something else in 1 others")
-        );
+        assert!(scaled.warnings[0].contains("\"b\" is 7 in every training row, but differs in 1 other rows"));
     }
 
     #[test]
-    fn without_a_scale_values_are_rounded_and_nothing_else() {
-        let plain = Scale::None.finish(dataset(), &["a".to_owned(), "b".to_owned()], "f.csv").unwrap();
+    fn scale_none_only_rounds_values() {
+        let plain = Scale::None.apply(dataset(), &["a".to_owned(), "b".to_owned()], "f.csv").unwrap();
         assert_eq!(plain.clients[0].train.x, [1013.0, 7.0, 1.0, 1015.0, 7.0, 1.0]);
         assert!(plain.scale.is_none() && plain.warnings.is_empty());
     }
 
-    /// Against NumPy: `numpy.quantile`, `numpy.std`.
+    /// Values from NumPy: `numpy.quantile`, `numpy.std`.
     #[test]
-    fn spreads_are_those_of_the_definitions() {
+    fn spreads_equal_numpy() {
         let values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6];
-        let one = Scale::Robust.column(&mut values.to_vec());
+        let one = Scale::Robust.fit(&mut values.to_vec());
         assert!((one.shift - 2.8).abs() < 1e-15 && (1.0 / one.factor - (3.75 - 1.775)).abs() < 1e-14);
-        let one = Scale::Standard.column(&mut values.to_vec());
+        let one = Scale::Standard.fit(&mut values.to_vec());
         assert!((one.shift - 3.516_666_666_666_667).abs() < 1e-14);
         assert!((1.0 / one.factor - 2.639_707_475_375_928).abs() < 1e-13, "{}", 1.0 / one.factor);
         let mostly = [0.0, 0.0, 0.0, 0.0, 0.0, 6.0];
-        let one = Scale::Robust.column(&mut mostly.to_vec());
+        let one = Scale::Robust.fit(&mut mostly.to_vec());
         assert!(one.shift == 0.0 && (1.0 / one.factor - 5.0f64.sqrt()).abs() < 1e-14);
     }
 
-    /// An offset costs no digits, tiny units no spread, and the same value is no spread at all.
+    /// An offset costs no digits, tiny units do not underflow, and equal values have no spread.
     #[test]
-    fn units_and_offsets_do_not_matter() {
+    fn units_and_offsets_leave_scaled_values_unchanged() {
         let values: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17)).collect();
-        let plain = Scale::Standard.column(&mut values.clone());
+        let plain = Scale::Standard.fit(&mut values.clone());
         for (unit, offset) in [(1e-200, 0.0), (1e30, 0.0), (1.0, 1e9), (1e-6, -3e3)] {
             let mut moved: Vec<f64> = values.iter().map(|value| value * unit + offset).collect();
-            let one = Scale::Standard.column(&mut moved);
+            let one = Scale::Standard.fit(&mut moved);
             for (value, moved) in values.iter().zip(&moved) {
                 let (a, b) = ((value - plain.shift) * plain.factor, (moved - one.shift) * one.factor);
                 assert!((a - b).abs() < 1e-5, "{unit} {offset}: {a} {b}");
             }
         }
-        let one = Scale::Standard.column(&mut [0.1; 7]);
+        let one = Scale::Standard.fit(&mut [0.1; 7]);
         assert_eq!((one.shift.to_bits(), one.factor, one.constant), (0.1f64.to_bits(), 1.0, true));
     }
 }

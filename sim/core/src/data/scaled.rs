@@ -1,4 +1,4 @@
-//! Data under a campaign's scale, as devices see them: for scores.
+//! Data under a campaign's scale, as devices see them, for scoring.
 
 use std::sync::Arc;
 
@@ -9,8 +9,10 @@ use super::eigenspace::pooled_truth;
 use super::{Client, Dataset, Set};
 
 impl Dataset {
-    /// The same samples scaled, in the device's arithmetic, and in f64 where they have not been rounded. The truth is that of the scaled samples: `diag(1 / factor) B*` for a
-    /// model of the targets; where it is an eigenspace of all rows (`pooled`: of so many dimensions), theirs, or none.
+    /// Scales the samples: in the device's arithmetic, and in f64 where values before rounding are kept. The
+    /// true representation changes with them. For a model of the targets it becomes `diag(1 / factor) B*`;
+    /// for FedPower (`pooled`: its number of dimensions) it is the top eigenspace of the scaled rows, or none
+    /// if that is not unique.
     #[must_use]
     pub fn scaled(&self, scale: &Scale, pooled: Option<usize>) -> Self {
         let each = |clients: &[Client]| clients.iter().map(|client| scaled_client(client, scale)).collect();
@@ -33,13 +35,13 @@ impl Dataset {
     }
 }
 
-/// A client's samples scaled.
+/// Scales a client's samples.
 #[must_use]
 pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
     let one = |set: &Arc<Set>| {
         let mut set = Set::clone(set);
         scale.apply(&mut set.x);
-        if let Some(wide) = &mut set.wide {
+        if let Some(wide) = &mut set.x_f64 {
             let rows = scale.shift().iter().zip(scale.factor()).cycle();
             for (value, (shift, factor)) in wide.iter_mut().zip(rows) {
                 *value = (*value - f64::from(*shift)) * f64::from(*factor);

@@ -1,34 +1,34 @@
-//! Samples with targets: values that devices hold, and the numbers that they were rounded from.
+//! Sets of samples with targets: the f32 values that devices hold, and optionally the f64 values before
+//! rounding.
 
 use fedspan_client::source::{Samples, Targets};
 
 /// Samples with targets, as a device holds them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Set {
-    /// Row-major, m x d.
+    /// Features, row-major, m x d.
     pub x: Vec<f32>,
-    /// Targets of m samples.
+    /// Targets of the m samples.
     pub y: Labels,
-    /// The values of `x` before they were rounded to f32, of the same layout, where the data are a table: what
-    /// baselines on hosts compute with.
-    pub wide: Option<Vec<f64>>,
-    /// The targets of a regression before they were rounded to f32, of the layout of `y`, where the data are a table.
-    pub wide_y: Option<Vec<f64>>,
+    /// Features before rounding to f32, in the layout of `x`, for tables; the host's baselines use them.
+    pub x_f64: Option<Vec<f64>>,
+    /// Real-valued targets before rounding to f32, in the layout of `y`, for tables.
+    pub y_f64: Option<Vec<f64>>,
 }
 
-/// Targets.
+/// Targets of samples.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Labels {
-    /// Regression.
+    /// Real values, for regression.
     Values {
-        /// Row-major, m x C.
+        /// Values, row-major, m x C.
         values: Vec<f32>,
-        /// C, values a sample.
+        /// Number of values of a sample, `C`.
         outputs: usize,
     },
     /// Class numbers.
     Classes(Vec<u8>),
-    /// There are none: a zero a sample, which is what a device gets that asks.
+    /// No targets; one zero per sample stands in where a device reads a target.
     Absent(Vec<f32>),
 }
 
@@ -39,7 +39,7 @@ impl Default for Labels {
 }
 
 impl Labels {
-    /// Targets of a regression, one a sample.
+    /// Makes targets of a regression with one value per sample.
     #[must_use]
     pub fn values(values: Vec<f32>) -> Self {
         Self::Values { values, outputs: 1 }
@@ -47,39 +47,39 @@ impl Labels {
 }
 
 impl Set {
-    /// Samples with targets, in f32 alone.
+    /// Makes a set in f32 alone.
     #[must_use]
     pub fn new(x: Vec<f32>, y: Labels) -> Self {
-        Self { x, y, wide: None, wide_y: None }
+        Self { x, y, x_f64: None, y_f64: None }
     }
 
-    /// Samples without targets: rows of `d` values.
+    /// Makes a set without targets from rows of `d` values.
     #[must_use]
     pub fn unlabelled(x: Vec<f32>, d: usize) -> Self {
         let count = x.len().checked_div(d).unwrap_or(0);
         Self::new(x, Labels::Absent(vec![0.0; count]))
     }
 
-    /// Whether there is anything to learn a head from.
+    /// True if the samples have targets.
     #[must_use]
     pub fn has_targets(&self) -> bool {
         !matches!(self.y, Labels::Absent(_))
     }
 
-    /// Whether targets are class numbers.
+    /// True if targets are class numbers.
     #[must_use]
     pub fn is_classes(&self) -> bool {
         matches!(self.y, Labels::Classes(_))
     }
 
-    /// No samples.
+    /// Makes an empty set.
     #[must_use]
     pub fn empty(classes: bool) -> Self {
         let y = if classes { Labels::Classes(Vec::new()) } else { Labels::values(Vec::new()) };
         Self::new(Vec::new(), y)
     }
 
-    /// How many.
+    /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.y {
@@ -89,20 +89,20 @@ impl Set {
         }
     }
 
-    /// Values of a sample; 0 where there is no sample.
+    /// Number of values of a sample; 0 without samples.
     #[must_use]
     pub fn width(&self) -> usize {
-        let values = self.wide.as_ref().map_or(self.x.len(), Vec::len);
+        let values = self.x_f64.as_ref().map_or(self.x.len(), Vec::len);
         values.checked_div(self.len()).unwrap_or(0)
     }
 
-    /// None.
+    /// True if there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All, as the client takes them.
+    /// All samples, in the client's type.
     #[must_use]
     pub fn samples(&self) -> Samples<'_> {
         let targets = match &self.y {
@@ -112,18 +112,18 @@ impl Set {
         Samples { x: &self.x, targets }
     }
 
-    /// The samples at `indices`, in that order.
+    /// Copies the samples at `indices`, in that order.
     #[must_use]
     pub fn select(&self, d: usize, indices: &[usize]) -> Self {
-        let x = picked(&self.x, d, indices);
-        let wide = self.wide.as_ref().map(|wide| picked(wide, d, indices));
-        let wide_y = self.wide_y.as_ref().map(|wide| {
+        let x = pick_rows(&self.x, d, indices);
+        let x_f64 = self.x_f64.as_ref().map(|wide| pick_rows(wide, d, indices));
+        let y_f64 = self.y_f64.as_ref().map(|wide| {
             let outputs = wide.len().checked_div(self.len()).unwrap_or(0);
-            picked(wide, outputs, indices)
+            pick_rows(wide, outputs, indices)
         });
         let y = match &self.y {
             Labels::Values { values, outputs } => {
-                Labels::Values { values: picked(values, *outputs, indices), outputs: *outputs }
+                Labels::Values { values: pick_rows(values, *outputs, indices), outputs: *outputs }
             }
             Labels::Classes(classes) => {
                 Labels::Classes(indices.iter().filter_map(|&i| classes.get(i).copied()).collect())
@@ -132,11 +132,11 @@ impl Set {
                 Labels::Absent(indices.iter().filter_map(|&i| zeros.get(i).copied()).collect())
             }
         };
-        Self { x, y, wide, wide_y }
+        Self { x, y, x_f64, y_f64 }
     }
 
-    /// Appends another set of the same kind; one of another kind is ignored. The values in f64 stay where both have
-    /// them.
+    /// Appends another set of the same kind; ignores a set of another kind. Values in f64 are kept only if
+    /// both sets have them.
     pub fn append(&mut self, other: &Self) {
         let (ours, theirs) = (self.len(), other.len());
         match (&mut self.y, &other.y) {
@@ -151,18 +151,18 @@ impl Set {
             _ => return,
         }
         self.x.extend_from_slice(&other.x);
-        append_wide(&mut self.wide, &other.wide, ours, theirs);
-        append_wide(&mut self.wide_y, &other.wide_y, ours, theirs);
+        append_f64(&mut self.x_f64, &other.x_f64, ours, theirs);
+        append_f64(&mut self.y_f64, &other.y_f64, ours, theirs);
     }
 }
 
-/// The rows of `d` values at `indices`.
-fn picked<T: Copy>(values: &[T], d: usize, indices: &[usize]) -> Vec<T> {
+/// Copies the rows of `d` values at `indices`.
+fn pick_rows<T: Copy>(values: &[T], d: usize, indices: &[usize]) -> Vec<T> {
     indices.iter().flat_map(|&i| values.get(i * d..(i + 1) * d).unwrap_or_default()).copied().collect()
 }
 
-/// Joins values in f64 of `ours` and `theirs` samples; nothing where one side has samples without them.
-fn append_wide(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize, theirs: usize) {
+/// Joins the f64 values of `ours` and `theirs` samples; drops them if one side has samples without them.
+fn append_f64(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize, theirs: usize) {
     match (own.as_mut(), other) {
         (Some(own), Some(other)) => own.extend_from_slice(other),
         (None, Some(other)) if ours == 0 => *own = Some(other.clone()),
@@ -176,20 +176,20 @@ fn append_wide(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize
 mod tests {
     use super::*;
 
-    /// Rows of two values a tenth apart, which f32 rounds, with targets.
+    /// Makes rows of two values, tenths that f32 rounds, with targets.
     fn wide(rows: std::ops::Range<u32>) -> Set {
         let x: Vec<f64> = rows.clone().flat_map(|row| [f64::from(row) / 10.0, 1.0]).collect();
         let y: Vec<f64> = rows.map(|row| f64::from(row) / 7.0).collect();
         let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
         Set {
-            wide: Some(x.clone()),
-            wide_y: Some(y.clone()),
+            x_f64: Some(x.clone()),
+            y_f64: Some(y.clone()),
             ..Set::new(narrow(&x), Labels::values(narrow(&y)))
         }
     }
 
     #[test]
-    fn selection_and_joining_keep_the_numbers_before_rounding() {
+    fn select_and_append_keep_f64_values() {
         let all = wide(0..6);
         let parts = [all.select(2, &[0, 1]), all.select(2, &[2, 3, 4]), all.select(2, &[5])];
         let mut joined = Set::empty(false);
@@ -198,18 +198,18 @@ mod tests {
         }
         assert_eq!(joined, all);
         joined.append(&Set::empty(false));
-        assert_eq!(joined, all, "no samples, nothing lost");
+        assert_eq!(joined, all, "an empty set changes nothing");
         let swapped = all.select(2, &[3, 1]);
-        assert_eq!(swapped.wide.unwrap(), [0.3, 1.0, 0.1, 1.0]);
-        assert_eq!(swapped.wide_y.unwrap(), [3.0 / 7.0, 1.0 / 7.0]);
+        assert_eq!(swapped.x_f64.unwrap(), [0.3, 1.0, 0.1, 1.0]);
+        assert_eq!(swapped.y_f64.unwrap(), [3.0 / 7.0, 1.0 / 7.0]);
     }
 
     #[test]
-    fn samples_in_f32_alone_leave_no_half_of_the_numbers() {
+    fn append_drops_f64_values_unless_both_sets_have_them() {
         let narrow = Set::new(vec![0.5, 1.0], Labels::values(vec![2.0]));
         for (mut first, second) in [(wide(0..2), narrow.clone()), (narrow, wide(0..2))] {
             first.append(&second);
-            assert_eq!((first.len(), &first.wide, &first.wide_y), (3, &None, &None));
+            assert_eq!((first.len(), &first.x_f64, &first.y_f64), (3, &None, &None));
         }
     }
 }

@@ -1,17 +1,17 @@
-//! How many samples clients have: all the same, or not.
+//! Distributions of the clients' numbers of samples.
 
 use fedspan_engine::config::{Problem, Section};
 use fedspan_engine::random::{Purpose, stream};
 
 use crate::scenario::LARGEST_SIGMA;
 
-/// The law of clients' sizes.
+/// Distribution of the clients' sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Sizes {
-    /// All the same.
+    /// Equal sizes.
     #[default]
     Equal,
-    /// Uniform, the largest half as large again as the smallest.
+    /// Uniform; the largest is 1.5 times the smallest.
     Uniform,
     /// Log-normal around a median.
     LogNormal {
@@ -21,10 +21,10 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// Reads `sizes` and what belongs to it.
+    /// Reads `sizes` and the keys that belong to it.
     ///
     /// # Errors
-    /// [`Problem`] for the first mistake.
+    /// [`Problem`] for the first error.
     pub fn read(section: &Section<'_>) -> Result<Self, Problem> {
         let laws = [("equal", Some(Self::Equal)), ("uniform", Some(Self::Uniform)), ("log-normal", None)];
         Ok(match section.choice("sizes", Some("equal"), &laws)? {
@@ -33,7 +33,8 @@ impl Sizes {
         })
     }
 
-    /// Samples of a client where `base` is everybody's number, the smallest, or the median; at least 1.
+    /// Number of samples of a client, at least 1 if `base` is. `base` is the size of each client, of the
+    /// smallest, or the median.
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
@@ -51,7 +52,7 @@ impl Sizes {
         }
     }
 
-    /// A client's part of samples that are shared out, relative to the others'.
+    /// Relative share of a client if all samples are divided among the clients.
     #[must_use]
     pub fn weight(self, seed: u64, client: u64) -> f64 {
         match self {
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_sizes_reach_from_the_smallest_to_half_as_many_again() {
+    fn uniform_sizes_span_base_to_one_and_a_half() {
         let sizes = sizes(Sizes::Uniform, 100);
         assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&100), Some(&150)));
         let mean = sizes.iter().sum::<usize>() as f64 / 4000.0;
@@ -83,17 +84,17 @@ mod tests {
     }
 
     #[test]
-    fn log_normal_sizes_have_their_median_and_deviation() {
+    fn log_normal_sizes_match_median_and_deviation() {
         let mut sizes = sizes(Sizes::LogNormal { sigma: 0.5 }, 1000);
         sizes.sort_unstable();
         assert!(sizes[2000].abs_diff(1000) < 30, "{}", sizes[2000]);
-        // One deviation below and above: ranks of 15.9 and 84.1 in a hundred.
+        // One deviation below and above the median: percentiles 15.9 and 84.1.
         let ratio = (sizes[3364] as f64 / sizes[636] as f64).ln();
         assert!((ratio - 1.0).abs() < 0.06, "{ratio}");
     }
 
     #[test]
-    fn nobody_is_left_without_a_sample() {
+    fn every_client_has_a_sample() {
         assert!(sizes(Sizes::LogNormal { sigma: 3.0 }, 2).into_iter().all(|size| size > 0));
         assert_eq!(Sizes::LogNormal { sigma: 10.0 }.samples(0, 1, 1), 0);
     }

@@ -1,4 +1,4 @@
-//! FedPower's first model (Guo et al. 2024, section 5): rows from N(0, U U^T + sigma^2 I), scaled to norm 1.
+//! FedPower's Model I (Guo et al. 2024, section 5): rows from N(0, U U^T + sigma^2 I), scaled to norm 1.
 
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, Stream, stream};
@@ -10,26 +10,26 @@ use super::{Client, Dataset, LARGEST_VALUES, Set};
 /// Settings of `kind = "spiked-covariance"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpikedCovariance {
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Features.
+    /// Number of features.
     pub d: usize,
-    /// Directions that stand out.
+    /// Number of directions with larger variance.
     pub k: usize,
-    /// Samples per client.
+    /// Number of samples per client.
     pub samples: usize,
-    /// `sigma`.
+    /// Standard deviation of the noise, `sigma`.
     pub noise_std: f64,
 }
 
 impl SpikedCovariance {
-    /// That this machine can hold it.
+    /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A sentence with the numbers.
+    /// A one-line message with the numbers if they do not.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, samples, .. } = *self;
-        // A zero a row stands for its target.
+        // One zero per row stands in for the target.
         let rows = (clients as u64).saturating_mul(samples as u64);
         let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
         if values <= LARGEST_VALUES {
@@ -43,17 +43,17 @@ impl SpikedCovariance {
     }
 }
 
-/// The model with its directions, which draws every client's rows.
+/// Model with its directions, which generates every client's rows.
 #[derive(Clone, Debug)]
 pub struct Model {
     settings: SpikedCovariance,
     seed: u64,
-    /// `U`, orthonormal.
+    /// Directions `U`, orthonormal.
     directions: Matrix,
 }
 
 impl Model {
-    /// Draws the directions: the orthonormal factor of d x k numbers from N(0.5, 1).
+    /// Draws the directions: the orthonormal factor of a d x k matrix from N(0.5, 1).
     #[must_use]
     pub fn new(settings: SpikedCovariance, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Truth, 0);
@@ -66,7 +66,7 @@ impl Model {
         Self { settings, seed, directions }
     }
 
-    /// `U`, d x k. What FedPower finds is the eigenspace of the rows that were drawn, which is near it.
+    /// Directions `U`, d x k. FedPower's target is the eigenspace of the drawn rows, which is close to them.
     #[must_use]
     pub fn directions(&self) -> &Matrix {
         &self.directions
@@ -83,7 +83,7 @@ impl Model {
         }
     }
 
-    /// A client's rows.
+    /// Draws a client's rows.
     #[must_use]
     pub fn set(&self, client: usize) -> Set {
         let SpikedCovariance { d, samples, .. } = self.settings;
@@ -96,8 +96,8 @@ impl Model {
         Set::unlabelled(x, d)
     }
 
-    /// `M^T M` of a client's rows, to the last bit that of [`Self::set`], of which no more than a few rows are there at
-    /// a time.
+    /// Accumulates `M^T M` of a client's rows with the same bits as [`Self::set`], but holds a few rows at a
+    /// time only.
     #[must_use]
     pub fn gram(&self, client: usize) -> Gram {
         let SpikedCovariance { d, samples, .. } = self.settings;
@@ -112,19 +112,19 @@ impl Model {
         gram
     }
 
-    /// The top eigenspace of all clients' rows, which need not be in memory.
+    /// Top eigenspace of all clients' rows, which are not held in memory.
     ///
     /// # Errors
-    /// [`NoEigenspace`].
+    /// [`NoEigenspace`] if it is not unique.
     pub fn eigenspace(&self) -> Result<Eigenspace, NoEigenspace> {
         let SpikedCovariance { clients, d, k, .. } = self.settings;
         Eigenspace::top(&pooled(d, clients, |client| self.gram(client)), k)
     }
 
-    /// All clients with their rows.
+    /// Draws all clients' rows.
     ///
     /// # Errors
-    /// [`NoEigenspace`].
+    /// [`NoEigenspace`] if the top eigenspace of all rows is not unique.
     pub fn dataset(&self) -> Result<Dataset, NoEigenspace> {
         let SpikedCovariance { clients, d, k, .. } = self.settings;
         let numbers: Vec<usize> = (0..clients).collect();
@@ -134,10 +134,10 @@ impl Model {
     }
 }
 
-/// A client's rows, one after the other.
+/// Generator of a client's rows.
 struct Rows {
     random: Stream,
-    /// `U`, row-major.
+    /// Directions `U`, row-major.
     u: Vec<f64>,
     noise_std: f64,
     z: Vec<f64>,
@@ -155,7 +155,7 @@ impl Rows {
         }
     }
 
-    /// The row that was drawn, as a device holds it: of norm 1.
+    /// Current row as a device holds it, scaled to norm 1.
     fn scaled(&self) -> impl Iterator<Item = f32> + '_ {
         let norm = self.drawn.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
         let scale = if norm > 0.0 { 1.0 / norm } else { 0.0 };
@@ -175,7 +175,7 @@ mod tests {
     const SMALL: SpikedCovariance = SpikedCovariance { clients: 5, d: 8, k: 2, samples: 70, noise_std: 0.6 };
 
     #[test]
-    fn rows_have_their_covariance_before_they_are_scaled() {
+    fn unscaled_rows_have_model_covariance() {
         let settings = SpikedCovariance { d: 6, ..SMALL };
         let model = Model::new(settings, 3);
         let (count, d, mut rows) = (40_000, 6, model.rows(0));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_norm_1() {
+    fn rows_have_norm_one() {
         for noise_std in [0.0, 0.6, 1e6] {
             let set = Model::new(SpikedCovariance { noise_std, ..SMALL }, 1).set(0);
             assert_eq!((set.len(), set.x.len()), (70, 70 * 8));
@@ -216,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn directions_come_from_numbers_around_a_half() {
+    fn directions_reflect_a_mean_of_one_half() {
         let model = Model::new(SpikedCovariance { d: 3000, k: 1, ..SMALL }, 2);
         assert!((model.directions().norm() - 1.0).abs() < 1e-12);
-        // The square of a mean of a half is a fifth of the mean square, 1 + 1/4.
+        // The squared mean of 1/2 is a fifth of the mean square, 1 + 1/4.
         let part = model.directions().sum().powi(2) / 3000.0;
         assert!((part - 0.2).abs() < 0.04, "{part}");
         let wide = Model::new(SMALL, 2);
@@ -228,17 +228,17 @@ mod tests {
     }
 
     #[test]
-    fn streamed_sums_are_those_of_the_rows_to_the_last_bit() {
+    fn streamed_gram_equals_stored_gram_bit_for_bit() {
         let model = Model::new(SMALL, 4);
         let dataset = model.dataset().unwrap();
         for (client, stored) in dataset.clients.iter().enumerate() {
-            assert_eq!(model.gram(client).mean(), Gram::of(stored, 8).mean(), "{client}");
+            assert_eq!(model.gram(client).mean(), Gram::from_client(stored, 8).mean(), "{client}");
         }
         assert_eq!(Some(model.eigenspace().unwrap().basis), dataset.truth);
     }
 
     #[test]
-    fn seeds_and_clients_differ_and_threads_do_not() {
+    fn rows_depend_on_seed_and_client_but_not_on_threads() {
         let data = |seed: u64, threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let dataset = pool.install(|| Model::new(SMALL, seed).dataset()).unwrap();
@@ -255,22 +255,22 @@ mod tests {
         assert_eq!(all.len(), 10);
     }
 
-    /// The paper's sizes but for a tenth of its samples.
+    /// The paper's sizes with a tenth of its samples.
     #[test]
-    fn the_eigenspace_of_many_rows_is_near_the_directions() {
+    fn eigenspace_of_many_rows_approaches_directions() {
         let settings = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 10_000, noise_std: 0.6 };
         let model = Model::new(settings, 1);
         let found = model.eigenspace().unwrap();
         let distance = principal_angle_distance(&found.basis, model.directions());
         assert!(distance < 0.03, "{distance}");
-        // Four directions with 1.36 of the variance each, of 4 + 36; a mean of quotients is a little less.
+        // Four directions with variance 1.36 each, of 4 + 36 in all; a mean of quotients is slightly smaller.
         let expected = 1.36 / 40.0;
         assert!(found.eigenvalues[..4].iter().all(|value| (value / expected - 1.0).abs() < 0.1), "{found:?}");
         assert!(found.eigenvalues[4] < 0.36 / 40.0 * 1.15, "{}", found.eigenvalues[4]);
     }
 
     #[test]
-    fn what_no_machine_can_hold_is_told_in_bytes() {
+    fn check_reports_excess_in_bytes() {
         assert_eq!(SMALL.check(), Ok(()));
         let paper = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 100_000, noise_std: 0.6 };
         assert_eq!(paper.check(), Ok(()));

@@ -1,85 +1,89 @@
-//! Splits of data into what trains and what tests.
+//! Split of samples into training and test parts.
 
 use fedspan_engine::random::{Purpose, stream};
 
-/// First number of the streams that samples are shuffled with where classes do not count; those of classes are below.
-const RANDOM: u64 = 10_000;
+/// First index of the streams that shuffle samples regardless of class; the streams of the classes have lower
+/// indices.
+const RANDOM_STREAMS: u64 = 10_000;
 
-/// The order in which each client's samples are cut.
+/// Order in which each client's samples are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// That of the data, which is one in time.
+    /// Order of the data, which is an order in time.
     Time,
-    /// At random.
+    /// Random order.
     Random,
-    /// At random, each class for itself.
+    /// Random order within each class.
     Stratified,
 }
 
-/// A split of samples in their order.
+/// Fractions of a split of ordered samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OrderSplit {
-    /// Fraction that tests.
+    /// Fraction of test samples.
     pub test: f64,
-    /// Fraction of the training part that is scored in place of the test part, to choose settings with; 0:
-    /// the test part is scored.
+    /// Fraction of the training part that is scored in place of the test part, to choose settings with. 0
+    /// scores the test part.
     pub validation: f64,
-    /// Samples dropped in between.
+    /// Number of samples dropped between the parts.
     pub gap: usize,
 }
 
-/// What is split: samples with one fate each.
+/// Indices of the samples in each part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// These train.
+    /// Training samples.
     pub train: Vec<usize>,
-    /// These are scored.
+    /// Scored samples.
     pub test: Vec<usize>,
 }
 
 impl OrderSplit {
-    /// Cuts the samples of client number `client`.
+    /// Splits the samples of client number `client`.
     #[must_use]
-    pub fn own(&self, order: Order, labels: &[u8], own: &[usize], client: u64, seed: u64) -> Parts {
+    pub fn split_client(&self, order: Order, labels: &[u8], own: &[usize], client: u64, seed: u64) -> Parts {
         let parts = |all: &[usize]| {
             let (train, test) = self.cut(all);
             Parts { train: train.to_vec(), test: test.to_vec() }
         };
         match order {
             Order::Time => parts(own),
-            Order::Random => parts(&stream(seed, Purpose::Partition, RANDOM + client).choose(own, own.len())),
-            Order::Stratified => self.shuffled(labels, own, seed),
+            Order::Random => {
+                parts(&stream(seed, Purpose::Partition, RANDOM_STREAMS + client).choose(own, own.len()))
+            }
+            Order::Stratified => self.split_by_class(labels, own, seed),
         }
     }
 
-    /// Cuts what is validated off what trains, in its order; the test part is scored where nothing is.
+    /// Splits the validation part off the training part, in its order. Without validation the test part is
+    /// scored.
     #[must_use]
-    pub fn validate(&self, parts: Parts) -> Parts {
-        let (train, test) = self.validated(&parts.train, &parts.test);
+    pub fn split_off_validation(&self, parts: Parts) -> Parts {
+        let (train, test) = self.scored_parts(&parts.train, &parts.test);
         Parts { train: train.to_vec(), test: test.to_vec() }
     }
 
-    /// For samples without an order in time, such as images: each class of `own` samples is shuffled before it is
-    /// split, so that training and test part have the same classes.
+    /// Splits samples without an order in time, such as images: each class of `own` is shuffled first, so
+    /// that both parts have the same classes.
     #[must_use]
-    pub fn shuffled(&self, labels: &[u8], own: &[usize], seed: u64) -> Parts {
+    pub fn split_by_class(&self, labels: &[u8], own: &[usize], seed: u64) -> Parts {
         by_class(labels, own, seed, |order| self.cut(order))
     }
 
-    /// As [`Self::shuffled`], with `count` samples of each class that train in place of a fraction.
+    /// Like [`Self::split_by_class`], with `count` training samples of each class in place of a fraction.
     #[must_use]
-    pub fn counted(&self, count: usize, labels: &[u8], own: &[usize], seed: u64) -> Parts {
+    pub fn split_by_count(&self, count: usize, labels: &[u8], own: &[usize], seed: u64) -> Parts {
         by_class(labels, own, seed, |order| {
             let (train, test) = order.split_at(count.min(order.len()));
-            self.validated(train, test)
+            self.scored_parts(train, test)
         })
     }
 
-    /// What trains and what is scored, where the test part is known.
+    /// Parts for a given test part: the validation part replaces it if there is one.
     #[must_use]
-    pub fn given(&self, labels: &[u8], train: Vec<usize>, test: Vec<usize>, seed: u64) -> Parts {
+    pub fn with_test_part(&self, labels: &[u8], train: Vec<usize>, test: Vec<usize>, seed: u64) -> Parts {
         if self.validation > 0.0 {
-            by_class(labels, &train, seed, |order| self.validated(order, &[]))
+            by_class(labels, &train, seed, |order| self.scored_parts(order, &[]))
         } else {
             Parts { train, test }
         }
@@ -87,15 +91,15 @@ impl OrderSplit {
 
     fn cut<'a>(&self, all: &'a [usize]) -> (&'a [usize], &'a [usize]) {
         let (train, test) = cut(all, self.test, self.gap);
-        self.validated(train, test)
+        self.scored_parts(train, test)
     }
 
-    fn validated<'a>(&self, train: &'a [usize], test: &'a [usize]) -> (&'a [usize], &'a [usize]) {
+    fn scored_parts<'a>(&self, train: &'a [usize], test: &'a [usize]) -> (&'a [usize], &'a [usize]) {
         if self.validation > 0.0 { cut(train, self.validation, self.gap) } else { (train, test) }
     }
 }
 
-/// Each class in an order of its own, cut.
+/// Shuffles each class and splits it.
 fn by_class(
     labels: &[u8],
     own: &[usize],
@@ -119,7 +123,7 @@ fn by_class(
     parts
 }
 
-/// The last `fraction` goes second; `gap` before it are dropped.
+/// Splits off the last `fraction`, and drops `gap` samples before it.
 fn cut(all: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
     #[allow(
         clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
-//! FedPower's second model (Guo et al. 2024, section 5): every client has a graph on the same nodes, whose communities are
-//! the same, and the rows of its adjacency matrix, each scaled to norm 1.
+//! FedPower's Model II (Guo et al. 2024, section 5): each client has a graph on the same nodes with the same
+//! communities. Its rows are those of the adjacency matrix, each scaled to norm 1.
 
 use fedspan_engine::random::{Purpose, stream};
 use rayon::prelude::*;
@@ -7,32 +7,32 @@ use rayon::prelude::*;
 use super::eigenspace::{self, NoEigenspace};
 use super::{Client, Dataset, LARGEST_VALUES, Set};
 
-/// Probability of an edge between two nodes of one community, before a client's density.
+/// Probability of an edge within a community, before a client's density.
 const WITHIN: f64 = 0.25;
-/// Between nodes of two communities.
+/// Probability of an edge between communities, before a client's density.
 const BETWEEN: f64 = 0.1;
-/// What multiplies them at the first half of the clients, and at the second.
+/// Densities, which multiply the probabilities: of the first half of the clients, and of the second.
 const DENSITIES: [f64; 2] = [0.8, 0.6];
 
 /// Settings of `kind = "stochastic-block-model"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StochasticBlockModel {
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Nodes: features, and rows of every client.
+    /// Number of nodes, which is the number of features and of every client's rows.
     pub d: usize,
-    /// Communities.
+    /// Number of communities.
     pub k: usize,
 }
 
 impl StochasticBlockModel {
-    /// That this machine can hold it.
+    /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A sentence with the numbers.
+    /// A one-line message with the numbers if they do not.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, .. } = *self;
-        // A zero a row stands for its target.
+        // One zero per row stands in for the target.
         let rows = (clients as u64).saturating_mul(d as u64);
         let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
         if values <= LARGEST_VALUES {
@@ -45,7 +45,7 @@ impl StochasticBlockModel {
         ))
     }
 
-    /// The community of a node: equal parts of the nodes in their order, up to one node.
+    /// Community of a node. Communities are consecutive nodes, of equal size up to one.
     #[must_use]
     pub fn community(&self, node: usize) -> usize {
         (node * self.k).checked_div(self.d).unwrap_or(0)
@@ -59,7 +59,7 @@ impl StochasticBlockModel {
         density * if self.community(a) == self.community(b) { WITHIN } else { BETWEEN }
     }
 
-    /// A client's rows. A node without neighbours is a row of zeros.
+    /// Draws a client's rows. A node without neighbours gives a row of zeros.
     #[must_use]
     pub fn set(&self, client: usize, seed: u64) -> Set {
         let d = self.d;
@@ -82,10 +82,10 @@ impl StochasticBlockModel {
         Set::unlabelled(x, d)
     }
 
-    /// All clients with their rows.
+    /// Draws all clients' rows.
     ///
     /// # Errors
-    /// [`NoEigenspace`].
+    /// [`NoEigenspace`] if the top eigenspace of all rows is not unique.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, NoEigenspace> {
         let numbers: Vec<usize> = (0..self.clients).collect();
         let nothing = || Set::unlabelled(Vec::new(), self.d);
@@ -105,7 +105,7 @@ mod tests {
     const GRAPHS: StochasticBlockModel = StochasticBlockModel { clients: 5, d: 300, k: 3 };
 
     #[test]
-    fn communities_are_equal_parts() {
+    fn communities_have_equal_sizes() {
         let sizes = |d: usize, k: usize| {
             let model = StochasticBlockModel { clients: 1, d, k };
             let mut sizes = vec![0; k];
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_are_symmetric_without_loops_and_rows_have_norm_1() {
+    fn graphs_are_symmetric_without_loops_and_rows_are_normalised() {
         for client in 0..5 {
             let set = GRAPHS.set(client, 1);
             assert_eq!((set.len(), set.x.len()), (300, 300 * 300));
@@ -134,22 +134,22 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_neighbours_is_a_row_of_zeros() {
+    fn isolated_node_is_a_row_of_zeros() {
         let alone = StochasticBlockModel { clients: 1, d: 1, k: 1 };
         assert_eq!(alone.set(0, 1).x, [0.0]);
         let few = StochasticBlockModel { clients: 1, d: 4, k: 1 };
         let rows: Vec<f32> = (0..50).flat_map(|seed| few.set(0, seed).x).collect();
         let lonely = rows.chunks(4).filter(|row| row.iter().all(|x| *x == 0.0)).count();
-        // 200 nodes, each without an edge with probability 0.8^3; nodes of a graph are not independent.
+        // 200 nodes, each isolated with probability 0.8^3; nodes of one graph are not independent.
         assert!((70..135).contains(&lonely), "{lonely}");
         assert!(rows.iter().all(|x| x.is_finite()));
     }
 
     #[test]
-    fn edges_are_as_many_as_the_communities_and_the_half_say() {
+    fn edge_counts_match_community_and_density() {
         for client in 0..5 {
             let set = GRAPHS.set(client, 2);
-            // Of five clients three are in the first half.
+            // Three of five clients are in the first half.
             let density = if client < 3 { 0.8 } else { 0.6 };
             for within in [true, false] {
                 let (mut edges, mut pairs) = (0.0, 0.0);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_and_clients_differ_and_threads_do_not() {
+    fn graphs_depend_on_seed_and_client_but_not_on_threads() {
         let settings = StochasticBlockModel { clients: 5, d: 60, k: 2 };
         let data = |seed: u64, threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_eigenspace_tells_communities_apart() {
+    fn eigenspace_separates_communities() {
         let truth = GRAPHS.dataset(3).unwrap().truth.unwrap();
         let communities = Matrix::from_fn(300, 3, |node, own| if node / 100 == own { 0.1 } else { 0.0 });
         let distance = principal_angle_distance(&truth, &communities);
@@ -196,8 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn graphs_without_an_eigenspace_are_an_error() {
-        // Either all rows are zero, or each node's is the other: no direction is the first.
+    fn ambiguous_eigenspace_is_an_error() {
+        // Either all rows are zero, or the two nodes are neighbours: both directions have equal eigenvalues.
         let alone = StochasticBlockModel { clients: 3, d: 2, k: 1 };
         for seed in 0..20 {
             let error = alone.dataset(seed).unwrap_err();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_machine_can_hold_is_told_in_bytes() {
+    fn check_reports_excess_in_bytes() {
         assert_eq!(StochasticBlockModel { clients: 20, d: 1000, k: 2 }.check(), Ok(()));
         let said = StochasticBlockModel { clients: 3000, d: 1000, k: 2 }.check().unwrap_err();
         // 3000 x 1000 rows of 1001 values, and 20 matrices of 1000 x 1000 in f64.

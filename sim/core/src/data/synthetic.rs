@@ -1,4 +1,4 @@
-//! The papers' linear model: `y = w_i^T B*^T x + noise`, x normal (FedRep, section 5.1).
+//! Linear model of the papers: `y = w_i^T B*^T x + noise` with normal x (FedRep, section 5.1).
 
 use std::sync::Arc;
 
@@ -9,71 +9,74 @@ use super::generator::Generator;
 use super::sizes::Sizes;
 use super::{Client, Dataset, LARGEST_VALUES, Layout};
 
-/// How the true heads are scaled.
+/// Scaling of the true heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadNorm {
     /// Each row has norm sqrt(k) (Assumption 3).
     SqrtK,
-    /// As drawn: standard normal.
+    /// As drawn: standard normal entries.
     Gaussian,
-    /// Orthonormal columns times sqrt(k), as in the paper's appendix: rows of norm about k / sqrt(n).
+    /// Orthonormal columns times sqrt(k), as in the paper's appendix; rows have a norm of about k / sqrt(n).
     Qr,
 }
 
 /// Settings of `kind = "linear-regression"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearRegression {
-    /// Clients that train.
+    /// Number of training clients.
     pub clients: usize,
-    /// Features.
+    /// Number of features.
     pub d: usize,
-    /// Width of the truth.
+    /// Width of the true representation.
     pub k: usize,
-    /// Samples per client (per round where fresh): everybody's number, the smallest, or the median.
+    /// Number of samples per client, or per client and round if `fresh`: of each client, the smallest, or the
+    /// median, as `sizes` defines.
     pub samples: usize,
-    /// Which of these.
+    /// Distribution of the clients' sizes.
     pub sizes: Sizes,
-    /// A new batch every round.
+    /// Draws a new batch in every round.
     pub fresh: bool,
     /// Standard deviation of each feature.
     pub feature_std: f64,
     /// Standard deviation of the noise on y.
     pub noise_std: f64,
-    /// Scale of the true heads.
+    /// Scaling of the true heads.
     pub head_norm: HeadNorm,
-    /// Clients that come after training.
+    /// Number of newcomers.
     pub new_clients: usize,
-    /// Their samples.
+    /// Number of samples of a newcomer.
     pub new_samples: usize,
-    /// Noiseless test samples per client.
+    /// Number of noiseless test samples per client.
     pub test_samples: usize,
 }
 
 impl LinearRegression {
-    /// What all of it takes, in values of an f32: samples, tests, the truth and every client's part of it.
+    /// Memory of the data in units of an f32: samples, tests, the true representation and every client's true
+    /// head.
     #[must_use]
     pub fn values(&self, seed: u64) -> u64 {
-        let wide = |n: usize| n as u64;
-        let (d, k, clients, new) = (wide(self.d), wide(self.k), wide(self.clients), wide(self.new_clients));
-        let tests = wide(self.test_samples);
+        let to_u64 = |n: usize| n as u64;
+        let (d, k, clients, new) =
+            (to_u64(self.d), to_u64(self.k), to_u64(self.clients), to_u64(self.new_clients));
+        let tests = to_u64(self.test_samples);
         let samples = match self.sizes {
-            Sizes::Equal => clients * wide(self.samples),
+            Sizes::Equal => clients * to_u64(self.samples),
             sizes => (0..clients)
-                .map(|client| wide(sizes.samples(self.samples, seed, client)))
+                .map(|client| to_u64(sizes.samples(self.samples, seed, client)))
                 .fold(0, u64::saturating_add),
         };
-        // A fresh batch stands beside the first one.
+        // A fresh batch is held next to the first one.
         let own = samples.saturating_mul(if self.fresh { 2 } else { 1 });
-        // What is f64 counts twice.
+        // An f64 counts as two values.
         own.saturating_add(clients * tests).saturating_mul(d).saturating_add(
-            new * (wide(self.new_samples) + tests) * d + 2 * (clients + new) * (d + k) + 2 * d * k,
+            new * (to_u64(self.new_samples) + tests) * d + 2 * (clients + new) * (d + k) + 2 * d * k,
         )
     }
 
-    /// That this machine can hold it.
+    /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A sentence with the numbers.
+    /// A one-line message with the numbers if they do not.
     pub fn check(&self, seed: u64) -> Result<(), String> {
         let values = self.values(seed);
         if values <= LARGEST_VALUES {
@@ -92,7 +95,7 @@ impl LinearRegression {
     }
 }
 
-/// Draws the truth and all clients.
+/// Draws the true representation and all clients.
 #[must_use]
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     let LinearRegression { d, k, .. } = *settings;
@@ -132,7 +135,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     }
 }
 
-/// How much of its true head each client that trains has in the first of the truth's k directions: 0 to 1.
+/// Share of each training client's true head in the first of the k true directions, from 0 to 1.
 #[must_use]
 pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
     let (_, heads) = truth(settings, seed);
@@ -143,12 +146,12 @@ pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
     (0..settings.clients).map(alignment).collect()
 }
 
-/// The true representation, d x k, and everybody's head, a row each.
+/// Draws the true representation, d x k, and all true heads, one row each.
 fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     let mut random = stream(seed, Purpose::Truth, 0);
     let truth = random_basis(settings.d, settings.k, &mut random);
-    let everybody = settings.clients + settings.new_clients;
-    let heads = heads(everybody, settings.k, settings.head_norm, &mut random);
+    let total = settings.clients + settings.new_clients;
+    let heads = heads(total, settings.k, settings.head_norm, &mut random);
     (truth, heads)
 }
 

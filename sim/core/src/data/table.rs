@@ -1,5 +1,6 @@
-//! Labelled tables: rows of numbers with a target, and whose each row is. Readers make them of CSV files ([`delimited`])
-//! and NumPy archives ([`super::npz`]); what becomes of them from there on is the same for both ([`super::pool`]).
+//! Labelled tables: rows of numbers with a target, and optionally the client of each row. Readers make them
+//! from CSV files ([`delimited`]) and NumPy archives ([`super::npz`]); [`super::pool`] divides both in the
+//! same way.
 
 pub mod columns;
 pub mod delimited;
@@ -12,62 +13,62 @@ pub use delimited::{Columns, LARGEST_FILE, parse};
 use super::pool::{Pool, User};
 use super::{Labels, Layout, Set};
 
-/// Most clients that a table may name: as many as other data are cut into.
+/// Largest number of clients that a table may name: as for other data.
 pub const CLIENTS: usize = 100_000;
-/// Most features: devices are told of them in 16 bits.
+/// Largest number of features: the protocol states it in 16 bits.
 pub const FEATURES: usize = 65_535;
-/// Most classes: labels of devices are bytes.
+/// Largest number of classes: devices hold labels as bytes.
 pub const CLASSES: usize = 256;
 
-/// A labelled table, its rows in the order of the file.
+/// A labelled table, with its rows in the order of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// The file, for messages.
+    /// Path of the file, for messages.
     pub name: String,
     /// Names of the columns of `x`.
     pub features: Vec<String>,
-    /// Row-major, rows x features: finite, and within the range of an f32.
+    /// Values, row-major, rows x features: finite, and within the range of an f32.
     pub x: Vec<f64>,
-    /// The target of each row.
+    /// Target of each row.
     pub target: Target,
-    /// Whose each row is, where the file says so.
-    pub clients: Option<Coded>,
-    /// Rows from this one on are the test part of the file; the number of rows where it has none.
+    /// Client of each row; `None` if the file names no clients.
+    pub clients: Option<CodedNames>,
+    /// Index of the first row of the file's test part; the number of rows if it has none.
     pub tests_from: usize,
-    /// Remarks for whoever runs it, one line each.
+    /// Warnings for the user of the program, one line each.
     pub warnings: Vec<String>,
 }
 
-/// The targets of all rows.
+/// Targets of all rows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
-    /// Numbers, within the range of an f32.
+    /// Real values, within the range of an f32.
     Values(Vec<f64>),
     /// Classes, at most [`CLASSES`].
-    Classes(Coded),
+    Classes(CodedNames),
 }
 
-/// A name for each row.
+/// Column of names, stored as a code for each row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coded {
-    /// The place of each row's name in `names`.
-    pub of: Vec<u32>,
-    /// The names that occur, in order.
+pub struct CodedNames {
+    /// Code of each row: an index into `names`.
+    pub codes: Vec<u32>,
+    /// Names that occur, sorted.
     pub names: Vec<String>,
 }
 
 impl Table {
-    /// How many rows there are.
+    /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         match &self.target {
             Target::Values(values) => values.len(),
-            Target::Classes(classes) => classes.of.len(),
+            Target::Classes(classes) => classes.codes.len(),
         }
     }
 
-    /// The rows as samples that are to become clients', with a constant 1 as last feature where that is asked for. Their
-    /// values are in f64 alone: [`super::scale::Scale::finish`] rounds them.
+    /// Converts the rows to a pool of samples, with a constant 1 as last feature if `constant`. Values are
+    /// kept in f64 alone until [`super::scale::Scale::apply`] rounds them.
     #[must_use]
     pub fn pool(self, constant: bool) -> Pool {
         let rows = self.rows();
@@ -77,21 +78,21 @@ impl Table {
         } else {
             self.x
         };
-        let (y, wide_y, class_names) = match self.target {
+        let (y, y_f64, class_names) = match self.target {
             Target::Values(values) => (
                 Labels::values(values.iter().map(|value| narrow(*value)).collect()),
                 Some(values),
                 Vec::new(),
             ),
-            Target::Classes(Coded { of, names }) => {
+            Target::Classes(CodedNames { codes, names }) => {
                 let class = |code: &u32| u8::try_from(*code).unwrap_or(u8::MAX);
-                (Labels::Classes(of.iter().map(class).collect()), None, names)
+                (Labels::Classes(codes.iter().map(class).collect()), None, names)
             }
         };
-        let users = self.clients.map_or_else(Vec::new, |Coded { of, names }| {
+        let users = self.clients.map_or_else(Vec::new, |CodedNames { codes, names }| {
             let user = |name| User { name, samples: Vec::new() };
             let mut users: Vec<User> = names.into_iter().map(user).collect();
-            for (row, code) in of.into_iter().enumerate() {
+            for (row, code) in codes.into_iter().enumerate() {
                 if let Some(user) = users.get_mut(code as usize) {
                     user.samples.push(row);
                 }
@@ -102,7 +103,7 @@ impl Table {
             name: self.name,
             features: d + usize::from(constant),
             classes: class_names.len().max(1),
-            set: Set { x: Vec::new(), y, wide: Some(wide), wide_y },
+            set: Set { x: Vec::new(), y, x_f64: Some(wide), y_f64 },
             tests_from: self.tests_from.min(rows),
             users,
             layout: Layout { shape: None, constant },
@@ -113,7 +114,7 @@ impl Table {
     }
 }
 
-/// The value that devices hold.
+/// Rounds a value to f32, as devices hold it.
 #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
 pub(super) fn narrow(value: f64) -> f32 {
     value as f32

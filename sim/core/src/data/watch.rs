@@ -1,5 +1,5 @@
-//! The bundled smartwatch recordings as clients: wearers, their windows as features, their exercises as
-//! classes. The same extractor runs on a board.
+//! Bundled smartwatch recordings as clients: each wearer is a client, windows are samples, exercises are
+//! classes. The feature extractor is the one that runs on a board.
 
 pub mod windows;
 
@@ -14,72 +14,72 @@ const NAME: &str = "bundled watch_imu.npz";
 
 static RECORDINGS: &[u8] = include_bytes!("../../data/watch_imu.npz");
 
-/// Samples between the starts of two windows: they overlap by half.
+/// Number of samples between the starts of two windows, which overlap by half.
 pub const HOP: usize = 50;
-/// People in the recordings.
+/// Number of people in the recordings.
 pub const PEOPLE: usize = 10;
-/// Exercises.
+/// Number of exercises.
 pub const EXERCISES: usize = 7;
-/// Largest programme.
+/// Largest number of exercises in a programme.
 pub const PROGRAMME_MAX: usize = 5;
 
-/// Who is trained on what.
+/// Assignment of people and windows to training and test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WatchSettings {
-    /// Fraction of each series' windows that is tested.
+    /// Fraction of test windows in each series.
     pub test: f64,
-    /// Windows dropped between training and test part. One is the least without overlap; 3 leaves a whole
-    /// window unused.
+    /// Number of windows dropped between training and test part. One is the smallest gap without overlap; 3
+    /// leaves a whole window unused.
     pub gap: usize,
-    /// People held out of training, both sides.
+    /// Number of people held out of training, with both wrists.
     pub holdout_users: usize,
-    /// Which of the `10 / holdout_users` groups is held out.
+    /// Index of the held-out group, of `10 / holdout_users` groups.
     pub fold: usize,
-    /// Windows per exercise that a held-out person labels.
+    /// Number of windows per exercise that a held-out person labels.
     pub labels_per_class: usize,
-    /// Everyone has a programme of 3 to 5 exercises, numbered in an order of their own.
+    /// Gives each person a programme of 3 to 5 exercises, numbered in an order of the person's own.
     pub programmes: bool,
-    /// Windows per class that a training round's head is fitted on; 0 for all.
+    /// Number of windows per class that a training round's head is fitted on; 0 for all.
     pub head_samples_per_class: usize,
-    /// Where settings are chosen instead of tested.
+    /// Split for choosing settings; `None` to score the test part.
     pub validation: Option<Validation>,
 }
 
-/// Choosing settings without looking at the people or the windows that test them: who is held out of the
-/// fold does not exist; the others' training parts are cut once more in time, and some of these people are
-/// held out in their turn.
+/// Split for choosing settings without the people and windows that test them. People held out by the fold are
+/// removed. The training parts of the others are split again in time, and some of these people are held out
+/// in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Validation {
     /// Fraction of each training part that is scored.
     pub fraction: f64,
-    /// Which group of the people who are left is held out.
+    /// Index of the held-out group among the remaining people.
     pub fold: usize,
 }
 
-/// Which windows of a series are for what.
+/// Split of a series' windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Windows before this one train.
+pub struct WindowSplit {
+    /// Number of training windows, at the start of the series.
     pub trained: usize,
-    /// These are scored.
+    /// Scored windows.
     pub test: std::ops::Range<usize>,
 }
 
-/// Who is who.
+/// Roles of the people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles {
-    /// People who train, ascending.
+    /// People who train, in ascending order.
     pub clients: Vec<usize>,
-    /// People who are held out, ascending.
+    /// People who are held out, in ascending order.
     pub newcomers: Vec<usize>,
 }
 
 impl WatchSettings {
-    /// Cuts a series of `n` windows.
+    /// Splits a series of `n` windows.
     #[must_use]
-    pub fn cut(&self, n: usize) -> Cut {
+    pub fn split(&self, n: usize) -> WindowSplit {
         #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
-        let before = |n: usize, fraction: f64| n - whole((n as f64 * fraction).ceil()).min(n);
+        let before = |n: usize, fraction: f64| n - to_index((n as f64 * fraction).ceil()).min(n);
         let (trained, end) = match self.validation {
             None => (before(n, self.test), n),
             Some(validation) => {
@@ -87,10 +87,10 @@ impl WatchSettings {
                 (before(whole, validation.fraction), whole)
             }
         };
-        Cut { trained, test: (trained + self.gap).min(end)..end }
+        WindowSplit { trained, test: (trained + self.gap).min(end)..end }
     }
 
-    /// Who trains and who is held out.
+    /// Assigns roles to the people.
     #[must_use]
     pub fn roles(&self) -> Roles {
         let group = |fold: usize| fold * self.holdout_users..(fold + 1) * self.holdout_users;
@@ -105,18 +105,18 @@ impl WatchSettings {
     }
 }
 
-/// One recorded series: one person, one side, one exercise.
+/// One recorded series: one person, one wrist, one exercise.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// 0 to 9.
+    /// Number of the person, 0 to 9.
     pub person: usize,
-    /// 0 left, 1 right.
+    /// Wrist: 0 left, 1 right.
     pub side: u8,
-    /// 0 to 6.
+    /// Number of the exercise, 0 to 6.
     pub exercise: u8,
-    /// Samples as they were recorded,
+    /// Recorded samples.
     pub raw: Vec<[i16; CHANNELS]>,
-    /// and times these in g and rad/s.
+    /// Factor from each channel's recorded values to g and rad/s.
     pub scale: [f32; CHANNELS],
 }
 
@@ -134,7 +134,7 @@ impl Series {
         self.raw.iter().map(scaled).collect()
     }
 
-    /// Windows of it.
+    /// Number of windows.
     #[must_use]
     pub fn windows(&self) -> usize {
         self.raw.len().checked_sub(WINDOW).map_or(0, |rest| rest / HOP + 1)
@@ -144,7 +144,7 @@ impl Series {
 /// Reads the bundled recordings.
 ///
 /// # Errors
-/// [`DataError`]; never, short of a broken build.
+/// [`DataError`] only if the build included a damaged file.
 pub fn recordings() -> Result<Vec<Series>, DataError> {
     let mut archive = npz::Archive::open(RECORDINGS, NAME)?;
     let mut read = |key: &str| archive.required(key).map(|array| array.values);
@@ -158,7 +158,7 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
     let mut series = Vec::new();
     for (index, window) in starts.windows(2).enumerate() {
         let [start, end] = *window else { continue };
-        let rows = samples.get(whole(start) * CHANNELS..whole(end) * CHANNELS).unwrap_or_default();
+        let rows = samples.get(to_index(start) * CHANNELS..to_index(end) * CHANNELS).unwrap_or_default();
         let convert = |row: &[f64]| {
             let mut values = [0; CHANNELS];
             for (value, raw) in values.iter_mut().zip(row) {
@@ -168,9 +168,9 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
         };
         let label = |values: &[f64]| values.get(index).copied().unwrap_or(0.0);
         series.push(Series {
-            person: whole(label(&people)).saturating_sub(1),
-            side: u8::try_from(whole(label(&sides))).unwrap_or(0),
-            exercise: u8::try_from(whole(label(&exercises))).unwrap_or(0),
+            person: to_index(label(&people)).saturating_sub(1),
+            side: u8::try_from(to_index(label(&sides))).unwrap_or(0),
+            exercise: u8::try_from(to_index(label(&exercises))).unwrap_or(0),
             raw: rows.chunks_exact(CHANNELS).map(convert).collect(),
             scale,
         });
@@ -178,11 +178,11 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
     Ok(series)
 }
 
-/// The features of one window of [`WINDOW`] samples.
+/// Function that computes the features of one window of [`WINDOW`] samples.
 pub type Extract = fn(&[[f32; CHANNELS]]) -> [f32; FEATURES];
 
-/// What a device computes.
-fn on_device(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
+/// Features as a device computes them.
+fn device_features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
     for sample in window {
         extractor.push(sample, &mut out);
@@ -190,10 +190,10 @@ fn on_device(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     out
 }
 
-/// The features of every window of a series, as a device computes them.
+/// Features of every window of a series, as a device computes them.
 #[must_use]
 pub fn windows(series: &Series) -> Vec<[f32; FEATURES]> {
-    windows_with(series, on_device)
+    windows_with(series, device_features)
 }
 
 fn windows_with(series: &Series, extract: Extract) -> Vec<[f32; FEATURES]> {
@@ -202,64 +202,68 @@ fn windows_with(series: &Series, extract: Extract) -> Vec<[f32; FEATURES]> {
     starts.map(|start| extract(samples.get(start..start + WINDOW).unwrap_or_default())).collect()
 }
 
-/// Cuts the recordings into clients.
+/// Divides the recordings into clients.
 ///
 /// # Errors
-/// [`DataError`] if there are fewer windows than the settings ask for, or none that could be scored.
+/// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
 pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
-    static ON_DEVICE: OnceLock<Result<Windows, DataError>> = OnceLock::new();
-    match ON_DEVICE.get_or_init(|| Windows::all(on_device)) {
-        Ok(windows) => dataset_of(windows, settings, seed),
+    static DEVICE_FEATURES: OnceLock<Result<Windows, DataError>> = OnceLock::new();
+    match DEVICE_FEATURES.get_or_init(|| Windows::all(device_features)) {
+        Ok(windows) => dataset_from_windows(windows, settings, seed),
         Err(error) => Err(error.clone()),
     }
 }
 
-/// [`dataset`] with windows as they were measured, brought to a common scale.
+/// Like [`dataset`], with raw windows in place of features, standardised.
 ///
 /// # Errors
-/// As [`dataset`].
-pub fn series(settings: &WatchSettings, decimation: usize, seed: u64) -> Result<Dataset, DataError> {
-    dataset_of(&windows::measured(decimation)?, settings, seed).map(windows::standardised)
+/// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
+pub fn raw_dataset(settings: &WatchSettings, decimation: usize, seed: u64) -> Result<Dataset, DataError> {
+    dataset_from_windows(&windows::raw_windows(decimation)?, settings, seed).map(windows::standardised)
 }
 
-/// All windows of the recordings, or their features: they serve every cut and every draw.
+/// All windows of the recordings, as raw values or features, for any split and draw.
 #[derive(Debug)]
 pub struct Windows {
-    /// Values of one.
+    /// Number of values of a window.
     width: usize,
-    /// What they are.
+    /// Arrangement of the values.
     layout: Layout,
-    /// Rows of each series, one after the other.
-    of: Vec<(Series, Vec<f32>)>,
+    /// Series, each with its windows concatenated.
+    series: Vec<(Series, Vec<f32>)>,
 }
 
 impl Windows {
-    /// Extracts them.
+    /// Extracts the features of all windows.
     ///
     /// # Errors
-    /// [`DataError`]; never, short of a broken build.
+    /// [`DataError`] only if the build included a damaged file.
     pub fn all(extract: Extract) -> Result<Self, DataError> {
         let extracted = |series: Series| {
             let windows = windows_with(&series, extract).concat();
             (series, windows)
         };
-        let of = recordings()?.into_iter().map(extracted).collect();
-        Ok(Self { width: FEATURES, layout: Layout { shape: None, constant: true }, of })
+        let series = recordings()?.into_iter().map(extracted).collect();
+        Ok(Self { width: FEATURES, layout: Layout { shape: None, constant: true }, series })
     }
 }
 
-/// [`dataset`] with features of one's own: the same clients, labels and draws.
+/// Like [`dataset`], for given windows: the same clients, labels and draws.
 ///
 /// # Errors
-/// As [`dataset`].
-pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
+/// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
+pub fn dataset_from_windows(
+    windows: &Windows,
+    settings: &WatchSettings,
+    seed: u64,
+) -> Result<Dataset, DataError> {
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
-    for (one, rows) in &windows.of {
+    for (one, rows) in &windows.series {
         let Some((train_set, test_set)) = people.get_mut(one.person) else { continue };
         let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
             continue;
         };
-        let Cut { trained, test } = settings.cut(one.windows());
+        let WindowSplit { trained, test } = settings.split(one.windows());
         for (index, features) in rows.chunks_exact(windows.width.max(1)).enumerate() {
             let part = if index < trained {
                 &mut *train_set
@@ -307,7 +311,7 @@ pub fn dataset_of(windows: &Windows, settings: &WatchSettings, seed: u64) -> Res
     })
 }
 
-/// Whether a person has the windows that the settings ask for.
+/// Checks that a person has the windows that the settings ask for.
 fn check(
     settings: &WatchSettings,
     person: usize,
@@ -315,15 +319,15 @@ fn check(
     train: &Set,
     test: &Set,
 ) -> Result<(), DataError> {
-    // As the recordings number them.
+    // The recordings number people from 1.
     let person = person + 1;
     let (key, count) = match newcomer {
         true => ("split.labels_per_class", settings.labels_per_class),
         false => ("data.head_samples_per_class", settings.head_samples_per_class),
     };
-    if let Some((class, there)) = scarce(train, count) {
+    if let Some((class, there)) = first_scarce_class(train, count) {
         let message =
-            format!("person {person} has {there} training windows of class {class}, {key} is {count}");
+            format!("person {person} has {there} training windows of class {class}, but {key} is {count}");
         return Err(DataError::new(NAME, message));
     }
     if test.is_empty() {
@@ -340,9 +344,9 @@ fn check(
     Ok(())
 }
 
-/// The first class that occurs, but fewer than `count` times: its number, and how often.
+/// First class that occurs fewer than `count` times but at least once, with its number of samples.
 #[must_use]
-pub fn scarce(set: &Set, count: usize) -> Option<(u8, usize)> {
+pub fn first_scarce_class(set: &Set, count: usize) -> Option<(u8, usize)> {
     let Labels::Classes(labels) = &set.y else { return None };
     let mut counts = [0usize; 256];
     for label in labels {
@@ -353,7 +357,7 @@ pub fn scarce(set: &Set, count: usize) -> Option<(u8, usize)> {
     (0..=u8::MAX).zip(counts).find(|(_, there)| (1..count).contains(there))
 }
 
-/// The number under which a person knows an exercise, or `None` if it is not in their programme.
+/// Number of an exercise in a person's programme; `None` if the programme lacks it.
 #[must_use]
 pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8) -> Option<u8> {
     if !programmes {
@@ -366,7 +370,7 @@ pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8)
     programme.iter().position(|&e| e == exercise).and_then(|place| u8::try_from(place).ok())
 }
 
-/// Indices of `count` random samples of each class that occurs.
+/// Draws the indices of `count` random samples of each class that occurs.
 #[must_use]
 pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usize> {
     let Labels::Classes(labels) = &set.y else { return (0..set.len()).collect() };
@@ -381,7 +385,7 @@ pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usi
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices stored as numbers")]
-fn whole(value: f64) -> usize {
+fn to_index(value: f64) -> usize {
     value as usize
 }
 

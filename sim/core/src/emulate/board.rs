@@ -1,4 +1,4 @@
-//! The cores that can be emulated: which QEMU, which firmware, with what in its flash, on which link.
+//! EmulationResult cores: QEMU machine, firmware, flash content and link of each.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,39 +11,39 @@ use fedspan_client::memory::Shape;
 use super::EmulateError;
 use crate::data::watch::EXERCISES;
 
-/// A core that can be emulated.
+/// A core that QEMU can emulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Its word on the command line.
-    pub word: &'static str,
-    /// What that is.
-    pub line: &'static str,
-    /// QEMU's program and machine.
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Description for help texts.
+    pub description: &'static str,
+    /// QEMU's program and its machine options.
     qemu: &'static str,
     machine: &'static [&'static str],
-    /// The board's folder, the target, and the feature that chooses the machine.
+    /// Folder of the board, compilation target, and cargo feature that selects the machine.
     folder: &'static str,
     target: &'static str,
     feature: Option<&'static str>,
-    /// Where the partition with the samples begins.
+    /// Address of the partition that holds the samples.
     partition: u32,
-    /// Bytes of it.
-    pub(super) room: usize,
-    /// What the firmware learns from.
+    /// Size of that partition in bytes.
+    pub(super) partition_size: usize,
+    /// Kind of samples that the firmware learns from.
     pub firmware: Firmware,
 }
 
-/// What a board's firmware is made for.
+/// Kind of samples that a board's firmware learns from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Firmware {
-    /// A wearer's recording.
+    /// Recording of a smartwatch wearer.
     Watch,
-    /// A table of samples: d = 20, k = 2, one output.
+    /// Table of samples: d = 20, k = 2, one output.
     Table,
 }
 
 impl Firmware {
-    /// Its model.
+    /// Sizes of the firmware's model.
     #[must_use]
     pub fn shape(self) -> Shape {
         match self {
@@ -53,125 +53,125 @@ impl Firmware {
     }
 }
 
-/// Two mebibytes: where a board has megabytes.
-const ROOMY: usize = 2 << 20;
+/// Partition size of boards with megabytes of memory: 2 MiB.
+const MEGABYTES: usize = 2 << 20;
 
 const ARM: &str = "qemu-system-arm";
 const RISCV: &str = "qemu-system-riscv32";
 
-/// Every core. All but the last have room for a wearer's recording.
+/// All cores. Each but the last has room for a wearer's recording.
 pub const CORES: [Core; 6] = [
     Core {
-        word: "m4",
-        line: "Cortex-M4F, mps2-an386",
+        name: "m4",
+        description: "Cortex-M4F, mps2-an386",
         qemu: ARM,
         machine: &["-M", "mps2-an386"],
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m4"),
         partition: 0x0020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m3",
-        line: "Cortex-M3, mps2-an385",
+        name: "m3",
+        description: "Cortex-M3, mps2-an385",
         qemu: ARM,
         machine: &["-M", "mps2-an385"],
         folder: "qemu-mps2",
         target: "thumbv7m-none-eabi",
         feature: Some("m3"),
         partition: 0x0020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m7",
-        line: "Cortex-M7, mps2-an500",
+        name: "m7",
+        description: "Cortex-M7, mps2-an500",
         qemu: ARM,
         machine: &["-M", "mps2-an500"],
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m7"),
         partition: 0x0020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m33",
-        line: "Cortex-M33, mps2-an505",
+        name: "m33",
+        description: "Cortex-M33, mps2-an505",
         qemu: ARM,
         machine: &["-M", "mps2-an505"],
         folder: "qemu-mps2",
         target: "thumbv8m.main-none-eabihf",
         feature: Some("m33"),
         partition: 0x1020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "rv32imc",
-        line: "RISC-V, virt",
+        name: "rv32imc",
+        description: "RISC-V, virt",
         qemu: RISCV,
         machine: &["-M", "virt", "-bios", "none"],
         folder: "qemu-riscv",
         target: "riscv32imc-unknown-none-elf",
         feature: None,
         partition: 0x8020_0000,
-        room: ROOMY,
+        partition_size: MEGABYTES,
         firmware: Firmware::Watch,
     },
     Core {
-        word: "m0",
-        line: "Cortex-M0, microbit, 16 KiB of RAM",
+        name: "m0",
+        description: "Cortex-M0, microbit, 16 KiB of RAM",
         qemu: ARM,
         machine: &["-M", "microbit"],
         folder: "qemu-microbit",
         target: "thumbv6m-none-eabi",
         feature: None,
         partition: 0x0003_0000,
-        room: 64 << 10,
+        partition_size: 64 << 10,
         firmware: Firmware::Table,
     },
 ];
 
-/// How a board reaches the server.
+/// Link between a board and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wire {
-    /// Its serial line is a TCP connection to this port of this machine.
+pub enum BoardLink {
+    /// Serial line, connected by TCP to this port of the host.
     Uart(u16),
-    /// Two named pipes: what it receives, and what it sends.
+    /// Two named pipes: the board's input and its output.
     Pipes(PathBuf, PathBuf),
 }
 
-/// How a board is started.
+/// Arguments of one start of a board.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
-    /// QEMU's program.
+pub struct BoardArgs<'a> {
+    /// Path of QEMU's program.
     pub emulator: &'a Path,
-    /// The firmware.
+    /// Path of the firmware.
     pub firmware: &'a Path,
-    /// What is in the partition with the samples.
+    /// File with the content of the sample partition.
     pub image: &'a Path,
-    /// The file that plays the flash.
+    /// File that stands in for the flash.
     pub flash: &'a Path,
-    /// The file with its provisioning record; without it frames are in the clear.
+    /// File with the provisioning record; `None` for plaintext frames.
     pub provision: Option<&'a Path>,
-    /// The device's identity.
+    /// Device number.
     pub device: u64,
-    /// Its link.
-    pub wire: &'a Wire,
-    /// How often it resets itself.
+    /// Link to the server.
+    pub link: &'a BoardLink,
+    /// Number of times that the board resets itself.
     pub resets: u32,
-    /// Messages after which its power goes.
+    /// Number of messages after which the board loses its power; `None` for no power cut.
     pub end_after: Option<u32>,
 }
 
 impl Core {
-    /// QEMU's program: on the `PATH`, or where `tests/setup` has put it.
+    /// Finds QEMU's program on the `PATH`, or in the folder where `tests/setup` installs it.
     ///
     /// # Errors
-    /// [`EmulateError::NoQemu`].
+    /// [`EmulateError::NoQemu`] if neither has it.
     pub fn emulator(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let unpacked = root.join("target/boards/qemu/bin");
@@ -180,11 +180,11 @@ impl Core {
         found.next().ok_or(EmulateError::NoQemu { program: self.qemu })
     }
 
-    /// Builds the client for this core with cargo and says where it is. The tool chain is the one that
-    /// `tests/setup` has found, where its variables (`target/boards/toolchain.env`) are in the environment.
+    /// Builds the client firmware for this core with cargo and returns its path. The environment variables of
+    /// `target/boards/toolchain.env`, which `tests/setup` writes, select the tool chain.
     ///
     /// # Errors
-    /// [`EmulateError::Build`].
+    /// [`EmulateError::Build`] if cargo cannot be started or fails.
     pub async fn build(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let folder = root.join("edge-client/boards").join(self.folder);
         let target = root.join("target/boards");
@@ -210,41 +210,42 @@ impl Core {
         let status = cargo.status().await.map_err(|error| failed(error.to_string()))?;
         if !status.success() {
             return Err(failed(format!(
-                "cargo ended with {status}; `tests/setup --install` fetches targets"
+                "cargo ended with {status}; `tests/setup --install` installs missing targets"
             )));
         }
         Ok(target.join(self.target).join("release/client"))
     }
 
-    /// Starts a board. It ends with the program that started it, as far as that is given the time.
+    /// Starts QEMU with a board. The process is killed when the returned child is dropped.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn start(&self, start: &Start<'_>) -> std::io::Result<Child> {
-        let Start { emulator, firmware, image, flash, provision, device, wire, resets, end_after } = start;
-        let mut words = format!("arg=board,arg=flash={}", flash.display());
-        words.push_str(&match provision {
+    /// The system's error if QEMU cannot be started.
+    pub fn start(&self, start: &BoardArgs<'_>) -> std::io::Result<Child> {
+        let BoardArgs { emulator, firmware, image, flash, provision, device, link, resets, end_after } =
+            start;
+        let mut arguments = format!("arg=board,arg=flash={}", flash.display());
+        arguments.push_str(&match provision {
             Some(record) => format!(",arg=provision={}", record.display()),
             None => format!(",arg=protection=plaintext,arg=device={device}"),
         });
-        let serial = match wire {
-            Wire::Uart(port) => vec![
+        let serial = match link {
+            BoardLink::Uart(port) => vec![
                 "-chardev".to_owned(),
                 format!("socket,id=server,host=127.0.0.1,port={port},nodelay=on"),
                 "-serial".to_owned(),
                 "chardev:server".to_owned(),
             ],
-            Wire::Pipes(receive, transmit) => {
+            BoardLink::Pipes(receive, transmit) => {
                 let (receive, transmit) = (receive.display(), transmit.display());
-                words.push_str(&format!(",arg=link=pipes,arg=receive={receive},arg=transmit={transmit}"));
+                arguments.push_str(&format!(",arg=link=pipes,arg=receive={receive},arg=transmit={transmit}"));
                 vec!["-serial".to_owned(), "null".to_owned()]
             }
         };
         if *resets > 0 {
-            words.push_str(&format!(",arg=resets={resets}"));
+            arguments.push_str(&format!(",arg=resets={resets}"));
         }
         if let Some(messages) = end_after {
-            words.push_str(&format!(",arg=end-after={messages}"));
+            arguments.push_str(&format!(",arg=end-after={messages}"));
         }
         Command::new(emulator)
             .args(self.machine)
@@ -253,7 +254,7 @@ impl Core {
             .arg(format!("loader,file={},addr={:#x},force-raw=on", image.display(), self.partition))
             .args(serial)
             .arg("-semihosting-config")
-            .arg(format!("enable=on,target=native,{words}"))
+            .arg(format!("enable=on,target=native,{arguments}"))
             .arg("-kernel")
             .arg(firmware)
             .stdin(Stdio::null())
@@ -261,5 +262,38 @@ impl Core {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use fedspan_xtask::boards::Boards;
+
+    use super::*;
+
+    #[test]
+    fn cores_are_those_of_the_table_of_boards() {
+        let boards = Boards::read(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()).unwrap();
+        assert_eq!(boards.emulated.len(), CORES.len());
+        for core in CORES {
+            let board = boards.emulated(core.word).unwrap();
+            let machine = &board.machine;
+            assert_eq!(
+                (machine.emulator.as_str(), machine.folder.as_str()),
+                (core.qemu, core.folder),
+                "{}",
+                core.word
+            );
+            assert_eq!(machine.arguments, core.machine, "{}", core.word);
+            assert_eq!(
+                (machine.target.as_str(), machine.feature.as_deref()),
+                (core.target, core.feature),
+                "{}",
+                core.word
+            );
+            assert_eq!((board.partition, board.room), (core.partition, core.room), "{}", core.word);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a fleet of emulated boards did not get anywhere.
+//! Errors of emulated fleets.
 
 use std::path::PathBuf;
 
@@ -6,83 +6,83 @@ use fedspan_aggregator::server::ServeError;
 
 use crate::data::DataError;
 use crate::data::flash::ImageError;
-use crate::scenario::Attacked;
+use crate::scenario::AttackNotAllowed;
 
-/// A fleet that did not get anywhere.
+/// Error of an emulated fleet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmulateError {
-    /// The firmware is made for other data.
+    /// The core's firmware does not support the scenario.
     #[error("{name}: boards with a {core} {wanted}")]
     Scenario {
-        /// The scenario.
+        /// Name of the scenario.
         name: String,
-        /// The core.
+        /// Description of the core.
         core: &'static str,
-        /// What the firmware is made for.
+        /// Requirement of the firmware.
         wanted: &'static str,
     },
-    /// The scenario has attackers.
+    /// The scenario has attackers, or step sizes that only a simulation measures.
     #[error(transparent)]
-    Attacked(#[from] Attacked),
-    /// Samples that do not fit the board's flash.
+    AttackNotAllowed(#[from] AttackNotAllowed),
+    /// A client's samples do not fit the board's flash.
     #[error("the samples of client {client} take {needed} bytes of flash, the board has {room}")]
     Room {
-        /// Whose samples, from 1.
+        /// Number of the client, from 1.
         client: usize,
-        /// Bytes they take.
+        /// Size of the samples in bytes.
         needed: usize,
-        /// Bytes there are.
+        /// Size of the partition in bytes.
         room: usize,
     },
-    /// No emulator.
-    #[error("{program} is not on the PATH; `tests/setup --install` fetches it")]
+    /// QEMU is not installed.
+    #[error("found no {program} on the PATH; `tests/setup --install` installs it")]
     NoQemu {
-        /// Which program.
+        /// Name of QEMU's program.
         program: &'static str,
     },
-    /// No firmware.
+    /// The firmware cannot be built.
     #[error("{}: the firmware does not build: {reason}", folder.display())]
     Build {
-        /// Where.
+        /// Folder of the board.
         folder: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
-    /// No keys.
-    #[error("keys for the boards: {reason}")]
+    /// The boards' keys cannot be made.
+    #[error("cannot make keys for the boards: {reason}")]
     Keys {
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
-    /// No recording.
+    /// A recording cannot be written as a flash image.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// No data.
+    /// The scenario's data cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A file, a pipe or a process.
+    /// A file, a pipe or a process fails.
     #[error("{what}: {error}")]
     System {
-        /// What it was about.
+        /// File, pipe or process concerned.
         what: String,
-        /// What the system said.
+        /// Error that the system reported.
         error: std::io::Error,
     },
-    /// The server.
+    /// The server fails.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// A board that ended without a report.
-    #[error("board {device} ended with {code}: {said}")]
+    /// A board ended without a report.
+    #[error("board {device} ended with {code}: {last_line}")]
     Board {
-        /// Which one.
+        /// Device number of the board.
         device: u64,
-        /// How.
+        /// Exit status of QEMU.
         code: String,
-        /// Its last words.
-        said: String,
+        /// Last line that the board printed.
+        last_line: String,
     },
-    /// Somebody ended it.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }

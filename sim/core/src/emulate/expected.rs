@@ -1,35 +1,35 @@
-//! What the simulator says about the same clients, to compare boards with.
+//! Results that the simulator expects of emulated boards.
 
 use fedspan_engine::linalg::to_f32;
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::tensor::Encoding;
 
 use super::BoardReport;
-use crate::run::{Outcome, RunError, Unwatched, run};
+use crate::run::{NoProgress, Outcome, RunError, run};
 use crate::scenario::Scenario;
 
-/// What one client has learnt in the simulator.
+/// Expected result of one client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
-    /// Accuracy on its test windows, for classes.
+    /// Accuracy on the test windows; `None` for regression.
     pub accuracy: Option<f64>,
-    /// Mean squared error on its test samples, for regression.
+    /// Mean squared error on the test samples; `None` for classes.
     pub test_mse: Option<f64>,
-    /// CRC-32C of the representation; only where it travels as it is.
+    /// CRC-32C of the representation; `None` if the representation travels rounded.
     pub representation: Option<String>,
-    /// CRC-32C of its head; only where the representation travels as it is.
+    /// CRC-32C of the head; `None` if the representation travels rounded.
     pub head: Option<String>,
 }
 
-/// Runs the scenario in the simulator: what each of its clients has learnt.
+/// Simulates the scenario and returns the expected result of each client.
 ///
 /// # Errors
-/// [`RunError`].
+/// [`RunError`] if the simulation fails.
 pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunError> {
-    let outcome = run(scenario, scenario.seed, &mut Unwatched)?;
+    let outcome = run(scenario, scenario.seed, &mut NoProgress)?;
     let as_it_is = scenario.algorithm.download == Encoding::F32;
     let hash = |values: &[f32]| as_it_is.then(|| format!("{:08x}", crc32c_f32(values)));
-    // As boards hold them; they were f32.
+    // Boards hold f32; so did the simulated devices, before scores widened them.
     #[allow(clippy::cast_possible_truncation, reason = "the same number")]
     let narrow = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
     let representation = outcome.representation.as_ref().and_then(|b| hash(&to_f32(b)));
@@ -44,7 +44,7 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
 }
 
 impl Expected {
-    /// Whether a board has learnt the same: representation and head to the last bit, and as many right answers.
+    /// True if a board's result is equal: the same bits of representation and head, and the same accuracy.
     #[must_use]
     pub fn agrees(&self, report: &BoardReport) -> bool {
         let same = |key: &str, expected: &Option<String>| match expected {
@@ -60,7 +60,7 @@ impl Expected {
 }
 
 impl BoardReport {
-    /// Accuracy of its own model on its own test windows.
+    /// Accuracy of the board's own model on its own test windows.
     #[must_use]
     pub fn accuracy(&self) -> Option<f64> {
         let number = |key: &str| self.line.get(key)?.as_f64();
@@ -68,7 +68,7 @@ impl BoardReport {
         (tested > 0.0).then(|| right / tested)
     }
 
-    /// A number of its line, 0 where it has none of that name.
+    /// Number under a key of the board's report; 0 if it has none.
     #[must_use]
     pub fn number(&self, key: &str) -> u64 {
         self.line.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0)

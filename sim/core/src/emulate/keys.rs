@@ -1,4 +1,4 @@
-//! Keys for a fleet that lives as long as its server: made anew, given to the boards as provisioning records.
+//! Keys of an emulated fleet: made for one run, and given to the boards as provisioning records.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use rand_core::TryRng;
 
 use super::{EmulateError, Plan};
 
-/// How the server of this plan is protected.
+/// Security section of the server's configuration.
 pub(super) fn security(plan: &Plan<'_>) -> Security {
     if plan.plaintext {
         return Security::Plaintext;
@@ -20,7 +20,7 @@ pub(super) fn security(plan: &Plan<'_>) -> Security {
     Security::Keys { store: plan.scratch.join("keys"), key_file: Some(plan.scratch.join("keys.key")) }
 }
 
-/// Makes a key for each board, and its provisioning record.
+/// Makes the keys and the boards' provisioning records.
 pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protection, EmulateError> {
     let Security::Keys { store, key_file: Some(key_file) } = security else {
         return Ok(Protection::Plaintext);
@@ -33,7 +33,7 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     let mut store =
         KeyStore::create(store, &unlock, Argon2Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
     let devices: Vec<u64> = (1..=plan.boards as u64).collect();
-    // These keys are as old as time itself, and gone when the fleet is.
+    // The creation time does not matter: the keys exist only as long as the fleet.
     store.add(&devices, false, 0).map_err(|error| failed(&error))?;
     for device in devices {
         let accepted = store.keys().lookup(device, 0).ok_or_else(|| failed(&"no key was made"))?;
@@ -45,7 +45,7 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     Ok(Protection::Keys(store, Box::new(SysRng)))
 }
 
-/// The provisioning record of a board.
+/// Path of a board's provisioning record.
 pub(super) fn file(scratch: &Path, device: u64) -> PathBuf {
     scratch.join(format!("board{device}.provision"))
 }

@@ -1,11 +1,10 @@
-//! A fleet of emulated boards and a server, in one command: the firmware that is flashed, on emulated cores,
-//! as real clients of the real server.
+//! Emulated fleet: boards on emulated cores run the real firmware, as clients of a real server.
 
 mod board;
+mod board_run;
 mod error;
 mod expected;
 mod keys;
-mod life;
 mod samples;
 
 use std::path::{Path, PathBuf};
@@ -14,97 +13,98 @@ use std::time::{Duration, Instant};
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::config::{Said, Shape};
+use fedspan_engine::config::{GivenKeys, Shape};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
 
-pub use board::{CORES, Core, Firmware, Start, Wire};
+pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware};
+pub use board_run::{BoardFaults, BoardReport};
 pub use error::EmulateError;
 pub use expected::{Expected, expected};
-pub use life::{BoardReport, Fate};
 
 use crate::scenario::Scenario;
-use life::Life;
-use samples::Images;
+use board_run::BoardRun;
+use samples::SampleImages;
 
-/// How boards reach the server.
+/// Kind of link between boards and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Named pipes, through semihosting: fast.
+    /// Named pipes through semihosting: fast.
     Pipes,
-    /// The board's serial line and its driver.
+    /// Serial line with its driver.
     Uart,
 }
 
-/// What to emulate.
+/// Settings of an emulated fleet.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// A scenario that the core's firmware is made for.
+    /// Scenario that the core's firmware supports.
     pub scenario: &'a Scenario,
-    /// How many boards. Board `i`, from 1, has the samples of client `i`, counted round and round.
+    /// Number of boards. Board `i`, from 1, has the samples of client `i`, modulo the number of clients.
     pub boards: usize,
-    /// What befalls some of them.
-    pub fates: &'a [Fate],
-    /// Which core.
+    /// Faults injected into boards.
+    pub faults: &'a [BoardFaults],
+    /// Core of all boards.
     pub core: Core,
-    /// How they are connected.
+    /// Kind of link of all boards.
     pub link: Link,
-    /// Frames in the clear, as on a bench. Otherwise each board has a key, made for this fleet.
+    /// Sends frames in plaintext. Otherwise each board gets a key made for this run.
     pub plaintext: bool,
-    /// The root of the repository, for firmware and emulator.
+    /// Root of the repository, for firmware and emulator.
     pub root: &'a Path,
-    /// Firmware that is built already.
+    /// Path of the firmware; `None` to build it.
     pub firmware: Option<PathBuf>,
-    /// An empty directory for pipes, images, flash, keys and the server's state.
+    /// Empty directory for pipes, images, flash, keys and the server's state.
     pub scratch: &'a Path,
 }
 
-/// A fleet that has finished.
+/// Result of an emulated fleet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Emulated {
-    /// What each board said, in order.
+pub struct EmulationResult {
+    /// Reports of the boards, in order.
     pub boards: Vec<BoardReport>,
-    /// The server's last status.
+    /// Final status of the server.
     pub status: Status,
-    /// What the server said after each round, among it who has counted.
+    /// Server's report of each round, including the devices that counted.
     pub rounds: Vec<serde_json::Value>,
-    /// From the first board's start to the last one's end.
+    /// Wall-clock seconds from the first board's start to the last board's end.
     pub seconds: f64,
 }
 
-/// Is told how far the campaign is.
-pub trait Watch {
-    /// Something was done.
-    fn say(&mut self, what: &str);
-    /// The server's status, now and then.
+/// Observer of a campaign's progress.
+pub trait EmulationWatcher {
+    /// Called with a message when a step is done.
+    fn message(&mut self, text: &str);
+    /// Called with the server's status at intervals.
     fn status(&mut self, status: &serde_json::Value);
 }
 
-/// How often the server is asked how far it is.
-const ASK: Duration = Duration::from_millis(300);
+/// Interval between two status requests to the server.
+const STATUS_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Runs the fleet to the end of its campaign. Whatever ends this future ends the boards.
+/// Runs the fleet to the end of its campaign. Dropping the future ends the boards.
 ///
 /// # Errors
-/// [`EmulateError`].
+/// [`EmulateError`] if the scenario does not fit the core, a part cannot be built or started, a board or the
+/// server fails, or `interrupted` completes.
 pub async fn run(
     plan: &Plan<'_>,
     interrupted: impl Future<Output = ()>,
-    watch: &mut dyn Watch,
-) -> Result<Emulated, EmulateError> {
+    watcher: &mut dyn EmulationWatcher,
+) -> Result<EmulationResult, EmulateError> {
     let system = |what: &str| {
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
-    plan.scenario.check_honest()?;
+    plan.scenario.check_runs_on_devices()?;
     let mut interrupted = std::pin::pin!(interrupted);
-    let images = Images::new(plan)?;
+    let images = SampleImages::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;
     let firmware = match &plan.firmware {
         Some(firmware) => firmware.clone(),
         None => {
-            watch.say("building the firmware");
+            watcher.message("building the firmware");
             tokio::select! {
                 biased;
                 () = &mut interrupted => return Err(EmulateError::Interrupted),
@@ -117,20 +117,20 @@ pub async fn run(
     let mut server = Server::bind(fleet(plan, security), 1, SysRng, protection).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
-    let mut boards: Vec<Life> = Vec::new();
+    let mut boards: Vec<BoardRun> = Vec::new();
     for index in 0..plan.boards {
         let (device, client) = (index as u64 + 1, index % images.clients() + 1);
         let image = plan.scratch.join(format!("client{client}.bin"));
         if !image.exists() {
             std::fs::write(&image, images.image(client)?).map_err(system("samples"))?;
         }
-        let fate = plan.fates.iter().find(|fate| fate.board == index + 1).cloned().unwrap_or_default();
+        let faults = plan.faults.iter().find(|faults| faults.board == index + 1).cloned().unwrap_or_default();
         let flash = plan.scratch.join(format!("board{device}.flash"));
-        if let Some(content) = &fate.flash {
+        if let Some(content) = &faults.flash {
             std::fs::write(&flash, content).map_err(system("flash"))?;
         }
-        let wire = match plan.link {
-            Link::Uart => Wire::Uart(port),
+        let link = match plan.link {
+            Link::Uart => BoardLink::Uart(port),
             Link::Pipes => {
                 let pipes = ["in", "out"].map(|end| plan.scratch.join(format!("board{device}.{end}")));
                 for pipe in &pipes {
@@ -139,8 +139,8 @@ pub async fn run(
                 let [receive, transmit] = pipes;
                 #[cfg_attr(not(target_os = "linux"), allow(unused_mut))]
                 let mut open = pipe::OpenOptions::new();
-                // With a reader and a writer of our own neither end ever sees the pipe close. Elsewhere opening
-                // fails for want of a reader: `--link uart` works there.
+                // With a reader and a writer of our own, neither end ever sees the pipe close. Other systems
+                // cannot open a pipe for both, so opening fails there without a reader; `--link uart` works.
                 #[cfg(target_os = "linux")]
                 open.read_write(true);
                 let line = tokio::io::join(
@@ -148,12 +148,23 @@ pub async fn run(
                     open.open_sender(&receive).map_err(system("named pipe"))?,
                 );
                 server.attach_link(format!("board {device}"), line);
-                Wire::Pipes(receive, transmit)
+                BoardLink::Pipes(receive, transmit)
             }
         };
         let provision = (!plan.plaintext).then(|| keys::file(plan.scratch, device));
         let (core, emulator, firmware) = (plan.core, emulator.clone(), firmware.clone());
-        boards.push(Life { core, emulator, firmware, image, flash, provision, device, client, wire, fate });
+        boards.push(BoardRun {
+            core,
+            emulator,
+            firmware,
+            image,
+            flash,
+            provision,
+            device,
+            client,
+            link,
+            faults,
+        });
     }
     let began = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -165,13 +176,13 @@ pub async fn run(
     ));
     let rounds = watch_rounds(&state).await;
     let mut running = JoinSet::new();
-    for life in boards {
-        running.spawn(life.live());
+    for board in boards {
+        running.spawn(board.run());
     }
-    watch.say(&format!("{} boards are running", plan.boards));
+    watcher.message(&format!("{} boards are running", plan.boards));
     let mut reports = Vec::new();
     let mut status = None;
-    let mut ask = tokio::time::interval(ASK);
+    let mut ask = tokio::time::interval(STATUS_INTERVAL);
     while reports.len() < plan.boards || status.is_none() {
         tokio::select! {
             () = &mut interrupted => {
@@ -195,11 +206,11 @@ pub async fn run(
             _ = ask.tick() => {
                 let asked = query(&state, "status", |line| {
                     if let Ok(value) = serde_json::from_str(line) {
-                        watch.status(&value);
+                        watcher.status(&value);
                     }
                     Ok(())
                 });
-                // It may not be up yet, or be gone already.
+                // The server may not be up yet, or be gone already.
                 let _ = asked.await;
             }
         }
@@ -208,17 +219,17 @@ pub async fn run(
     let seconds = began.elapsed().as_secs_f64();
     reports.sort_by_key(|report| report.device);
     let rounds = rounds.await.unwrap_or_default();
-    Ok(Emulated { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
+    Ok(EmulationResult { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
 }
 
-/// Times that a server is asked whether it is up, before nobody listens to it.
-const TRIES: u32 = 500;
+/// Largest number of attempts to reach the server before its rounds go unobserved.
+const MAX_ATTEMPTS: u32 = 500;
 
-/// Listens to what the server says after each round, to its end. It is heard from the first round on, as no
-/// board runs yet.
+/// Collects the server's reports of its rounds, to the end. Returns once the server has accepted the
+/// subscription; no board runs before that, so no round is missed.
 async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         if up().await {
             break;
         }
@@ -227,15 +238,15 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     let directory = state.to_owned();
     let mut rounds = Box::pin(async move {
         let mut rounds = Vec::new();
-        let told = query(&directory, "watch", |line| {
+        let watched = query(&directory, "watch", |line| {
             rounds.extend(serde_json::from_str::<serde_json::Value>(line).ok());
             Ok(())
         });
-        // Without a control socket nobody says anything.
-        let _ = told.await;
+        // Without a control socket there are no reports.
+        let _ = watched.await;
         rounds
     });
-    // Requests are answered in turn: when the second one is, the first has been heard.
+    // The server answers requests in turn: once it answers this one, it has accepted the subscription.
     let early = tokio::select! {
         biased;
         rounds = &mut rounds => Some(rounds),
@@ -249,7 +260,7 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     })
 }
 
-/// The server's configuration: the scenario's campaign for these boards.
+/// Makes the server's configuration: the scenario's campaign for these boards.
 fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     let Scenario { seed, model, algorithm, rule, samples, participation, stop, .. } = plan.scenario;
     let shape = plan.core.firmware.shape();
@@ -265,7 +276,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         security,
         absence: Duration::from_secs(30),
         shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
-        // The boards' firmware has none: it declines such a scenario.
+        // The firmware declines scenarios with a scale.
         scale: ScaleSource::None,
         model: model.clone(),
         algorithm: algorithm.clone(),
@@ -280,18 +291,18 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             unauthenticated: plan.boards + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // A board on pipes stands still while it waits, and sends no signs of life.
+            // An emulated core that waits on a pipe is stopped, so it sends no keep-alives.
             idle: Duration::from_secs(600),
             frame: Duration::from_secs(30),
             repeat: Duration::from_secs(60),
             norm: 1e4,
             samples: *samples,
         },
-        said: Said::EVERYTHING,
+        given: GivenKeys::ALL,
     }
 }
 
-/// The system's own program makes named pipes, on every Unix alike.
+/// Makes a named pipe with the system's `mkfifo`, which every Unix has.
 fn make_pipe(path: &Path) -> std::io::Result<()> {
     let status = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(path).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("mkfifo ended with {status}"))) }

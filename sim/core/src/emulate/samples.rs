@@ -1,4 +1,4 @@
-//! What the boards of a fleet learn from: each has the samples of one client of the scenario in its flash.
+//! Samples of an emulated fleet: each board has one client's samples in its flash.
 
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_protocol::message::Numeric;
@@ -8,25 +8,28 @@ use crate::data::flash::{image, table};
 use crate::data::{Client, Dataset};
 use crate::scenario::DataSection;
 
-/// Makes the content of a board's partition.
+/// Builder of the boards' sample partitions.
 #[derive(Debug)]
-pub struct Images<'a> {
+pub struct SampleImages<'a> {
     plan: &'a Plan<'a>,
-    /// Where samples are computed on the host.
-    made: Option<Dataset>,
+    /// Data set computed on the host; `None` if the firmware computes features from recordings.
+    dataset: Option<Dataset>,
     clients: usize,
 }
 
-impl<'a> Images<'a> {
-    /// Checks that the core's firmware is made for this scenario.
+impl<'a> SampleImages<'a> {
+    /// Checks that the core's firmware supports the scenario.
     ///
     /// # Errors
-    /// [`EmulateError::Scenario`], [`EmulateError::Data`].
+    /// [`EmulateError::Scenario`] if it does not, [`EmulateError::Data`] if the data cannot be used.
     pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
         let scenario = plan.scenario;
         let shape = plan.core.firmware.shape();
-        let unsuitable =
-            |wanted| EmulateError::Scenario { name: scenario.name.clone(), core: plan.core.line, wanted };
+        let unsuitable = |wanted| EmulateError::Scenario {
+            name: scenario.name.clone(),
+            core: plan.core.description,
+            wanted,
+        };
         if scenario.scale != ScaleSource::None {
             return Err(unsuitable("do not scale their samples: leave out data.scale"));
         }
@@ -42,11 +45,11 @@ impl<'a> Images<'a> {
                 if scenario.model.k != shape.width {
                     return Err(unsuitable(WATCH));
                 }
-                Ok(Self { plan, made: None, clients: settings.roles().clients.len().max(1) })
+                Ok(Self { plan, dataset: None, clients: settings.roles().clients.len().max(1) })
             }
             (Firmware::Watch, _) => Err(unsuitable(WATCH)),
             (Firmware::Table, data) => {
-                // A new batch for every round is nothing that a flash can hold.
+                // Flash cannot hold a new batch for every round.
                 let changing = matches!(data, DataSection::Linear(settings) if settings.fresh);
                 if changing || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
                     return Err(unsuitable(TABLE));
@@ -59,31 +62,32 @@ impl<'a> Images<'a> {
                 {
                     return Err(unsuitable(TABLE));
                 }
-                Ok(Self { plan, clients: dataset.clients.len(), made: Some(dataset) })
+                Ok(Self { plan, clients: dataset.clients.len(), dataset: Some(dataset) })
             }
         }
     }
 
-    /// How many clients there are, at least one.
+    /// Number of clients, at least one.
     pub fn clients(&self) -> usize {
         self.clients
     }
 
-    /// The partition of client `client`, from 1.
+    /// Content of the partition for client `client`, counted from 1.
     ///
     /// # Errors
-    /// [`EmulateError::Image`], [`EmulateError::Room`].
+    /// [`EmulateError::Image`] if a recording cannot be written, [`EmulateError::Room`] if the samples do not
+    /// fit the partition.
     pub fn image(&self, client: usize) -> Result<Vec<u8>, EmulateError> {
         let of = |dataset: &Dataset| {
             let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));
             found.map(|client| table(client, dataset.features)).unwrap_or_default()
         };
-        let bytes = match (&self.made, &self.plan.scenario.data) {
+        let bytes = match (&self.dataset, &self.plan.scenario.data) {
             (Some(dataset), _) => of(dataset),
             (None, DataSection::Watch(settings)) => image(settings, self.plan.scenario.seed, client)?,
             (None, _) => Vec::new(),
         };
-        let (needed, room) = (bytes.len(), self.plan.core.room);
+        let (needed, room) = (bytes.len(), self.plan.core.partition_size);
         if needed > room { Err(EmulateError::Room { client, needed, room }) } else { Ok(bytes) }
     }
 }

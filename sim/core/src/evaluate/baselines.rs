@@ -1,5 +1,5 @@
-//! The baselines that need no rounds: least squares on all features, in f64, on the numbers before they were rounded to f32
-//! where the data have them.
+//! Baselines that need no rounds: least squares on all features in f64, on the values before rounding to f32
+//! if the data set keeps them.
 
 use std::borrow::Cow;
 
@@ -8,23 +8,25 @@ use rayon::prelude::*;
 
 use super::{ClientScore, Scores, average};
 use crate::data::{Client, Dataset, Labels, Set};
-use crate::least_squares::{Cut, EXACT, Fit, Problem, ROUNDED, predict, solve, solve_left_out};
+use crate::least_squares::{
+    DroppedDirections, F32_ROUNDOFF, F64_ROUNDOFF, Fit, Problem, predict, solve, solve_leave_one_out,
+};
 
-/// Each client alone. Nobody is scored where there are no targets.
+/// Fits and scores each client alone. Empty without targets.
 #[must_use]
 pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec<ClientScore> {
     if !dataset.has_targets() {
         return Vec::new();
     }
     let one = |client: &Client| {
-        let Fit { weights, cut } = fitted(&client.train, dataset, head);
-        ClientScore { cut, ..scored(weights, client, dataset) }
+        let Fit { weights, dropped } = fitted(&client.train, dataset, head);
+        ClientScore { dropped, ..scored(weights, client, dataset) }
     };
     clients.par_iter().map(one).collect()
 }
 
-/// One model of all clients' samples in one place, each sample of `extra` counting `weight` times; scored
-/// on `scored`. There is none without targets.
+/// Scores on `scored` one model fitted to all clients' samples pooled, with each sample of `extra` counted
+/// `weight` times. No figures without targets.
 #[must_use]
 pub fn pooled(
     dataset: &Dataset,
@@ -33,20 +35,20 @@ pub fn pooled(
     scored: &[Client],
     head: HeadSolve,
 ) -> Scores {
-    pooled_each(dataset, extra, weight, scored, head).0
+    pooled_with_dropped(dataset, extra, weight, scored, head).0
 }
 
-/// The same, with what the one fit has left out.
+/// Like [`pooled`], and also returns the directions that the fit dropped.
 #[must_use]
-pub fn pooled_each(
+pub fn pooled_with_dropped(
     dataset: &Dataset,
     extra: &[Client],
     weight: usize,
     on: &[Client],
     head: HeadSolve,
-) -> (Scores, Cut) {
+) -> (Scores, DroppedDirections) {
     if !dataset.has_targets() {
-        return (Scores::default(), Cut::default());
+        return (Scores::default(), DroppedDirections::default());
     }
     let mut all = Set::empty(dataset.classification);
     for client in &dataset.clients {
@@ -57,18 +59,18 @@ pub fn pooled_each(
             all.append(&client.train);
         }
     }
-    let Fit { weights, cut } = fitted(&all, dataset, head);
+    let Fit { weights, dropped } = fitted(&all, dataset, head);
     let one = |client: &Client| scored(weights.clone(), client, dataset);
     let each: Vec<ClientScore> = on.par_iter().map(one).collect();
-    (average(&each), cut)
+    (average(&each), dropped)
 }
 
-/// Least squares on a set.
+/// Fits least squares to a set.
 fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
-    let (left_out, ridge) = match head {
+    let (leave_one_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
-        HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (can_leave_out(set), otherwise),
-        // Of networks, and of heads that take steps: no baseline is asked for them.
+        HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (can_leave_one_out(set), otherwise),
+        // Heads of networks and heads trained by gradient steps have no such baseline.
         _ => (false, 0.0),
     };
     let y: Vec<f64> = targets(set, dataset.outputs);
@@ -78,14 +80,14 @@ fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
         features: dataset.features,
         outputs: dataset.outputs,
         ridge: f64::from(ridge),
-        roundoff: if set.wide.is_some() { EXACT } else { ROUNDED },
+        roundoff: if set.x_f64.is_some() { F64_ROUNDOFF } else { F32_ROUNDOFF },
     };
-    let fit = if left_out { solve_left_out(&problem) } else { None };
+    let fit = if leave_one_out { solve_leave_one_out(&problem) } else { None };
     fit.unwrap_or_else(|| solve(&problem))
 }
 
-/// Whether a sample can be left out and told from the others: of classes, each that is present has two.
-fn can_leave_out(set: &Set) -> bool {
+/// True if leave-one-out is defined: at least two samples, and at least two of every class that is present.
+fn can_leave_one_out(set: &Set) -> bool {
     let Labels::Classes(classes) = &set.y else { return set.len() >= 2 };
     let mut counts = [0usize; 256];
     for class in classes {
@@ -96,17 +98,17 @@ fn can_leave_out(set: &Set) -> bool {
     set.len() >= 2 && !counts.contains(&1)
 }
 
-/// The features in f64.
+/// Features in f64.
 fn features(set: &Set) -> Cow<'_, [f64]> {
-    match &set.wide {
+    match &set.x_f64 {
         Some(wide) => Cow::Borrowed(wide),
         None => Cow::Owned(set.x.iter().map(|value| f64::from(*value)).collect()),
     }
 }
 
-/// The targets in f64, row-major; of a class a 1 in its place.
+/// Targets in f64, row-major; classes are one-hot.
 fn targets(set: &Set, outputs: usize) -> Vec<f64> {
-    match (&set.y, &set.wide_y) {
+    match (&set.y, &set.y_f64) {
         (Labels::Classes(classes), _) => {
             let one = |&class: &u8| {
                 (0..outputs).map(move |output| f64::from(u8::from(output == usize::from(class))))
@@ -127,34 +129,34 @@ fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore 
     let classes = client.test.is_classes();
     ClientScore {
         loss: mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0,
-        accuracy: mean(test.right as f64, client.test.len()).filter(|_| classes),
+        accuracy: mean(test.correct as f64, client.test.len()).filter(|_| classes),
         test_mse: mean(test.squares, client.test.len()).filter(|_| !classes),
         head: weights,
-        cut: Cut::default(),
+        dropped: DroppedDirections::default(),
     }
 }
 
 struct Errors {
     squares: f64,
-    right: usize,
+    correct: usize,
 }
 
 fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     let c = dataset.outputs;
-    let (mut total, mut out) = (Errors { squares: 0.0, right: 0 }, vec![0.0; c]);
+    let (mut total, mut out) = (Errors { squares: 0.0, correct: 0 }, vec![0.0; c]);
     let (x, y) = (features(set), targets(set, c));
     for (at, (x, y)) in x.chunks_exact(dataset.features.max(1)).zip(y.chunks_exact(c.max(1))).enumerate() {
         predict(weights, x, &mut out);
         total.squares += out.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
         if let Labels::Classes(classes) = &set.y {
             let class = classes.get(at).map_or(usize::MAX, |class| usize::from(*class));
-            total.right += usize::from(largest(&out) == class);
+            total.correct += usize::from(largest(&out) == class);
         }
     }
     total
 }
 
-/// Index of the largest value, the first of equals.
+/// Index of the largest value; the first one of equal values.
 fn largest(values: &[f64]) -> usize {
     let first = |best: (usize, f64), (index, value): (usize, &f64)| {
         if *value > best.1 { (index, *value) } else { best }

@@ -1,5 +1,6 @@
-//! The ridge that training clients choose for those who learn alone and label a few samples: what a fleet does for its final heads
-//! ([`RidgeScores`]), with all features in place of a representation, and on the host in f64.
+//! Choice of the ridge for newcomers that learn alone from a few labelled samples. Mirrors what a fleet does
+//! for its final heads ([`RidgeScores`]), with all features in place of a representation, and on the host in
+//! f64.
 
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::Matrix;
@@ -12,10 +13,10 @@ use rayon::prelude::*;
 
 use crate::data::{Client, Dataset, Labels};
 
-/// How clients fit models of all features, and the ridge that the training clients have chosen for it, where that is left to
-/// them.
+/// Head solver for models of all features, and the ridge that the training clients chose for it if the choice
+/// is theirs.
 #[must_use]
-pub fn chosen(
+pub fn choose(
     dataset: &Dataset,
     head: HeadSolve,
     labels_per_class: Option<u16>,
@@ -28,39 +29,39 @@ pub fn chosen(
     (scores.published(head), Some(scores.chosen(otherwise)))
 }
 
-/// Ridges below this part of the features' mean square hardly change a head.
-const LIKE_NONE: f64 = 0.01;
+/// Fraction of the features' mean square below which a ridge hardly changes a head.
+const NEGLIGIBLE: f64 = 0.01;
 
-/// What to say of a ridge that may not be the best one, in one line: where nobody compared any, and where all that are compared
-/// are small beside the features' mean square, or all are large.
+/// One-line warning about a ridge that may not be the best one: no client compared any, or all compared
+/// ridges are small, or all are large, relative to the features' mean square.
 #[must_use]
 pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
     if chosen.devices == 0 {
         let (features, classes, count) = (dataset.features, dataset.outputs, GRID.count);
         return Some(format!(
-            "no client has compared ridges for final heads on a few samples, which then take {}: a client needs two classes and \
-             more samples than are labelled, and a device 3 features and {count} features times classes (there are {features} \
-             features, {classes} classes); set algorithm.final_ridge",
+            "no client compared ridges for final heads on a few samples, so the ridge is {}: a client needs two classes and more \
+             samples than are labelled, and a device 3 features and {count} features times classes (found {features} features, \
+             {classes} classes); set algorithm.final_ridge",
             chosen.ridge
         ));
     }
     let (least, most) = chosen.ridges.first().zip(chosen.ridges.last())?;
     let size = mean_square(dataset);
     let most_of_size = f64::from(*most) / size;
-    // Where all of them act like none, which one has the most right is chance.
-    let is_small = chosen.ridge == *most && most_of_size < 1.0 || most_of_size < LIKE_NONE;
+    // If every compared ridge acts like none, the best score is chance.
+    let is_small = chosen.ridge == *most && most_of_size < 1.0 || most_of_size < NEGLIGIBLE;
     let is_large = chosen.ridge == *least && f64::from(*least) > size;
     (is_small || is_large).then(|| {
         format!(
-            "the ridge that clients have chosen for final heads on a few samples is {}, of those from {least} to {most}, and beside \
-             features of a mean square of {size:.3e} a better one may be beyond these: scale the features (data.scale), or set \
+            "clients chose {} as the ridge for final heads on a few samples, among {least} to {most}; the features' mean square is \
+             {size:.3e}, so a better ridge may lie outside that range: scale the features (data.scale), or set \
              algorithm.final_ridge",
             chosen.ridge
         )
     })
 }
 
-/// Of all features of all training samples.
+/// Mean square of all features of all training samples.
 fn mean_square(dataset: &Dataset) -> f64 {
     let values = || dataset.clients.iter().flat_map(|client| client.train.x.iter());
     let count = values().count().max(1);
@@ -69,23 +70,26 @@ fn mean_square(dataset: &Dataset) -> f64 {
     mean
 }
 
-/// What these clients make of the ridges, each from its training samples.
+/// Ridge scores of these clients, each computed from its training samples.
 #[must_use]
 pub fn scores(clients: &[Client], features: usize, outputs: usize, labels_per_class: u16) -> RidgeScores {
-    let each: Vec<Option<(u32, Vec<u32>)>> =
-        clients.par_iter().map(|client| counts(client, features, outputs, labels_per_class.into())).collect();
+    let each: Vec<Option<(u32, Vec<u32>)>> = clients
+        .par_iter()
+        .map(|client| count_correct(client, features, outputs, labels_per_class.into()))
+        .collect();
     let mut scores = RidgeScores::new(labels_per_class);
-    for (samples, right) in each.into_iter().flatten() {
+    for (samples, correct) in each.into_iter().flatten() {
         #[allow(clippy::cast_precision_loss, reason = "as a device sends them")]
-        let values = right.iter().map(|right| *right as f32).collect();
+        let values = correct.iter().map(|correct| *correct as f32).collect();
         scores
             .absorb(samples, &[Tensor { role: Role::RidgeScores, rows: 1, cols: GRID.count.into(), values }]);
     }
     scores
 }
 
-/// On how many samples a client tried the ridges, and how many each got right; `None` where there is nothing to compare.
-fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Option<(u32, Vec<u32>)> {
+/// Number of samples that a client tried the ridges on, and how many of them each ridge classified right;
+/// `None` if there is nothing to compare.
+fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) -> Option<(u32, Vec<u32>)> {
     let Labels::Classes(classes) = &client.train.y else { return None };
     let class = |index: usize| classes.get(index).map_or(0, |class| usize::from(*class));
     let row = |index: usize| client.train.x.get(index * features..(index + 1) * features).unwrap_or_default();
@@ -96,10 +100,10 @@ fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Opti
     if present.iter().filter(|count| **count > 0).count() < 2 {
         return None;
     }
-    let mut right = vec![0; GRID.count.into()];
+    let mut correct = vec![0; GRID.count.into()];
     let mut tried = 0;
     for draw in 0..RIDGE_DRAWS {
-        let (labelled, others) = drawn(classes, &present, labels, draw);
+        let (labelled, others) = split_draw(classes, &present, labels, draw);
         let y = Matrix::from_fn(labelled.len(), outputs, |i, output| {
             f64::from(u8::from(labelled.get(i).is_some_and(|index| class(*index) == output)))
         });
@@ -110,12 +114,13 @@ fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Opti
                 rows.get(i).zip(labelled.get(j)).map_or(0.0, |(a, b)| inner(row(*a), row(*b)))
             })
         };
-        // (X X^T + m a I)^-1 Y weighs labelled samples: as many unknowns as there are labels, whatever the features.
+        // (X X^T + m a I)^-1 Y weighs labelled samples: as many unknowns as labelled samples, for any number
+        // of features.
         let eigen = products(&labelled).symmetric_eigen();
         let (seen, known) = (products(&others) * &eigen.eigenvectors, eigen.eigenvectors.transpose() * y);
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
         let m = labelled.len() as f64;
-        for (right, ridge) in right.iter_mut().zip(GRID.ridges()) {
+        for (correct, ridge) in correct.iter_mut().zip(GRID.ridges()) {
             let extra = f64::from(ridge) * m;
             let scaled = Matrix::from_fn(known.nrows(), outputs, |i, output| {
                 known[(i, output)] / (eigen.eigenvalues[i].max(0.0) + extra)
@@ -126,15 +131,15 @@ fn counts(client: &Client, features: usize, outputs: usize, labels: u32) -> Opti
                 let best = (0..outputs).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
                 best == Some(class(*index))
             };
-            *right += others.iter().enumerate().map(is_right).map(u32::from).sum::<u32>();
+            *correct += others.iter().enumerate().map(is_right).map(u32::from).sum::<u32>();
         }
         tried += u32::try_from(others.len()).ok()?;
     }
-    (tried > 0).then_some((tried, right))
+    (tried > 0).then_some((tried, correct))
 }
 
-/// Samples that a draw labels, and the others.
-fn drawn(classes: &[u8], present: &[u32], labels: u32, draw: u32) -> (Vec<usize>, Vec<usize>) {
+/// Indices of the samples that a draw labels, and of the others.
+fn split_draw(classes: &[u8], present: &[u32], labels: u32, draw: u32) -> (Vec<usize>, Vec<usize>) {
     let mut left = present.to_vec();
     let mut needed: Vec<u32> = present.iter().map(|count| labels.min(*count)).collect();
     let is_drawn = |(index, class): (usize, &u8)| {

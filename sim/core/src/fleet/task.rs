@@ -1,4 +1,4 @@
-//! A simulated device's task: the client's own, for the model that the scenario has.
+//! Task of a simulated device: the client's own, for the scenario's model.
 
 use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
@@ -10,7 +10,7 @@ use super::HeapWorkspace;
 use crate::network::SimNetwork;
 use crate::noise::SimNoise;
 
-/// The task of one device.
+/// Task of one device.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one of them in all devices of a run")]
 pub enum SimTask {
@@ -18,12 +18,12 @@ pub enum SimTask {
     Linear(Linear<HeapWorkspace, SimNoise>),
     /// A network.
     Network(SimNetwork),
-    /// One of these, whose samples are scaled.
+    /// A task of one of the other kinds, on standardised samples.
     Scaled(Box<Scaled<SimTask, Vec<f32>>>),
 }
 
 impl SimTask {
-    /// The model itself, which is about samples as it sees them.
+    /// The model's own task, without the scaling around it.
     #[must_use]
     pub fn model(&self) -> &Self {
         match self {
@@ -33,8 +33,8 @@ impl SimTask {
     }
 }
 
-/// The same of either.
-macro_rules! either {
+/// Delegates a method to the task of any variant.
+macro_rules! delegate {
     ($own:expr, $task:ident => $does:expr) => {
         match $own {
             SimTask::Linear($task) => $does,
@@ -46,74 +46,74 @@ macro_rules! either {
 
 impl Task for SimTask {
     fn capabilities(&self) -> Capabilities {
-        either!(self, task => task.capabilities())
+        delegate!(self, task => task.capabilities())
     }
 
     fn streamed_tasks(&self) -> u16 {
-        either!(self, task => task.streamed_tasks())
+        delegate!(self, task => task.streamed_tasks())
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
-        either!(self, task => task.open(round))
+        delegate!(self, task => task.open(round))
     }
 
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
-        either!(self, task => task.tensor_mut(index))
+        delegate!(self, task => task.tensor_mut(index))
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
-        either!(self, task => task.verify())
+        delegate!(self, task => task.verify())
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        either!(self, task => task.run(id, source))
+        delegate!(self, task => task.run(id, source))
     }
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
-        either!(self, task => task.begin())
+        delegate!(self, task => task.begin())
     }
 
     fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
-        either!(self, task => task.sample(x, target))
+        delegate!(self, task => task.sample(x, target))
     }
 
     fn finish(&mut self) -> Result<Usage, DeclineReason> {
-        either!(self, task => task.finish())
+        delegate!(self, task => task.finish())
     }
 
     fn upload(&self) -> Descriptors {
-        either!(self, task => task.upload())
+        delegate!(self, task => task.upload())
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
-        either!(self, task => task.emit(index, first, out));
+        delegate!(self, task => task.emit(index, first, out));
     }
 
     fn cost(&self, asked: &message::Task) -> u64 {
-        either!(self, task => task.cost(asked))
+        delegate!(self, task => task.cost(asked))
     }
 
     fn slot(&self) -> Millis {
-        either!(self, task => task.slot())
+        delegate!(self, task => task.slot())
     }
 
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
-        either!(self, task => task.prepare(release))
+        delegate!(self, task => task.prepare(release))
     }
 
     fn head(&self) -> &[f32] {
-        either!(self, task => task.head())
+        delegate!(self, task => task.head())
     }
 
     fn head_mut(&mut self) -> &mut [f32] {
-        either!(self, task => task.head_mut())
+        delegate!(self, task => task.head_mut())
     }
 
     fn head_fitted_on(&self) -> Option<u32> {
-        either!(self, task => task.head_fitted_on())
+        delegate!(self, task => task.head_fitted_on())
     }
 
     fn restore_head(&mut self, representation: u32) {
-        either!(self, task => task.restore_head(representation));
+        delegate!(self, task => task.restore_head(representation));
     }
 }

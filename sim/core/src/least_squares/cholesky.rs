@@ -1,12 +1,14 @@
-//! The normal equations, where they are good enough: the condition that they square is bounded first.
+//! Solution by the normal equations, used when a bound shows that their squared condition number is small
+//! enough.
 
 use super::columns::Columns;
 
-/// Largest bound of the squared condition at which the normal equations are solved: they are off by this many roundings of
-/// f64, 1e-10.
-const TRUSTED: f64 = 1e6;
+/// Largest bound of the squared condition number at which the normal equations are solved. Their error is
+/// this many f64 roundings, 1e-10.
+const MAX_SQUARED_CONDITION: f64 = 1e6;
 
-/// Weights of the columns of `z`, p x C; `None` where the condition may be too large, or directions may have to be left out.
+/// Weights of the columns of `z`, p x C; `None` if the condition number may be too large, or directions may
+/// have to be dropped.
 pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
     let (p, c) = (columns.p(), columns.c);
     if columns.z.len().checked_div(p).unwrap_or(0) < p && columns.ridge.iter().all(|entry| *entry == 0.0) {
@@ -33,9 +35,9 @@ pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
     }
     factor(&mut gram, p)?;
     let trace = inverse_trace(&gram, p)?;
-    let least = columns.noise();
-    // Written so that a NaN is not trusted.
-    let trusted = trace * p as f64 <= TRUSTED && trace * least * least <= 0.25;
+    let least = columns.data_noise();
+    // Written so that NaN fails.
+    let trusted = trace * p as f64 <= MAX_SQUARED_CONDITION && trace * least * least <= 0.25;
     if !trusted {
         return None;
     }
@@ -48,7 +50,7 @@ pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
     Some(solution)
 }
 
-/// The Cholesky factor in place, lower; `None` where it has a pivot that is none.
+/// Computes the lower Cholesky factor in place; `None` if a pivot is not positive and finite.
 fn factor(gram: &mut [f64], p: usize) -> Option<()> {
     for j in 0..p {
         let (above, row) = gram.split_at_mut_checked(j * p)?;
@@ -68,7 +70,7 @@ fn factor(gram: &mut [f64], p: usize) -> Option<()> {
     Some(())
 }
 
-/// The trace of the inverse: the sum of squares of the factor's inverse.
+/// Trace of the inverse: the sum of squares of the entries of the factor's inverse.
 fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
     let (mut trace, mut column) = (0.0, vec![0.0; p]);
     for first in 0..p {
@@ -84,7 +86,7 @@ fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
     Some(trace)
 }
 
-/// Row `j` of the solution with the factor.
+/// Row `j` of forward substitution.
 fn forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
     let (above, own) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
@@ -97,7 +99,7 @@ fn forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -
     Some(())
 }
 
-/// Row `j` of the solution with the transposed factor, and what it takes from the rows above.
+/// Row `j` of backward substitution: finishes the row and subtracts its part from the rows above.
 fn backward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
     let (above, own) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
@@ -110,7 +112,8 @@ fn backward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) 
     Some(())
 }
 
-/// The product of `a` with as many values of `b`: eight sums at a time, which the processor adds side by side.
+/// Inner product of `a` with the first values of `b`, in eight partial sums that vector units add in
+/// parallel.
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
     let ((a, rest_a), (b, rest_b)) =

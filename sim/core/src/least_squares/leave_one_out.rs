@@ -1,32 +1,34 @@
-//! The ridge of least leave-one-out error, exactly and from one decomposition (Golub, Heath and Wahba 1979, section 2).
+//! Ridge with the smallest leave-one-out error, computed exactly from one decomposition (Golub, Heath and
+//! Wahba 1979, section 2).
 //!
-//! Columns are those of [`super::columns`]: the constant is taken out, so that its weight is free, and each of the others has
-//! norm 1, so that a ridge means the same for features in any units. With `Z = U S V^T`, the ridge `a` and the shares
-//! `p_j = s_j^2 / (s_j^2 + a)` the leverage of sample i is `h_i = 1/m + sum of u_ij^2 p_j` (`1/m` for the constant), and the
-//! residual that it would have if the others alone had been fitted is `r_i / (1 - h_i)`. Devices compare the same ridges,
-//! in mean squares of their features.
+//! The columns come from [`super::columns`]: the constant is removed, so its weight is not penalised, and
+//! each other column has norm 1, so a ridge means the same for features in any units. With `Z = U S V^T`, the
+//! ridge `a` and the shares `p_j = s_j^2 / (s_j^2 + a)`, the leverage of sample i is `h_i = 1/m + sum of
+//! u_ij^2 p_j` (`1/m` for the constant), and its residual in a fit to all other samples is `r_i / (1 - h_i)`.
+//! Devices compare the same ridges, in units of the mean square of their features.
 
 use fedspan_client::kernel::leave_one_out::{LEAST_REMAINDER, RIDGES};
 use fedspan_engine::linalg::Matrix;
 
 use super::columns::Columns;
-use super::{Cut, Fit, Problem, solve};
+use super::{DroppedDirections, Fit, Problem, solve};
 
-/// Squared singular values of columns of norm 1 that are taken for zero.
-const NOTHING: f64 = 1e-12;
+/// Squared singular value, of columns of norm 1, below which a direction counts as zero.
+const ZERO_SQUARE: f64 = 1e-12;
 
-/// Solves a problem with the ridge of least leave-one-out error; the problem's own ridge does not count. `None` where there is
-/// nothing to compare: fewer than two samples, or no ridge under which every sample is explained by others as well.
+/// Solves a problem with the ridge of smallest leave-one-out error; ignores the problem's own ridge. `None`
+/// if there is nothing to compare: fewer than two samples, or under every ridge some sample is explained by
+/// itself alone.
 #[must_use]
-pub fn solve_left_out(problem: &Problem<'_>) -> Option<Fit> {
+pub fn solve_leave_one_out(problem: &Problem<'_>) -> Option<Fit> {
     let problem = &Problem { ridge: 0.0, ..*problem };
     let (d, c) = (problem.features, problem.outputs);
     let m = problem.x.len().checked_div(d).unwrap_or(0);
     if m < 2 || c == 0 || problem.y.len() != m * c {
         return None;
     }
-    let columns = Columns::of(problem, m);
-    let directions = Directions::of(&columns)?;
+    let columns = Columns::new(problem, m);
+    let directions = Directions::new(&columns)?;
     let mut best = (f64::INFINITY, None);
     for ridge in RIDGES.map(f64::from) {
         let error = directions.error(&columns, ridge);
@@ -38,27 +40,31 @@ pub fn solve_left_out(problem: &Problem<'_>) -> Option<Fit> {
     if ridge == 0.0 {
         return Some(solve(problem));
     }
-    let cut = Cut { directions: columns.faint.len(), columns: columns.faint.clone(), few_samples: false };
-    Some(Fit { weights: columns.weights(&directions.solution(&columns, ridge)), cut })
+    let dropped = DroppedDirections {
+        directions: columns.near_constant.len(),
+        columns: columns.near_constant.clone(),
+        few_samples: false,
+    };
+    Some(Fit { weights: columns.weights(&directions.solution(&columns, ridge)), dropped })
 }
 
-/// Left singular vectors of the columns, and what the targets are along them.
+/// Left singular vectors of the columns, and the targets' coordinates along them.
 struct Directions {
-    /// `U`, m x r.
+    /// Left singular vectors `U`, m x r.
     left: Matrix,
-    /// Squared singular values, r.
+    /// Squared singular values, r of them.
     squares: Vec<f64>,
-    /// `U^T Y`, r x C.
+    /// Coordinates of the targets `U^T Y`, r x C.
     answers: Matrix,
-    /// The columns, m x p.
+    /// Columns, m x p.
     z: Matrix,
-    /// The targets, m x C.
+    /// Targets, m x C.
     y: Matrix,
 }
 
 impl Directions {
-    /// From the products of rows or of columns, whichever are fewer. `None` for numbers without a decomposition.
-    fn of(columns: &Columns) -> Option<Self> {
+    /// Decomposes the products of rows or of columns, whichever are fewer. `None` if a product is not finite.
+    fn new(columns: &Columns) -> Option<Self> {
         let (m, p) = (columns.m, columns.p());
         if columns.z.len() != m * p || columns.y.len() != m * columns.c {
             return None;
@@ -71,7 +77,7 @@ impl Directions {
         }
         let eigen = products.symmetric_eigen();
         let kept: Vec<usize> =
-            (0..eigen.eigenvalues.len()).filter(|j| eigen.eigenvalues[*j] > NOTHING * p as f64).collect();
+            (0..eigen.eigenvalues.len()).filter(|j| eigen.eigenvalues[*j] > ZERO_SQUARE * p as f64).collect();
         let vectors = eigen.eigenvectors.select_columns(&kept);
         let squares: Vec<f64> = kept.iter().map(|j| eigen.eigenvalues[*j]).collect();
         let mut left = if m < p { vectors } else { &z * vectors };
@@ -84,16 +90,17 @@ impl Directions {
         Some(Self { left, squares, answers, z, y })
     }
 
-    /// The sum of squared leave-one-out residuals under a ridge; infinite where a sample is explained by itself alone.
+    /// Sum of squared leave-one-out residuals under a ridge; infinite if a sample is explained by itself
+    /// alone.
     fn error(&self, columns: &Columns, ridge: f64) -> f64 {
         let shares: Vec<f64> = self.squares.iter().map(|square| square / (square + ridge)).collect();
-        let free = if columns.taken.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
+        let free = if columns.constant.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
         let mut sum = 0.0;
         for i in 0..columns.m {
             let row = self.left.row(i);
             let leverage: f64 = row.iter().zip(&shares).map(|(u, share)| u * u * share).sum();
             let remainder = 1.0 - free - leverage;
-            // False for a NaN.
+            // False for NaN.
             let compares = remainder >= f64::from(LEAST_REMAINDER);
             if !compares {
                 return f64::INFINITY;
@@ -129,9 +136,10 @@ mod tests {
     use fedspan_engine::random::{Purpose, stream};
 
     use super::*;
-    use crate::least_squares::EXACT;
+    use crate::least_squares::F64_ROUNDOFF;
 
-    /// A problem of random numbers, with a constant 1 as last feature where there is one, and offsets and units of its features.
+    /// Makes a random problem whose features have different units, with an offset, and optionally a constant
+    /// 1 as last feature.
     fn numbers(seed: u64, m: usize, d: usize, c: usize, constant: bool, offset: f64) -> (Vec<f64>, Vec<f64>) {
         let mut random = stream(seed, Purpose::Test, 1);
         let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -147,16 +155,17 @@ mod tests {
         (x, y)
     }
 
-    /// Every sample left out and everything fitted anew: the same errors, for more samples than features and for fewer.
+    /// Compares with refits that leave out each sample in turn, for more samples than features and for fewer.
     #[test]
-    fn errors_are_those_of_fits_without_each_sample() {
+    fn error_equals_explicit_leave_one_out() {
         for (seed, m, d, constant) in [(1, 12, 3, true), (2, 9, 3, false), (3, 5, 8, true), (4, 30, 6, true)]
         {
             let (c, width) = (2, d + usize::from(constant));
             let (x, y) = numbers(seed, m, d, c, constant, 2.0);
-            let problem = Problem { x: &x, y: &y, features: width, outputs: c, ridge: 0.0, roundoff: EXACT };
-            let columns = Columns::of(&problem, m);
-            let directions = Directions::of(&columns).unwrap();
+            let problem =
+                Problem { x: &x, y: &y, features: width, outputs: c, ridge: 0.0, roundoff: F64_ROUNDOFF };
+            let columns = Columns::new(&problem, m);
+            let directions = Directions::new(&columns).unwrap();
             for ridge in [0.01, 0.3, 4.0] {
                 let mut expected = 0.0;
                 for out in 0..m {
@@ -186,9 +195,10 @@ mod tests {
         }
     }
 
-    /// Units and offsets change predictions by no more than roundings, and a constant is no reason for a ridge.
+    /// Units and offsets change predictions by rounding errors only, and a constant does not change the
+    /// chosen ridge.
     #[test]
-    fn units_and_offsets_do_not_matter() {
+    fn units_and_offsets_leave_predictions_unchanged() {
         for seed in 0..20 {
             let (m, d) = (24, 4);
             let fitted = |offset: f64, scale: f64| {
@@ -200,8 +210,8 @@ mod tests {
                     }
                 });
                 let problem =
-                    Problem { x: &x, y: &y, features: width, outputs: 1, ridge: 9.0, roundoff: EXACT };
-                let weights = solve_left_out(&problem).unwrap().weights;
+                    Problem { x: &x, y: &y, features: width, outputs: 1, ridge: 9.0, roundoff: F64_ROUNDOFF };
+                let weights = solve_leave_one_out(&problem).unwrap().weights;
                 x.chunks(width)
                     .map(|row| row.iter().zip(&weights).map(|(x, w)| x * w).sum())
                     .collect::<Vec<f64>>()

@@ -1,10 +1,11 @@
-//! Least squares on the host, in f64: `min 1/(2m) |X W - Y|^2 + ridge/2 |W|^2`, of least norm where that is not unique. The
-//! baselines on features are solved so.
+//! Least squares on the host in f64: `min 1/(2m) |X W - Y|^2 + ridge/2 |W|^2`, the solution of least norm if
+//! it is not unique. Solves the baselines on raw features.
 //!
-//! Units and offsets of features change nothing that matters. The rank is decided after the part of a constant column has been
-//! taken out of all others, and each has been brought to norm 1 (`columns`). Directions whose singular value is then within
-//! the roundings of the numbers are left out; the norm that is least is that of `W` in the units of the features as they are
-//! given (`rank`). Loops are plain, so the bits are the same on every machine.
+//! Units and offsets of the features do not affect predictions. The rank is decided after the part of a
+//! constant column has been removed from all other columns and each has been scaled to norm 1 (`columns`).
+//! Directions whose singular value is then within rounding error are dropped. The norm that is minimised is
+//! that of `W` in the units of the given features (`rank`). Loops are sequential, so results have the same
+//! bits on every machine.
 
 mod cholesky;
 mod columns;
@@ -12,84 +13,84 @@ mod leave_one_out;
 mod rank;
 
 use columns::Columns;
-pub use leave_one_out::solve_left_out;
+pub use leave_one_out::solve_leave_one_out;
 
-/// Unit roundoff of f32: of features that were rounded to it.
-pub const ROUNDED: f64 = f32::EPSILON as f64 / 2.0;
+/// Unit roundoff of f32, for features that were rounded to it.
+pub const F32_ROUNDOFF: f64 = f32::EPSILON as f64 / 2.0;
 
 /// Unit roundoff of f64.
-pub const EXACT: f64 = f64::EPSILON / 2.0;
+pub const F64_ROUNDOFF: f64 = f64::EPSILON / 2.0;
 
-/// Samples and targets.
+/// A least-squares problem.
 #[derive(Clone, Copy, Debug)]
 pub struct Problem<'a> {
     /// Features, row-major, m x d.
     pub x: &'a [f64],
     /// Targets, row-major, m x C.
     pub y: &'a [f64],
-    /// `d`.
+    /// Number of features, `d`.
     pub features: usize,
-    /// `C`.
+    /// Number of outputs, `C`.
     pub outputs: usize,
-    /// The ridge; 0 for none.
+    /// Ridge; 0 for none.
     pub ridge: f64,
-    /// Unit roundoff of the features: [`EXACT`] or [`ROUNDED`].
+    /// Unit roundoff of the features: [`F64_ROUNDOFF`] or [`F32_ROUNDOFF`].
     pub roundoff: f64,
 }
 
-/// Directions of the features that a fit has left out.
+/// Directions of the features that a fit dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
-    /// How many.
+pub struct DroppedDirections {
+    /// Number of directions.
     pub directions: usize,
-    /// Columns in whose roundings something was lost: those of directions that the numbers do have, and that are too weak
-    /// beside them. Empty where what was left out is exactly a combination of the rest.
+    /// Columns that lost information to rounding: those of directions that the data have, but too weakly.
+    /// Empty if every dropped direction is an exact linear combination of others.
     pub columns: Vec<usize>,
-    /// Fewer samples than columns: directions are left out whatever the numbers are.
+    /// True if there are fewer samples than columns, so that some directions are undetermined for any data.
     pub few_samples: bool,
 }
 
-impl Cut {
-    /// Whether something of the data was lost that more digits would have kept.
+impl DroppedDirections {
+    /// True if the fit lost information that features with more digits would have kept.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         !self.columns.is_empty() && !self.few_samples
     }
 }
 
-/// A solution.
+/// Solution of a problem.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fit {
-    /// Row-major, d x C.
+    /// Weights, row-major, d x C.
     pub weights: Vec<f64>,
-    /// Directions that were left out.
-    pub cut: Cut,
+    /// Directions that the fit dropped.
+    pub dropped: DroppedDirections,
 }
 
-/// Solves a problem. All numbers are to be finite.
+/// Solves a problem whose numbers are all finite.
 #[must_use]
 pub fn solve(problem: &Problem<'_>) -> Fit {
     let (d, c) = (problem.features, problem.outputs);
     let m = problem.x.len().checked_div(d).unwrap_or(0);
     if m == 0 || c == 0 || problem.y.len() != m * c {
-        return Fit { weights: vec![0.0; d * c], cut: Cut::default() };
+        return Fit { weights: vec![0.0; d * c], dropped: DroppedDirections::default() };
     }
-    let columns = Columns::of(problem, m);
-    let plain = columns.leaves_nothing_out().then(|| cholesky::solve(&columns)).flatten();
+    let columns = Columns::new(problem, m);
+    let plain = columns.is_complete().then(|| cholesky::solve(&columns)).flatten();
     match plain {
         Some(solution) => {
-            let cut = Cut {
-                directions: columns.further_constants(),
+            let dropped = DroppedDirections {
+                directions: columns.extra_constants(),
                 few_samples: columns.is_short(),
-                ..Cut::default()
+                ..DroppedDirections::default()
             };
-            Fit { weights: columns.weights(&solution), cut }
+            Fit { weights: columns.weights(&solution), dropped }
         }
         None => rank::solve(&columns),
     }
 }
 
-/// What a fit answers to one sample.
+/// Computes the prediction of a fit for one sample.
 pub fn predict(weights: &[f64], x: &[f64], out: &mut [f64]) {
     out.fill(0.0);
     for (row, x) in weights.chunks_exact(out.len().max(1)).zip(x) {

@@ -1,43 +1,44 @@
-//! The solution where directions may have to be left out: by singular values, and of least norm in the units of the features.
+//! Solution by singular values, for problems whose rank may be deficient: drops weak directions and minimises
+//! the norm of the weights in the features' own units.
 
 use fedspan_engine::linalg::Matrix;
 
 use super::cholesky::dot;
 use super::columns::Columns;
-use super::{Cut, Fit};
+use super::{DroppedDirections, Fit};
 
-/// Part of a column in a direction of norm 1 from which the column is named.
-const NAMED: f64 = 0.1;
+/// Share of a column in a dropped direction of norm 1 from which the column is reported.
+const NAMED_SHARE: f64 = 0.1;
 
 /// Solves by singular values.
 pub fn solve(columns: &Columns) -> Fit {
     let p = columns.p();
-    let (kept, mut cut) = directions(columns);
-    cut.directions += columns.faint.len() + columns.further_constants();
-    cut.columns.extend(&columns.faint);
-    cut.few_samples = columns.is_short();
-    let weights = if kept.len() == p && columns.leaves_nothing_out() {
-        columns.weights(&whole(columns, &kept))
+    let (kept, mut dropped) = directions(columns);
+    dropped.directions += columns.near_constant.len() + columns.extra_constants();
+    dropped.columns.extend(&columns.near_constant);
+    dropped.few_samples = columns.is_short();
+    let weights = if kept.len() == p && columns.is_complete() {
+        columns.weights(&combine(columns, &kept))
     } else {
-        least_norm(columns, &kept).unwrap_or_else(|| columns.weights(&whole(columns, &kept)))
+        least_norm(columns, &kept).unwrap_or_else(|| columns.weights(&combine(columns, &kept)))
     };
-    cut.columns.sort_unstable();
-    cut.columns.dedup();
-    Fit { weights, cut }
+    dropped.columns.sort_unstable();
+    dropped.columns.dedup();
+    Fit { weights, dropped }
 }
 
-/// A direction that is solved for: its right singular vector, and the answer along it for each output.
+/// A direction that is solved for: its right singular vector, and its coefficient for each output.
 struct Direction {
     vector: Vec<f64>,
     answers: Vec<f64>,
 }
 
-/// The directions that the numbers have, and those that are left out.
-fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
+/// Splits the space of columns into the directions that are solved for and those that are dropped.
+fn directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
     let (p, c) = (columns.p(), columns.c);
-    let mut cut = Cut::default();
+    let mut dropped = DroppedDirections::default();
     if p == 0 {
-        return (Vec::new(), cut);
+        return (Vec::new(), dropped);
     }
     let given = columns.z.len() / p;
     let extra = if columns.ridge.iter().any(|entry| *entry > 0.0) { p } else { 0 };
@@ -49,7 +50,7 @@ fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
     let z = Matrix::from_fn(given + extra, p, entry);
     let mut y =
         Matrix::from_fn(given + extra, c, |i, output| columns.y.get(i * c + output).copied().unwrap_or(0.0));
-    // Of many rows the triangular factor says as much.
+    // With more rows than columns, the triangular factor holds the same information.
     let z = if z.nrows() > p {
         let qr = z.qr();
         qr.q_tr_mul(&mut y);
@@ -64,9 +65,10 @@ fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
     let mut rows: Vec<Row> = (0..z.nrows()).map(row).collect();
     orthogonalise(&mut rows);
     let largest = rows.iter().fold(0.0f64, |largest, row| largest.max(row.norm()));
-    let (noise, arithmetic) = (columns.noise() * largest.max(1.0), columns.arithmetic() * largest.max(1.0));
+    let (noise, arithmetic) =
+        (columns.data_noise() * largest.max(1.0), columns.arithmetic_noise() * largest.max(1.0));
     let mut kept = Vec::new();
-    cut.directions = p.saturating_sub(rows.len());
+    dropped.directions = p.saturating_sub(rows.len());
     for mut row in rows {
         let value = row.norm();
         if value > noise {
@@ -74,16 +76,17 @@ fn directions(columns: &Columns) -> (Vec<Direction>, Cut) {
             kept.push(Direction { vector: row.values, answers: row.targets });
             continue;
         }
-        cut.directions += 1;
+        dropped.directions += 1;
         if value > arithmetic {
-            let named = columns.kept.iter().zip(&row.values).filter(|(_, part)| part.abs() >= NAMED * value);
-            cut.columns.extend(named.map(|(column, _)| *column));
+            let named =
+                columns.varying.iter().zip(&row.values).filter(|(_, part)| part.abs() >= NAMED_SHARE * value);
+            dropped.columns.extend(named.map(|(column, _)| *column));
         }
     }
-    (kept, cut)
+    (kept, dropped)
 }
 
-/// A row of a matrix, with the targets that belong to it.
+/// A row of a matrix with its targets.
 struct Row {
     values: Vec<f64>,
     targets: Vec<f64>,
@@ -95,20 +98,21 @@ impl Row {
     }
 }
 
-/// Times that every pair of rows is rotated, at most. It ends by itself, after a pass without a rotation.
+/// Largest number of sweeps over all pairs of rows. The iteration usually ends by itself, after a sweep
+/// without a rotation.
 const SWEEPS: usize = 60;
 
-/// Rows shorter than this fraction of the longest are zero.
-const NOTHING: f64 = 1e-18;
+/// Fraction of the longest row's norm up to which a row counts as zero.
+const ZERO_NORM: f64 = 1e-18;
 
-/// Rotates pairs of rows until all are orthogonal (one-sided Jacobi, Demmel and Veselic 1992): each is a right singular vector
-/// then, as long as its singular value.
+/// Rotates pairs of rows until all are orthogonal (one-sided Jacobi, Demmel and Veselic 1992). Each row is
+/// then a right singular vector times its singular value.
 fn orthogonalise(rows: &mut [Row]) {
     rows.sort_by(|a, b| b.norm().total_cmp(&a.norm()));
-    let least = NOTHING * rows.first().map_or(0.0, Row::norm);
+    let least = ZERO_NORM * rows.first().map_or(0.0, Row::norm);
     let tolerance = f64::EPSILON * (rows.len() as f64).sqrt().max(2.0);
     for _ in 0..SWEEPS {
-        let mut still = true;
+        let mut converged = true;
         for second in 1..rows.len() {
             let (above, below) = rows.split_at_mut(second);
             let Some(b) = below.first_mut() else { return };
@@ -116,7 +120,7 @@ fn orthogonalise(rows: &mut [Row]) {
                 let (aa, bb) = (dot(&a.values, &a.values), dot(&b.values, &b.values));
                 let ab = dot(&a.values, &b.values);
                 let short = aa.min(bb).sqrt() <= least;
-                // A NaN is orthogonal to everything.
+                // A row with NaN counts as orthogonal to all others.
                 let product = tolerance * aa.sqrt() * bb.sqrt();
                 if short || ab.is_nan() || product.is_nan() || ab.abs() <= product {
                     continue;
@@ -127,24 +131,24 @@ fn orthogonalise(rows: &mut [Row]) {
                 let cosine = 1.0 / tangent.hypot(1.0);
                 rotate(cosine, cosine * tangent, &mut a.values, &mut b.values);
                 rotate(cosine, cosine * tangent, &mut a.targets, &mut b.targets);
-                still = false;
+                converged = false;
             }
         }
-        if still {
+        if converged {
             return;
         }
     }
 }
 
-/// `a, b <- cosine a - sine b, sine a + cosine b`.
+/// Rotates `a, b <- cosine a - sine b, sine a + cosine b`.
 fn rotate(cosine: f64, sine: f64, a: &mut [f64], b: &mut [f64]) {
     for (a, b) in a.iter_mut().zip(b) {
         (*a, *b) = (cosine * *a - sine * *b, sine * *a + cosine * *b);
     }
 }
 
-/// The weights of the columns of `z` (p x C), from all directions.
-fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
+/// Weights of the columns of `z` (p x C), summed over all directions.
+fn combine(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     let (p, c) = (columns.p(), columns.c);
     let mut solution = vec![0.0; p * c];
     for Direction { vector, answers } in kept {
@@ -157,45 +161,48 @@ fn whole(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     solution
 }
 
-/// Columns shorter than the longest by this factor or more are lifted: 2^12.
-const COMPARABLE: f64 = 4096.0;
+/// Ratio of norms from which a column is rescaled relative to the longest: 2^12.
+const MAX_NORM_RATIO: f64 = 4096.0;
 
-/// Powers of two by which columns are lifted where the norm of weights counts, to less than that factor below the longest: with
-/// as many samples as columns, where some of them depend on others. Weights in units that are farther apart would leave the norm to
-/// roundings of the largest of them.
-fn lifts(columns: &Columns) -> Vec<f64> {
+/// Power of two by which each column is scaled up, so that none is shorter than the longest by more than
+/// [`MAX_NORM_RATIO`]. Used if there are at least as many samples as columns and some columns depend on others.
+/// Without it the norm of weights in units that far apart would be determined by rounding errors of the
+/// largest weights.
+fn column_scales(columns: &Columns) -> Vec<f64> {
     let (mut sizes, root) = (vec![0.0; columns.d], (columns.m as f64).sqrt());
-    let mean = |j: usize| columns.taken.as_ref().and_then(|taken| taken.means.get(j)).copied().unwrap_or(0.0);
+    let mean = |j: usize| {
+        columns.constant.as_ref().and_then(|constant| constant.means.get(j)).copied().unwrap_or(0.0)
+    };
     let mut set = |j: usize, size: f64| {
         if let Some(place) = sizes.get_mut(j) {
             *place = size;
         }
     };
-    for (&j, unit) in columns.kept.iter().zip(&columns.unit) {
+    for (&j, unit) in columns.varying.iter().zip(&columns.unit) {
         set(j, (mean(j) * root).hypot(1.0 / unit));
     }
-    for &j in &columns.faint {
+    for &j in &columns.near_constant {
         set(j, mean(j).abs() * root);
     }
-    if let Some(taken) = &columns.taken {
-        set(taken.column, taken.value * root);
+    if let Some(constant) = &columns.constant {
+        set(constant.column, constant.value * root);
     }
     let longest = sizes.iter().fold(0.0f64, |longest, size| longest.max(*size));
-    let lift = |size: f64| match longest / size {
-        quotient if !columns.is_short() && quotient.is_finite() && quotient >= COMPARABLE => {
+    let scale = |size: f64| match longest / size {
+        quotient if !columns.is_short() && quotient.is_finite() && quotient >= MAX_NORM_RATIO => {
             2f64.powi(quotient.log2().floor() as i32 - 11)
         }
         _ => 1.0,
     };
-    sizes.into_iter().map(lift).collect()
+    sizes.into_iter().map(scale).collect()
 }
 
-/// Makes weights answer along the kept directions exactly: what units far apart have left of roundings of one weight in another's
-/// answers is taken out where each column has norm 1.
-fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
+/// Corrects the weights so that they reproduce the coefficients of all directions. Removes the rounding error
+/// that a weight in one unit causes in the prediction of another, at a scale where each column has norm 1.
+fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let (c, p) = (columns.c, columns.p());
     let mut own = vec![0.0; p * c];
-    for ((&j, unit), row) in columns.kept.iter().zip(&columns.unit).zip(own.chunks_exact_mut(c.max(1))) {
+    for ((&j, unit), row) in columns.varying.iter().zip(&columns.unit).zip(own.chunks_exact_mut(c.max(1))) {
         for (value, weight) in row.iter_mut().zip(weights.iter().skip(j * c)) {
             *value = weight / unit;
         }
@@ -210,7 +217,7 @@ fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
             }
         }
     }
-    for ((&j, unit), row) in columns.kept.iter().zip(&columns.unit).zip(change.chunks_exact(c.max(1))) {
+    for ((&j, unit), row) in columns.varying.iter().zip(&columns.unit).zip(change.chunks_exact(c.max(1))) {
         for (weight, change) in weights.iter_mut().skip(j * c).zip(row) {
             *weight += unit * change;
         }
@@ -218,26 +225,26 @@ fn polish(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     columns.set_constant(weights);
 }
 
-/// The weights of least norm that answer along the kept directions as they do, and in the mean: an equation each. `None` where
-/// these are none.
+/// Weights of least norm that reproduce the coefficients of the directions and the mean, one equation each.
+/// `None` if these equations have no finite solution.
 fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     let (d, c) = (columns.d, columns.c);
     let mut equations: Vec<(Vec<f64>, Vec<f64>)> = Vec::with_capacity(kept.len() + 1);
     for Direction { vector, answers } in kept {
         let mut equation = vec![0.0; d];
-        for ((&j, unit), part) in columns.kept.iter().zip(&columns.unit).zip(vector) {
+        for ((&j, unit), part) in columns.varying.iter().zip(&columns.unit).zip(vector) {
             *equation.get_mut(j)? = part / unit;
         }
         equations.push((equation, answers.clone()));
     }
-    if let Some(taken) = &columns.taken {
-        let mut equation = taken.means.clone();
-        *equation.get_mut(taken.column)? = taken.weighed;
-        equations.push((equation, taken.targets.clone()));
+    if let Some(constant) = &columns.constant {
+        let mut equation = constant.means.clone();
+        *equation.get_mut(constant.column)? = constant.weighted_value;
+        equations.push((equation, constant.targets.clone()));
     }
-    let lifts = lifts(columns);
+    let scales = column_scales(columns);
     for (equation, answers) in &mut equations {
-        equation.iter_mut().zip(&lifts).for_each(|(value, lift)| *value *= lift);
+        equation.iter_mut().zip(&scales).for_each(|(value, scale)| *value *= scale);
         let largest = equation.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
         let norm = largest * equation.iter().map(|value| (value / largest).powi(2)).sum::<f64>().sqrt();
         equation.iter_mut().chain(answers).for_each(|value| *value /= norm);
@@ -245,7 +252,8 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     if equations.is_empty() {
         return Some(vec![0.0; d * c]);
     }
-    // Rows in descending order, columns by pivots: exact row by row, however far the units are apart (Cox and Higham 1998).
+    // Rows sorted in descending order and columns pivoted: accurate row by row for any ratio of units (Cox
+    // and Higham 1998).
     let mut order: Vec<usize> = (0..d).collect();
     let size = |j: usize| {
         equations
@@ -266,7 +274,7 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
         equations.get(i).and_then(|(_, answers)| answers.get(output)).copied().unwrap_or(0.0)
     });
     qr.p().permute_rows(&mut answers);
-    // R^T t = answers, from the first row on.
+    // Solves R^T t = answers from the first row on.
     for i in 0..count {
         for output in 0..c {
             let done: f64 = (0..i).map(|above| r[(above, i)] * answers[(above, output)]).sum();
@@ -282,9 +290,9 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
         let basis: Vec<f64> = q.row(row).iter().copied().collect();
         for output in 0..c {
             let column: Vec<f64> = answers.column(output).iter().copied().collect();
-            *weights.get_mut(j * c + output)? = lifts.get(j)? * dot(&basis, &column);
+            *weights.get_mut(j * c + output)? = scales.get(j)? * dot(&basis, &column);
         }
     }
-    polish(columns, kept, &mut weights);
+    refine(columns, kept, &mut weights);
     Some(weights)
 }

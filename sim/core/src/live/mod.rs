@@ -1,9 +1,9 @@
-//! A scenario in real time: a real server, and every client as a device of its own over TCP on loopback, which sleeps
-//! for as long as the scenario's fleet computes. What the server decided is in its journal; [`crate::run::Job::replay`]
-//! decides it again.
+//! Live run of a scenario: a real server, and each client as a device over TCP on loopback that sleeps for
+//! its computation time. The server's journal holds its decisions; [`crate::run::Job::replay`] repeats them
+//! in the simulator.
 
-mod again;
-mod pace;
+mod delayed_link;
+mod replay_check;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,79 +11,79 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
-use fedspan_engine::config::{Init, Said};
+use fedspan_engine::config::{GivenKeys, Init};
 use fedspan_protocol::message::RoundOpen;
 use getrandom::SysRng;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-pub use again::{Again, AgainError, Timed, again};
+pub use replay_check::{ReplayCheck, ReplayCheckError, TimedRound, check_replay};
 
 use crate::data::Dataset;
-use crate::device::{Identity, client_session, converse_over};
+use crate::device::{Identity, client_session, run_session_over};
 use crate::fleet::SimSession;
 use crate::run::Times;
-use crate::scenario::{Attacked, Scenario};
+use crate::scenario::{AttackNotAllowed, Scenario};
 
-/// How long a device that found no server waits before it tries again.
-const RETRY: Duration = Duration::from_millis(20);
+/// Delay before a device that found no server attempts again.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Times that it tries in a row.
-const TRIES: u32 = 500;
+/// Largest number of attempts to connect.
+const MAX_ATTEMPTS: u32 = 500;
 
-/// How often the server is asked how far it is.
-const ASK: Duration = Duration::from_millis(200);
+/// Interval between two status requests to the server.
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Bytes between a device's line and its session.
-const LINE: usize = 1 << 16;
+/// Capacity in bytes of the pipe between a device's link and its session.
+const PIPE_CAPACITY: usize = 1 << 16;
 
-/// What to run.
+/// Settings of a live run.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// The scenario; its start must be one that a server can make.
+    /// Scenario. Its initial representation must be one that a server can compute.
     pub scenario: &'a Scenario,
-    /// Its data.
+    /// Data of the scenario.
     pub dataset: &'a Dataset,
-    /// How long a mean computation takes.
+    /// Duration of a mean computation.
     pub unit: Duration,
-    /// The server's state directory.
+    /// State directory of the server.
     pub state: &'a Path,
 }
 
-/// A run that failed.
+/// Error of a live run.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The scenario cannot be served.
     #[error("{0}")]
     Scenario(String),
-    /// The scenario has attackers.
+    /// The scenario has attackers, or step sizes that only a simulation measures.
     #[error(transparent)]
-    Attacked(#[from] Attacked),
-    /// The server ended early.
+    AttackNotAllowed(#[from] AttackNotAllowed),
+    /// The server failed.
     #[error(transparent)]
     Server(#[from] ServeError),
-    /// A device ended early.
+    /// A device failed.
     #[error("client {client}: {message}")]
     Device {
-        /// Which, from 0.
+        /// Index of the client, from 0.
         client: usize,
-        /// What happened.
+        /// Cause of the failure.
         message: String,
     },
-    /// A fault of this program.
+    /// A task panicked: a bug in this program.
     #[error("a task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// The server's configuration for a scenario's campaign: the engine that the simulator builds, and limits that
-/// nothing on loopback comes near.
+/// Makes the server's configuration for a scenario: the engine that the simulator would build, and limits
+/// that a run on loopback never reaches.
 ///
 /// # Errors
-/// [`LiveError::Scenario`] and [`LiveError::Attacked`] if a server cannot run it.
+/// [`LiveError::Scenario`] or [`LiveError::AttackNotAllowed`] if a server cannot run the scenario.
 pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<Fleet, LiveError> {
     let refuse = |why: &str| Err(LiveError::Scenario(format!("{}: {why}", scenario.name)));
     if !scenario.is_federated() {
@@ -98,7 +98,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
              fleet.bandwidth and rounds.deadline",
         );
     }
-    scenario.check_honest()?;
+    scenario.check_runs_on_devices()?;
     let clients = dataset.clients.len();
     let long = Duration::from_secs(86_400);
     Ok(Fleet {
@@ -127,33 +127,33 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             unauthenticated: clients + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // Who sleeps is silent, and is not to be asked again.
+            // A sleeping device is silent and must not be disconnected or asked again.
             idle: long,
             frame: Duration::from_secs(60),
             repeat: long,
             norm: scenario.norm,
             samples: scenario.samples,
         },
-        said: said(scenario),
+        said: configured_keys(scenario),
     })
 }
 
-/// Keys of a server's configuration that a scenario says.
-fn said(scenario: &Scenario) -> Said {
-    let mut said = scenario.said.clone();
-    // They are the data's.
-    ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| said.add(key));
-    if said.says("fleet.communication") {
-        said.add("participation.communication");
+/// Keys of the server's configuration that the scenario sets.
+fn configured_keys(scenario: &Scenario) -> Said {
+    let mut keys = scenario.said.clone();
+    // The data determine these keys.
+    ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| keys.add(key));
+    if keys.says("fleet.communication") {
+        keys.add("participation.communication");
     }
-    said
+    keys
 }
 
-/// Runs it to the end of its campaign and gives the server's last status; `progress` hears one now and then. Whatever
-/// ends this future ends server and devices.
+/// Runs a scenario to the end of its campaign and returns the server's final status. `progress` receives a
+/// status every [`STATUS_INTERVAL`]. Dropping the future ends the server and the devices.
 ///
 /// # Errors
-/// [`LiveError`].
+/// [`LiveError`] if the scenario cannot be served, the server or a device fails, or `interrupted` completes.
 pub async fn run(
     plan: &Plan<'_>,
     interrupted: impl Future<Output = ()>,
@@ -165,7 +165,7 @@ pub async fn run(
     let mut serving = JoinSet::new();
     serving.spawn(server.serve(std::future::pending(), true));
     let clients = dataset.clients.len();
-    let times = Times::of(scenario, dataset, scenario.seed);
+    let times = Times::new(scenario, dataset, scenario.seed);
     let times = Arc::new(times.map_err(|error| LiveError::Scenario(error.to_string()))?);
     let communication = scenario.fleet.communication;
     let mut devices = JoinSet::new();
@@ -181,11 +181,13 @@ pub async fn run(
             Duration::try_from_secs_f64(unit.as_secs_f64() * units).unwrap_or(Duration::MAX)
         };
         devices.spawn(async move {
-            take_part(session, &address, sleep).await.map_err(|message| LiveError::Device { client, message })
+            run_device(session, &address, sleep)
+                .await
+                .map_err(|message| LiveError::Device { client, message })
         });
     }
     let mut interrupted = std::pin::pin!(interrupted);
-    let mut ask = tokio::time::interval(ASK);
+    let mut ask = tokio::time::interval(STATUS_INTERVAL);
     loop {
         tokio::select! {
             biased;
@@ -199,30 +201,30 @@ pub async fn run(
                     }
                     Ok(())
                 });
-                // It may not be up yet, or be gone already.
+                // The server may not be up yet, or be gone already.
                 let _ = asked.await;
             }
         }
     }
 }
 
-/// One device, until its head is fitted.
-async fn take_part(
+/// Runs one device until its head is fitted.
+async fn run_device(
     mut session: SimSession,
     address: &str,
     sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> Result<(), String> {
     let began = Instant::now();
-    let mut tries = 0;
+    let mut attempts = 0;
     loop {
         let failed = match TcpStream::connect(address).await {
             Ok(socket) => {
                 let _ = socket.set_nodelay(true);
-                let (line, end) = tokio::io::duplex(LINE);
+                let (line, end) = tokio::io::duplex(PIPE_CAPACITY);
                 let limit = usize::from(session.config().frame_limit);
                 tokio::select! {
-                    _ = converse_over(&mut session, end, began) => {}
-                    _ = pace::carry(socket, line, limit, &sleep) => {}
+                    _ = run_session_over(&mut session, end, began) => {}
+                    _ = delayed_link::relay(socket, line, limit, &sleep) => {}
                 }
                 if session.is_fitted() {
                     return Ok(());
@@ -234,10 +236,10 @@ async fn take_part(
             }
             Err(error) => error.to_string(),
         };
-        tries += 1;
-        if tries == TRIES {
+        attempts += 1;
+        if attempts == MAX_ATTEMPTS {
             return Err(failed);
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }

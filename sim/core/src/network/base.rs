@@ -1,4 +1,4 @@
-//! The network that an adapter is put into: what another run has learnt, of which nothing is trained any more.
+//! Base network of an adapter: a network trained by another run, of which no layer is trained any further.
 
 use std::path::Path;
 
@@ -7,30 +7,34 @@ use fedspan_protocol::frame::crc32c_f32;
 
 use crate::data::{DataError, npz};
 
-/// Its layers, each (inputs + 1) x outputs, the last row the biases.
+/// Layers of the base network, each (inputs + 1) x outputs, with the biases in the last row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Base {
-    /// The first, beside which the adapter stands.
+pub struct BaseNetwork {
+    /// First layer, which the adapter is added to.
     pub frozen: Vec<f32>,
-    /// Those behind it, one after the other.
-    pub behind: Vec<f32>,
+    /// All later layers, concatenated.
+    pub later_layers: Vec<f32>,
 }
 
-impl Base {
-    /// Reads `layer-0.npy` and so on, as runs of a dense network write them where all layers travel.
+impl BaseNetwork {
+    /// Reads `layer-0.npy`, `layer-1.npy`, ..., as runs of a dense network whose layers are all shared write
+    /// them.
     ///
     /// # Errors
-    /// [`DataError`] naming the file: it cannot be read, or is no layer of these sizes.
+    /// [`DataError`] naming the file if it cannot be read or does not hold a layer of these sizes.
     pub fn read(directory: &str, shape: NetworkShape) -> Result<Self, DataError> {
         let factors = shape.layers();
-        let Some(([(features, _), (_, width)], behind)) = factors.split_first_chunk() else {
+        let Some(([(features, _), (_, width)], later_layers)) = factors.split_first_chunk() else {
             return Err(DataError::new(directory, "this network has no adapter".to_owned()));
         };
         let layer = |number: usize, rows: usize, cols: usize| {
             let path = Path::new(directory).join(format!("layer-{number}.npy")).display().to_string();
             let matrix = npz::read_matrix(&path, rows)?;
             if matrix.ncols() != cols {
-                let message = format!("{} columns, the model's layer has {cols}", matrix.ncols());
+                let message = format!(
+                    "found {} columns, allowed: {cols}, the width of the model's layer",
+                    matrix.ncols()
+                );
                 return Err(DataError::new(&path, message));
             }
             #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
@@ -41,11 +45,11 @@ impl Base {
             }
         };
         let frozen = layer(0, features + 1, *width)?;
-        let behind = (1..).zip(behind).map(|(number, (rows, cols))| layer(number, *rows, *cols));
-        Ok(Self { frozen, behind: behind.collect::<Result<Vec<_>, _>>()?.concat() })
+        let later_layers = (1..).zip(later_layers).map(|(number, (rows, cols))| layer(number, *rows, *cols));
+        Ok(Self { frozen, later_layers: later_layers.collect::<Result<Vec<_>, _>>()?.concat() })
     }
 
-    /// What devices say that they have: CRC-32C of the first layer.
+    /// CRC-32C of the first layer, which devices report in their hello.
     #[must_use]
     pub fn checksum(&self) -> u32 {
         crc32c_f32(&self.frozen)

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 
-use super::Base;
+use super::BaseNetwork;
 
-/// A network's memory whose sizes are known at run time only: the simulator's counterpart of the device's
-/// `NetworkWorkspace`, with room to keep what the body makes of all samples.
+/// Heap memory of a network with sizes known only at run time: the simulator's counterpart of the device's
+/// `NetworkWorkspace`, with room to cache the body's output for all samples.
 #[derive(Clone, Debug)]
 pub struct HeapNetwork {
     shape: NetworkShape,
@@ -18,13 +18,13 @@ pub struct HeapNetwork {
     body_cache: Vec<f32>,
     classes: Vec<u8>,
     pool_indices: Vec<u8>,
-    base: Option<Arc<Base>>,
+    base: Option<Arc<BaseNetwork>>,
 }
 
 impl HeapNetwork {
-    /// All zero, for a device with so many samples; an adapter's base is everyone's.
+    /// Makes memory of zeros for a device with `samples` samples; all devices share `base`.
     #[must_use]
-    pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<Base>>) -> Self {
+    pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<BaseNetwork>>) -> Self {
         let parameters = shape.parameters();
         Self {
             shape,
@@ -40,7 +40,7 @@ impl HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Working memory alone: no parameters, no velocity.
+    /// Makes working memory alone: no parameters, no velocity.
     pub(super) fn scratch(shape: NetworkShape) -> Self {
         Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0, None) }
     }
@@ -74,7 +74,7 @@ impl NetworkMemory for HeapNetwork {
     }
 }
 
-/// The layer that stays.
-fn layer(base: &Option<Arc<Base>>) -> Frozen<'_> {
+/// Frozen layer of the base network.
+fn layer(base: &Option<Arc<BaseNetwork>>) -> Frozen<'_> {
     base.as_ref().map_or(Frozen::Nothing, |base| Frozen::F32(&base.frozen))
 }

@@ -1,10 +1,11 @@
-//! Networks in the simulator: the client's own network on heap memory, and what only simulated devices do with one.
+//! Networks in the simulator: the client's own network on heap memory, and the methods that only simulated
+//! devices run.
 
 mod base;
 mod baselines;
+mod fine_tune;
 mod memory;
 mod score;
-mod tune;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,27 +25,27 @@ use fedspan_protocol::tensor::Role;
 use crate::data::{Labels, Set};
 use baselines::Rounds;
 
-pub use base::Base;
+pub use base::BaseNetwork;
 pub use memory::HeapNetwork;
 pub use score::{Errors, errors};
 
-/// What the networks of a scenario's devices are built for.
+/// Settings of the networks of a scenario's devices.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NetworkBuild {
-    /// Sizes.
+pub struct NetworkConfig {
+    /// Sizes and layers.
     pub shape: NetworkShape,
-    /// As the server was told.
+    /// Parameters of the method, as the server's configuration states them.
     pub parameters: NetworkParameters,
-    /// What an adapter is put into, if anything.
-    pub base: Option<Arc<Base>>,
+    /// Frozen network that an adapter is attached to; `None` without an adapter.
+    pub base: Option<Arc<BaseNetwork>>,
 }
 
-impl NetworkBuild {
-    /// That of a method.
+impl NetworkConfig {
+    /// Derives the network's shape from the parameters of a method.
     ///
     /// # Errors
-    /// A sentence with the numbers, where there is no such network.
-    pub fn of(parameters: NetworkParameters) -> Result<Self, String> {
+    /// A one-line message with the numbers if no such network exists.
+    pub fn new(parameters: NetworkParameters) -> Result<Self, String> {
         let sizes = parameters.shape;
         sizes.check()?;
         let hidden = sizes.hidden.map(usize::from);
@@ -72,16 +73,16 @@ impl NetworkBuild {
         Ok(Self { shape, parameters, base: None })
     }
 
-    /// The same, its adapter put into a base.
+    /// Attaches the adapter to a base network.
     ///
     /// # Errors
-    /// A sentence with both checksums, where the file has another base in mind.
-    pub fn with_base(mut self, base: Option<Base>) -> Result<Self, String> {
+    /// A one-line message with both checksums if `model.frozen` names another base network.
+    pub fn with_base(mut self, base: Option<BaseNetwork>) -> Result<Self, String> {
         let Front::Adapter { frozen, .. } = &mut self.parameters.shape.front else { return Ok(self) };
-        let has = base.as_ref().map_or(0, Base::checksum);
+        let has = base.as_ref().map_or(0, BaseNetwork::checksum);
         if *frozen != 0 && *frozen != has {
             return Err(format!(
-                "model.frozen is {frozen:#010x}, simulated devices have {has:#010x} (model.base); allowed: that, or 0"
+                "model.frozen is {frozen:#010x}, but the simulated devices' base network (model.base) has checksum {has:#010x}; allowed: that, or 0"
             ));
         }
         *frozen = has;
@@ -90,40 +91,41 @@ impl NetworkBuild {
     }
 }
 
-/// When a device joins.
+/// Time at which a device joins the campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joins {
+pub enum JoinTime {
     /// Before the first round.
-    First,
-    /// After the last.
+    BeforeTraining,
+    /// After the last round of training.
     AfterTraining {
-        /// Epochs of all layers before those of the head, where the method has no body for it: as many as the others have
-        /// had.
+        /// Epochs of all layers that the device trains alone before its head, if the method sends newcomers
+        /// no body: as many as the other devices have trained.
         epochs: u16,
     },
 }
 
-/// A simulated device's network.
+/// Network of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
-    /// Until the final fit of the head the network that all begin with, where the method is a baseline.
+    /// The network. If the method is a baseline, this stays the common initial network until the head is fitted.
     network: Network<HeapNetwork>,
-    /// Where the method is one.
+    /// Rounds of the baseline; `None` if the method is not one.
     baseline: Option<Rounds>,
-    joins: Joins,
-    /// What a device that comes after training trains before its head, where the method has no body for it.
-    alone: Option<message::Task>,
-    /// The open round, if it fits the head.
+    join_time: JoinTime,
+    /// Local training of a device that joins after training, before its head; `None` if the method sends newcomers
+    /// a body.
+    local_training: Option<message::Task>,
+    /// Open round, if it fits the head.
     fit: Option<RoundOpen>,
-    /// The network that all begin with, once a fit has opened on a device that was there from the first round on.
+    /// Common initial network, kept when a head fit opens on a device that joined before training.
     start: Option<Vec<f32>>,
 }
 
 impl SimNetwork {
-    /// The network of device `device`, which has so many samples. All devices begin with the same one; where the body
-    /// comes from the server, the head begins with zeros, as on a board.
+    /// Makes the network of device `device` for `samples` training samples. All devices start from the same
+    /// network; if the server sends the body, the head starts at zero, as on a board.
     #[must_use]
-    pub fn new(build: &NetworkBuild, device: u64, samples: usize, joins: Joins) -> Self {
+    pub fn new(build: &NetworkConfig, device: u64, samples: usize, join_time: JoinTime) -> Self {
         let NetworkParameters { shape, method, descent, seed, .. } = build.parameters;
         let memory = HeapNetwork::new(build.shape, descent.momentum > 0.0, samples, build.base.clone());
         let order = stream(seed, Purpose::Network, device.saturating_add(1)).bits();
@@ -132,39 +134,39 @@ impl SimNetwork {
         let mut start: Vec<f32> =
             shape.start(seed, !method.has_own_head()).iter().map(|v| *v as f32).collect();
         if let Some(base) = &build.base {
-            // Behind both factors.
+            // The base network's later layers follow the adapter's two factors.
             start.truncate(build.shape.start(2));
-            start.extend(&base.behind);
+            start.extend(&base.later_layers);
         }
-        // As long as the memory.
+        // Cannot fail: `start` has as many values as the network.
         let _ = network.set_parameters(&start);
         let baseline = Rounds::new(&build.parameters, build.shape, order);
-        let alone = match (joins, plan(&build.parameters).task) {
+        let local_training = match (join_time, plan(&build.parameters).task) {
             (
-                Joins::AfterTraining { epochs: epochs @ 1.. },
+                JoinTime::AfterTraining { epochs: epochs @ 1.. },
                 message::Task::Sgd { descent, trained, encoding, .. },
             ) if !method.has_body_for_newcomers() => {
                 Some(message::Task::Sgd { descent, head_epochs: 0, epochs, trained, encoding })
             }
             _ => None,
         };
-        Self { network, baseline, joins, alone, fit: None, start: None }
+        Self { network, baseline, join_time, local_training, fit: None, start: None }
     }
 
-    /// The network that this device is scored with, when these layers are everyone's and it trains on these samples.
+    /// Parameters that this device is scored with, given the shared layers and its training samples.
     #[must_use]
     pub fn scored(&self, shared: &[Tensor], train: &Set) -> Vec<f32> {
-        let everyones = self.with_layers(shared);
+        let shared_network = self.with_layers(shared);
         match (&self.baseline, &train.y) {
             (Some(baseline), Labels::Classes(classes)) => {
                 let mut samples = Recording::classification(&train.x, classes, self.shape().features);
-                baseline.scored(&everyones, self.own(), &mut samples)
+                baseline.scored(&shared_network, self.own(), &mut samples)
             }
-            _ => everyones,
+            _ => shared_network,
         }
     }
 
-    /// The network on the device with these layers in it.
+    /// Parameters of the device with the shared layers replaced.
     fn with_layers(&self, shared: &[Tensor]) -> Vec<f32> {
         let shape = self.network.shape();
         let mut parameters = self.network.parameters().to_vec();
@@ -178,19 +180,20 @@ impl SimNetwork {
         parameters
     }
 
-    /// What the adapter stands beside.
+    /// Frozen layer that the adapter is added to.
     #[must_use]
     pub fn frozen(&self) -> Frozen<'_> {
         self.network.frozen()
     }
 
-    /// The network as it is on the device.
+    /// Current parameters of the device.
     #[must_use]
     pub fn own(&self) -> &[f32] {
         self.network.parameters()
     }
 
-    /// Before a head is fitted: the network that is scored, where that is not the one that came.
+    /// Sets the network to the parameters that are scored, if they differ from the ones received, before the
+    /// head is fitted.
     fn prepare_fit(
         &mut self,
         id: RoundId,
@@ -198,13 +201,14 @@ impl SimNetwork {
         source: &mut dyn SampleSource,
     ) -> Result<(), DeclineReason> {
         if let Some(baseline) = &self.baseline {
-            let came = self.network.parameters();
-            // Who comes after training begins with everyone's.
-            let scored = baseline.scored(came, self.start.as_deref().unwrap_or(came), source);
-            // As long as the memory.
+            let received = self.network.parameters();
+            // A device that joins after training has no network of its own yet and starts from the shared
+            // one.
+            let scored = baseline.scored(received, self.start.as_deref().unwrap_or(received), source);
+            // Cannot fail: `scored` has as many values as the network.
             let _ = self.network.set_parameters(&scored);
         }
-        if let Some(task) = self.alone {
+        if let Some(task) = self.local_training {
             let began = self.network.parameters().to_vec();
             let ran = self
                 .network
@@ -212,30 +216,31 @@ impl SimNetwork {
                 .and_then(|()| self.network.run(id, source))
                 .and_then(|_| self.network.open(fit));
             if let Err(reason) = ran {
-                // As long as the memory.
+                // Cannot fail: `began` has as many values as the network.
                 let _ = self.network.set_parameters(&began);
                 return Err(reason);
             }
-            // Asked again, as after a reset, it has a body.
-            self.alone = None;
+            // A repeated request, as after a reset, finds the body trained.
+            self.local_training = None;
         }
         Ok(())
     }
 
-    /// SCAFFOLD's control variate: all layers, one after the other. Nothing before the first round.
+    /// SCAFFOLD's control variate, all layers concatenated; `None` before the first round.
     #[must_use]
     pub fn control(&self) -> Option<&[f32]> {
         self.baseline.as_ref().and_then(Rounds::control)
     }
 
-    /// Sizes.
+    /// Sizes of the network.
     #[must_use]
     pub fn shape(&self) -> NetworkShape {
         self.network.shape()
     }
 }
 
-/// The layers that tensors are: from the first on if that is of a body, up to the last otherwise.
+/// Range of the layers that the tensors hold: the first ones if the first tensor belongs to a body, else the
+/// last ones.
 fn layers_of(shape: NetworkShape, tensors: &[Tensor]) -> Range<usize> {
     match tensors.first() {
         Some(tensor) if !matches!(tensor.role, Role::Representation | Role::AdapterDown) => {
@@ -270,7 +275,7 @@ impl Task for SimNetwork {
         let fits_head = matches!(round.task, message::Task::FitHead { .. });
         if let Some(baseline) = &mut self.baseline {
             baseline.close();
-            if fits_head && self.joins == Joins::First {
+            if fits_head && self.join_time == JoinTime::BeforeTraining {
                 self.start.get_or_insert_with(|| self.network.parameters().to_vec());
             }
         }

@@ -1,4 +1,4 @@
-//! What a network answers on a set of samples.
+//! Predictions of a network on a set of samples, compared with their classes.
 
 use fedspan_client::kernel::dense;
 use fedspan_client::kernel::frozen::Frozen;
@@ -8,31 +8,31 @@ use fedspan_client::memory::NetworkShape;
 use crate::data::{Labels, Set};
 use crate::evaluate::largest;
 
-/// Samples that are answered at once.
+/// Largest number of samples in a batch.
 const BATCH: usize = 32;
 
-/// Values that layers may note of them, where one sample has not more.
+/// Largest number of values that the layers may note for a batch, unless one sample alone has more.
 const NOTED: usize = 1 << 20;
 
-/// How wrong a network is on a set.
+/// Errors of a network on a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// Samples.
+    /// Number of samples.
     pub count: usize,
-    /// Of these, whose largest logit is that of their class.
-    pub right: usize,
-    /// The sum of their cross-entropies, in nats.
+    /// Number of samples whose largest logit belongs to their class.
+    pub correct: usize,
+    /// Sum of the samples' cross-entropies, in nats.
     pub loss: f64,
 }
 
-/// Scores the network with these parameters, and what stays beside an adapter, on a set of classes.
+/// Scores a network with the given parameters and frozen layer on a set of classes.
 #[must_use]
 pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: &Set) -> Errors {
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
     let (mut below, mut above) = (Vec::<f32>::new(), Vec::new());
     let (mut saved, mut pool_indices, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
-    // What is noted for the way back, of as many samples as take a few megabytes.
+    // Layers save values for the backward pass; the batch is sized so that these take a few megabytes.
     let noted = |layer| shape.layer(layer).saved() + shape.layer(layer).pool_indices();
     let noted: usize = (0..shape.layers()).map(noted).max().unwrap_or(0);
     let batch = (NOTED / noted.max(1)).clamp(1, BATCH);
@@ -59,7 +59,7 @@ pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: 
         }
         for (logits, &class) in below.chunks_exact(shape.outputs.max(1)).zip(classes) {
             total.count += 1;
-            total.right += usize::from(largest(logits) == usize::from(class));
+            total.correct += usize::from(largest(logits) == usize::from(class));
             total.loss += dense::cross_entropy(logits, class.into());
         }
     }

@@ -1,4 +1,4 @@
-//! The result files of one run. Every file is written under a temporary name and renamed when it is whole.
+//! Result files of one run. Every file is written under a temporary name and renamed when it is complete.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,13 +10,13 @@ use super::summary::{Figures, Summary};
 use crate::data::npz;
 use crate::run::{Outcome, RoundRow};
 
-/// A result that could not be written.
+/// A result file that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {error}", .path.display())]
 pub struct WriteError {
-    /// Which file or directory.
+    /// Path of the file or directory.
     pub path: PathBuf,
-    /// Why.
+    /// Cause of the failure.
     pub error: io::Error,
 }
 
@@ -28,7 +28,7 @@ impl WriteError {
 
 /// One line of `rounds.jsonl`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct RoundLine<'a> {
     round: u32,
     stage: u16,
     cohort: &'a [u64],
@@ -43,7 +43,7 @@ struct Line<'a> {
     interference: Option<f64>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> RoundLine<'a> {
     fn new(row: &'a RoundRow) -> Self {
         Self {
             round: row.round,
@@ -51,7 +51,7 @@ impl<'a> Line<'a> {
             cohort: &row.cohort,
             participants: &row.participants,
             time: row.time,
-            figures: row.scores.as_ref().map(Figures::of).unwrap_or_default(),
+            figures: row.scores.as_ref().map(Figures::new).unwrap_or_default(),
             bytes_up: row.bytes_up,
             bytes_down: row.bytes_down,
             rejected: row.rejected,
@@ -60,16 +60,17 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Makes a directory with all its parents.
+/// Creates a directory with all its parents.
 ///
 /// # Errors
-/// [`WriteError`] naming it.
+/// [`WriteError`] naming the directory if the system cannot create it.
 pub fn make_directory(path: &Path) -> Result<(), WriteError> {
     fs::create_dir_all(path).map_err(|error| WriteError::new(path, error))
 }
 
-/// What a run writes into its directory, besides `seed-S` directories of the same content.
-const WRITTEN: [&str; 13] = [
+/// Files of a run, relative to its directory. Runs over several seeds write the same files into `seed-S`
+/// directories.
+const RUN_FILES: [&str; 13] = [
     "summary.json",
     "rounds.jsonl",
     "clients.csv",
@@ -85,12 +86,12 @@ const WRITTEN: [&str; 13] = [
     "model/heads.npy",
 ];
 
-/// Removes what an earlier run wrote into a directory, so that nothing of it stands beside what comes: exactly
-/// the files of a run, whole or partial, there and in `seed-S` directories, and the directories that are empty
-/// then. Nothing else is touched.
+/// Removes the result files of an earlier run from a directory, so that none remains next to new ones:
+/// exactly the files of a run, complete or partial, there and in `seed-S` directories, and the directories
+/// that are empty then. Other files are kept.
 ///
 /// # Errors
-/// [`WriteError`] naming what could not be removed.
+/// [`WriteError`] naming a file that cannot be removed or a directory that cannot be read.
 pub fn remove_run(directory: &Path) -> Result<(), WriteError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -109,11 +110,11 @@ pub fn remove_run(directory: &Path) -> Result<(), WriteError> {
 }
 
 fn remove_files(directory: &Path) -> Result<(), WriteError> {
-    for name in WRITTEN {
+    for name in RUN_FILES {
         for path in [directory.join(name), directory.join(format!("{name}.partial"))] {
             match fs::remove_file(&path) {
                 Err(error) if path.symlink_metadata().is_ok() => return Err(WriteError::new(&path, error)),
-                // It was not there.
+                // The file did not exist.
                 _ => {}
             }
         }
@@ -122,7 +123,7 @@ fn remove_files(directory: &Path) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// One that holds anything stays.
+/// Removes a directory if it is empty.
 fn remove_if_empty(directory: &Path) {
     let _ = fs::remove_dir(directory);
 }
@@ -130,7 +131,7 @@ fn remove_if_empty(directory: &Path) {
 /// Writes a text file.
 ///
 /// # Errors
-/// [`WriteError`] naming it.
+/// [`WriteError`] naming the file if it cannot be written.
 pub fn write_text(path: &Path, text: &str) -> Result<(), WriteError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
@@ -144,10 +145,10 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), WriteError> {
     write().map_err(|error| WriteError::new(path, error))
 }
 
-/// A value as JSON: two spaces of indentation and a line feed at the end.
+/// Formats a value as JSON, indented by two spaces and with a line feed at the end.
 ///
 /// # Errors
-/// Only what `serde_json` reports for values that are no JSON.
+/// The error of `serde_json` if the value cannot be represented in JSON.
 pub fn json(value: &impl Serialize) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(value).map(|text| text + "\n")
 }
@@ -155,23 +156,24 @@ pub fn json(value: &impl Serialize) -> Result<String, serde_json::Error> {
 /// Writes a value as a JSON file.
 ///
 /// # Errors
-/// [`WriteError`] naming it.
+/// [`WriteError`] naming the file if it cannot be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError> {
     let text = json(value).map_err(|error| WriteError::new(path, error))?;
     write_text(path, &text)
 }
 
-/// Writes `summary.json`, `rounds.jsonl` and `model/` of one run into a directory.
+/// Writes `summary.json`, `rounds.jsonl`, `clients.csv` and `model/` of one run into a directory.
 ///
 /// # Errors
-/// [`WriteError`] naming the file.
+/// [`WriteError`] naming the file that cannot be written.
 pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Result<(), WriteError> {
     let model = directory.join("model");
     make_directory(&model)?;
     let rounds = directory.join("rounds.jsonl");
     let mut lines = String::new();
     for row in &outcome.rounds {
-        let line = serde_json::to_string(&Line::new(row)).map_err(|error| WriteError::new(&rounds, error))?;
+        let line =
+            serde_json::to_string(&RoundLine::new(row)).map_err(|error| WriteError::new(&rounds, error))?;
         lines.push_str(&line);
         lines.push('\n');
     }
@@ -181,14 +183,14 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
     write_json(&directory.join("summary.json"), summary)
 }
 
-/// A line for each client, those that came after training at the end: its number from 0, when it came, its figures, and its
-/// name. What does not apply is empty.
+/// Text of `clients.csv`: one line for each client, newcomers last, with the client's number from 0, the time
+/// it joined, its figures and its name. Figures that do not apply are empty.
 #[must_use]
 pub fn clients(outcome: &Outcome) -> String {
     let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse,name\n");
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-    let all = outcome.clients.iter().zip(names(&outcome.named.clients)).map(|one| ("before", one));
-    let newcomers = outcome.newcomers.iter().zip(names(&outcome.named.newcomers));
+    let all = outcome.clients.iter().zip(names(&outcome.names.clients)).map(|one| ("before", one));
+    let newcomers = outcome.newcomers.iter().zip(names(&outcome.names.newcomers));
     let all = all.chain(newcomers.map(|one| ("after", one)));
     for (number, (came, (client, name))) in all.enumerate() {
         let tuned = outcome.tuned.get(number).and_then(|tuned| tuned.accuracy);
@@ -198,12 +200,12 @@ pub fn clients(outcome: &Outcome) -> String {
     text
 }
 
-/// The names there are, then empty ones.
+/// Known names, followed by empty ones without end.
 fn names(known: &[String]) -> impl Iterator<Item = &str> {
     known.iter().map(String::as_str).chain(std::iter::repeat(""))
 }
 
-/// A cell as RFC 4180 has it.
+/// Quotes a CSV cell as RFC 4180 requires.
 fn quoted(name: &str) -> String {
     match name.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
@@ -211,10 +213,13 @@ fn quoted(name: &str) -> String {
     }
 }
 
-/// `representation.npy` (d x k) and `heads.npy` ((clients, k), or (clients, k, outputs) where there are
-/// several), and of networks `layer-0.npy` and so on: the layers that travel, from the first of them, each (inputs + 1) x
-/// outputs. `scale.npy` (2 x d) is what is subtracted from each feature and what the difference is multiplied by then, where
-/// the models are about scaled samples; `scale.json` is that of a table, with the names of its features. A model without a representation (local-only) has heads on all d features.
+/// Writes the final model.
+///
+/// `representation.npy` is d x k; `heads.npy` is (clients, k), or (clients, k, outputs) for several outputs,
+/// with d in place of k for a model without a representation (local-only). Networks write their shared layers
+/// from the first on, `layer-0.npy`, `layer-1.npy`, ..., each (inputs + 1) x outputs. For models of
+/// standardised samples `scale.npy` (2 x d) holds each feature's shift, which is subtracted first, and its
+/// factor. `scale.json` is the scale of a table, with the names of its features.
 fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
     if let Some(b) = &outcome.representation {
@@ -229,7 +234,7 @@ fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
             scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
         npz::write(&path, &[2, scale.shift().len() as u64], &values).map_err(|error| failed(&path, error))?;
     }
-    if let Some(scale) = &outcome.named.scale {
+    if let Some(scale) = &outcome.names.scale {
         write_json(&directory.join("scale.json"), scale)?;
     }
     for (number, layer) in outcome.layers.iter().enumerate() {

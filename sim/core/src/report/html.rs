@@ -1,33 +1,33 @@
-//! `report.html`: one file that needs no network, no script and no font.
+//! `report.html`: a self-contained page without scripts, fonts or network access.
 
 use std::fmt::Write;
 
 use super::plot::{Axis, Metric, SERIES_COLOURS, Series, chart};
 use super::table::{Table, escape};
 
-/// What a report shows.
+/// Content of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Heading.
+    /// Heading of the page.
     pub title: String,
-    /// A sentence or two below it.
+    /// Introduction below the heading.
     pub intro: String,
-    /// Figures.
+    /// Tables of figures.
     pub tables: Vec<Table>,
-    /// Groups of curves with a heading each; empty headings are left out.
+    /// Groups of curves, each with a heading; an empty heading is omitted.
     pub curves: Vec<(String, Vec<Series>)>,
-    /// What curves are drawn against, the first of them until a reader chooses; all if it is empty.
+    /// Axes that the reader can choose from, the first one selected; all axes if empty.
     pub axes: Vec<Axis>,
     /// Paragraphs below the curves.
     pub notes: Vec<String>,
-    /// Texts to look up, with a heading each: the scenario.
+    /// Texts in collapsed sections, each with a heading: the scenario.
     pub texts: Vec<(String, String)>,
 }
 
 const STYLE: &str = include_str!("style.css");
 
 impl Page {
-    /// The whole file.
+    /// Renders the page.
     #[must_use]
     pub fn html(&self) -> String {
         let title = escape(&self.title);
@@ -65,7 +65,7 @@ impl Page {
     }
 }
 
-/// Charts of all figures that apply, against one axis at a time: radio buttons choose it, without a script.
+/// Renders the charts of all figures that apply. Radio buttons select the horizontal axis, without a script.
 fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> String {
     let mut panels = String::new();
     for (index, axis) in axes.iter().copied().enumerate() {

@@ -1,5 +1,5 @@
-//! Results: figures ([`summary`]), files ([`files`]), tables ([`table`]), curves ([`plot`]) and the page
-//! that shows all of it ([`html`]). What the files hold is listed in `RESULTS.md`.
+//! Result files and reports: figures ([`summary`]), files ([`files`]), tables ([`table`]), curves ([`plot`])
+//! and the page that shows them ([`html`]). `RESULTS.md` lists the contents of the files.
 
 pub mod files;
 pub mod html;

@@ -1,4 +1,4 @@
-//! Curves as SVG, without fonts of its own and without fixed colours: those are CSS variables of the page
+//! Curves as SVG. The SVG has no fonts and no fixed colours; its colours are CSS variables of the page
 //! ([`super::html`]), so that one file suits light and dark screens.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
@@ -8,30 +8,30 @@ use plotters::prelude::*;
 use crate::evaluate::Scores;
 use crate::run::Outcome;
 
-/// Colours that stand for CSS variables until the SVG is finished.
+/// Placeholder colours, replaced by CSS variables in the finished SVG.
 const INK: RGBColor = RGBColor(1, 1, 1);
 const GRID: RGBColor = RGBColor(1, 1, 2);
 const AXIS: RGBColor = RGBColor(1, 1, 3);
-/// Distinct colours of the page for series; further series begin anew.
+/// Number of distinct colours for series; further series reuse them.
 pub const SERIES_COLOURS: usize = 6;
 
-/// Size of a chart, in CSS pixels before scaling.
+/// Size of a chart in CSS pixels, before scaling.
 const SIZE: (u32, u32) = (620, 340);
 
-/// Where a run was after a round.
+/// State of a run after a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Round; 0 is the start.
+    /// Number of the round; 0 is the initial model.
     pub round: f64,
-    /// Simulated time.
+    /// Simulated time in mean computations.
     pub time: f64,
     /// Bytes up and down so far.
     pub bytes: f64,
-    /// Figures.
+    /// Figures after the round.
     pub scores: Scores,
 }
 
-/// The rounds of a run that were evaluated.
+/// Points of the rounds that were evaluated.
 #[must_use]
 pub fn curve(outcome: &Outcome) -> Vec<Point> {
     let mut points = Vec::new();
@@ -47,31 +47,31 @@ pub fn curve(outcome: &Outcome) -> Vec<Point> {
     points
 }
 
-/// The runs of one scenario: one colour.
+/// Runs of one scenario, drawn in one colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// In the legend.
+    /// Label in the legend.
     pub label: String,
-    /// A curve per seed.
+    /// One curve for each seed.
     pub runs: Vec<Vec<Point>>,
 }
 
-/// What is plotted upwards.
+/// Figure on the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Logarithmic.
+    /// Distance to the true representation, on a logarithmic axis.
     Distance,
-    /// Logarithmic.
+    /// Training loss, on a logarithmic axis.
     Loss,
-    /// Linear.
+    /// Accuracy of personal models, on a linear axis.
     Accuracy,
-    /// Linear.
+    /// Accuracy of the shared model, on a linear axis.
     AccuracyGlobal,
-    /// Logarithmic.
+    /// Test error of personal models, on a logarithmic axis.
     TestMse,
 }
 
-/// What is plotted to the right.
+/// Quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Rounds.
@@ -83,11 +83,11 @@ pub enum Axis {
 }
 
 impl Metric {
-    /// All.
+    /// All metrics, in the order of a report.
     pub const ALL: [Self; 5] =
         [Self::Distance, Self::Accuracy, Self::AccuracyGlobal, Self::Loss, Self::TestMse];
 
-    /// In words.
+    /// Title of a chart.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ impl Metric {
         }
     }
 
-    fn of(self, scores: &Scores) -> Option<f64> {
+    fn value(self, scores: &Scores) -> Option<f64> {
         let value = match self {
             Self::Distance => scores.distance,
             Self::Loss => scores.loss,
@@ -116,10 +116,10 @@ impl Metric {
 }
 
 impl Axis {
-    /// All.
+    /// All axes, in the order of a report.
     pub const ALL: [Self; 3] = [Self::Round, Self::Time, Self::Bytes];
 
-    /// In words.
+    /// Title of the axis.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -129,7 +129,7 @@ impl Axis {
         }
     }
 
-    /// In a word or two.
+    /// Short name for the axis selector.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ impl Axis {
         }
     }
 
-    fn of(self, point: &Point) -> f64 {
+    fn position(self, point: &Point) -> f64 {
         match self {
             Self::Round => point.round,
             Self::Time => point.time,
@@ -157,37 +157,37 @@ impl Axis {
     }
 }
 
-/// Without needless decimals.
+/// Formats a value without trailing zeros.
 fn trim(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A line of a chart: places and how it is drawn.
-struct Line {
+/// A line of a chart.
+struct ChartLine {
     points: Vec<(f64, f64)>,
     colour: RGBColor,
-    weight: Weight,
+    style: LineStyle,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Weight {
-    /// One of several seeds.
+enum LineStyle {
+    /// One of several seeds: thin.
     Faint,
-    /// A single run, or the median over seeds.
+    /// A single run, or the median over seeds: bold.
     Full,
-    /// A method without rounds: a level across the chart.
+    /// A method without rounds: a horizontal dashed line.
     Level,
 }
 
-/// A chart of one figure; `None` if no run has it twice, or at all.
+/// Draws the chart of one metric; `None` if no run has at least two values of it.
 #[must_use]
 pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     let mut lines = Vec::new();
     for (index, one) in series.iter().enumerate() {
         let colour = RGBColor(1, 2, u8::try_from(index % SERIES_COLOURS).unwrap_or(0));
         let places = |run: &Vec<Point>| -> Vec<(f64, f64)> {
-            run.iter().filter_map(|p| metric.of(&p.scores).map(|y| (axis.of(p), y))).collect()
+            run.iter().filter_map(|p| metric.value(&p.scores).map(|y| (axis.position(p), y))).collect()
         };
         let runs: Vec<Vec<(f64, f64)>> =
             one.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
@@ -195,20 +195,24 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         if middle.is_empty() {
             continue;
         }
-        let weight = if middle.len() == 1 { Weight::Level } else { Weight::Full };
-        if runs.len() > 1 && weight == Weight::Full {
-            lines.extend(runs.into_iter().map(|points| Line { points, colour, weight: Weight::Faint }));
+        let style = if middle.len() == 1 { LineStyle::Level } else { LineStyle::Full };
+        if runs.len() > 1 && style == LineStyle::Full {
+            lines.extend(runs.into_iter().map(|points| ChartLine {
+                points,
+                colour,
+                style: LineStyle::Faint,
+            }));
         }
-        lines.push(Line { points: middle, colour, weight });
+        lines.push(ChartLine { points: middle, colour, style });
     }
-    lines.iter().any(|line| line.weight == Weight::Full).then_some(())?;
-    // Medians over the faint lines.
-    lines.sort_by_key(|line| line.weight != Weight::Faint);
+    lines.iter().any(|line| line.style == LineStyle::Full).then_some(())?;
+    // Faint lines are drawn first, so the medians are on top.
+    lines.sort_by_key(|line| line.style != LineStyle::Faint);
     if metric.is_logarithmic() {
-        // A level far from everything else would press the curves flat.
-        let (low, high) = range(&lines, |line| line.weight != Weight::Level);
+        // A horizontal line far outside the curves' range would flatten the curves, so it is omitted.
+        let (low, high) = range(&lines, |line| line.style != LineStyle::Level);
         let near = |y: f64| y > low / 30.0 && y < high * 30.0;
-        lines.retain(|line| line.weight != Weight::Level || line.points.iter().all(|point| near(point.1)));
+        lines.retain(|line| line.style != LineStyle::Level || line.points.iter().all(|point| near(point.1)));
     }
     let (low, high) = range(&lines, |_| true);
     let right = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
@@ -224,7 +228,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     drawn.is_ok().then(|| themed(&svg))
 }
 
-/// Values upwards: their range, and where the ticks are.
+/// Vertical scale: range and ticks.
 struct Scale {
     low: f64,
     high: f64,
@@ -238,7 +242,8 @@ impl Scale {
         Self { low, high, ticks, logarithmic: false }
     }
 
-    /// Ticks at 1, 2 and 5 times powers of ten where there are few of those, else at some of the powers.
+    /// Makes a logarithmic scale. Ticks are at 1, 2 and 5 times powers of ten for a range of up to three
+    /// decades, else at powers of ten.
     fn logarithmic(low: f64, high: f64) -> Self {
         let (first, last) = (low.log10().floor(), high.log10().ceil());
         let steps: &[f64] = if last - first > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -283,15 +288,15 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// Least and largest place upwards.
-fn range(lines: &[Line], of: impl Fn(&Line) -> bool) -> (f64, f64) {
+/// Range of the lines' vertical values.
+fn range(lines: &[ChartLine], of: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
     let places = lines.iter().filter(|line| of(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
     places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
 }
 
 fn draw(
     svg: &mut String,
-    lines: &[Line],
+    lines: &[ChartLine],
     axis: Axis,
     right: f64,
     scale: Scale,
@@ -318,14 +323,14 @@ fn draw(
         .draw()?;
     for line in lines {
         let points = line.points.iter().copied();
-        match line.weight {
-            Weight::Faint => {
+        match line.style {
+            LineStyle::Faint => {
                 chart.draw_series(LineSeries::new(points, line.colour.mix(0.3).stroke_width(1)))?;
             }
-            Weight::Full => {
+            LineStyle::Full => {
                 chart.draw_series(LineSeries::new(points, line.colour.stroke_width(3)))?;
             }
-            Weight::Level => {
+            LineStyle::Level => {
                 let Some((_, level)) = line.points.first().copied() else { continue };
                 let ends = [(0.0, level), (right, level)];
                 chart.draw_series(DashedLineSeries::new(ends, 8, 6, line.colour.stroke_width(2)))?;
@@ -336,7 +341,7 @@ fn draw(
     Ok(())
 }
 
-/// The median curve, as far as all runs go.
+/// Median curve, as long as the shortest run.
 fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
     let length = runs.iter().map(Vec::len).min().unwrap_or(0);
     let middle = |at: usize, pick: fn(&(f64, f64)) -> f64| {
@@ -348,7 +353,7 @@ fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
     (0..length).map(|at| (middle(at, |p| p.0), middle(at, |p| p.1))).collect()
 }
 
-/// Puts the page's variables in the place of the colours that stood for them.
+/// Replaces the placeholder colours by the page's CSS variables.
 fn themed(svg: &str) -> String {
     let hex = |colour: RGBColor| format!("\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
     let mut out = svg.replace(&hex(INK), "\"var(--ink)\"");

@@ -1,20 +1,20 @@
-//! `summary.json`: what a run comes to, and its spread over seeds. `RESULTS.md` lists the fields.
+//! `summary.json`: results of a run, and their spread over seeds. `RESULTS.md` lists the fields.
 
 use fedspan_engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::evaluate::{Scores, average, worst_decile};
-use crate::run::{Diverged, Fits, Outcome, PrivacyFigures, RECENT};
+use crate::run::{Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
 use crate::scenario::Scenario;
 
-/// Figures by name, in the order of the tables; those that do not apply are not in it.
+/// Figures by name, in the order of the tables. Figures that do not apply are omitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(Vec<(&'static str, f64)>);
 
 impl Figures {
-    /// The figures of a model on the clients that trained.
+    /// Figures of a model on the training clients.
     #[must_use]
-    pub fn of(scores: &Scores) -> Self {
+    pub fn new(scores: &Scores) -> Self {
         let mut figures = Self::default();
         figures.push("distance", scores.distance);
         figures.push("loss", scores.loss);
@@ -24,20 +24,21 @@ impl Figures {
         figures
     }
 
-    /// Adds a figure; an absent one does not apply. One that is no number would end as null: runs fail before.
+    /// Appends a figure; `None` if it does not apply. Values are finite, as runs fail before they report
+    /// others; JSON would turn those into null.
     pub fn push(&mut self, name: &'static str, value: Option<f64>) {
         if let Some(value) = value {
             self.0.push((name, value));
         }
     }
 
-    /// The figure of that name.
+    /// Value of the figure with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// All, in order.
+    /// All figures, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
         self.0.iter().copied()
     }
@@ -49,132 +50,132 @@ impl Serialize for Figures {
     }
 }
 
-/// One stage of the participation policy.
+/// One stage of the participation schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
-    /// Its number.
+    /// Number of the stage.
     pub stage: u16,
-    /// Its rounds.
+    /// Number of rounds in the stage.
     pub rounds: u32,
-    /// Devices asked in its last round.
+    /// Number of devices asked in the stage's last round.
     pub cohort: usize,
-    /// Simulated time at its end.
+    /// Simulated time at the end of the stage.
     pub time: f64,
 }
 
-/// Simulated time.
+/// Simulated time of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Time {
-    /// At the end of the last round, in mean computations.
+    /// Time at the end of the last round, in mean computations.
     pub simulated: f64,
 }
 
-/// Bytes of encoded frames, hello and welcome excluded.
+/// Bytes of encoded frames, without hellos and welcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bytes {
-    /// From devices, in all rounds.
+    /// Bytes from devices in all rounds.
     pub up: u64,
-    /// To devices, in all rounds.
+    /// Bytes to devices in all rounds.
     pub down: u64,
-    /// Both directions over `updates`.
+    /// Bytes in both directions divided by `updates`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_update: Option<f64>,
-    /// From the devices that trained, for their final head.
+    /// Bytes from the training devices for their final head.
     pub fit_head_up: u64,
-    /// To them.
+    /// Bytes to the training devices for their final head.
     pub fit_head_down: u64,
-    /// From new devices, for their head.
+    /// Bytes from newcomers for their head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_clients_up: Option<u64>,
-    /// To them.
+    /// Bytes to newcomers for their head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_clients_down: Option<u64>,
 }
 
-/// Everything that depends on the machine.
+/// Figures that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timing {
-    /// The whole run.
+    /// Wall-clock time of the run in s.
     pub wall_s: f64,
-    /// Its rounds and final heads, without making data and without evaluation.
+    /// Time spent in rounds and final head fits in s, without making data and without evaluation.
     pub rounds_s: f64,
-    /// Updates (final heads included) over `rounds_s`.
+    /// Updates, final heads included, divided by `rounds_s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updates_per_s: Option<f64>,
 }
 
-/// `summary.json` of one run.
+/// Content of `summary.json` for one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Of this program.
+    /// Version of this program.
     pub version: &'static str,
-    /// The built-in's name, or the file's without directory and ending.
+    /// Name of the built-in scenario, or the file's name without directory and extension.
     pub scenario: String,
-    /// Seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// As in the scenario.
+    /// Name of the algorithm, as in the scenario.
     pub algorithm: &'static str,
-    /// Clients that trained.
+    /// Number of training clients.
     pub clients: usize,
-    /// Users of the data who are no clients, where there are any.
+    /// Number of users in the data that became no client; `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
-    /// Names of classes 0, 1, 2 and so on, where the data have some.
+    /// Names of the classes in the order of their numbers; empty if the data name none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
-    /// The step size, where it was measured.
+    /// Step size, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_size: Option<f64>,
-    /// Of baselines: fits that have left directions out.
+    /// Fits of baselines that dropped directions.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fits_cut: Option<Fits>,
-    /// What was said of the data and the fits.
+    pub fits_cut: Option<FitStats>,
+    /// Warnings about the data and the fits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Rounds that were done.
+    /// Number of completed rounds.
     pub rounds: u32,
-    /// Ended by Ctrl-C.
+    /// True if the user ended the run with Ctrl-C.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// Training ended early, as a loss was not finite any more.
+    /// Round and client at which training diverged; `None` if it did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diverged: Option<Diverged>,
-    /// Which model `accuracy` is of, where that is not the head refitted on the final representation.
+    /// Model that `accuracy` refers to, if it is not the head refitted on the final representation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scored: Option<&'static str>,
-    /// Of networks: which model of a client that came after training `accuracy_new_clients` is of.
+    /// Model of a newcomer that `accuracy_new_clients` refers to; networks only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scored_new_clients: Option<&'static str>,
-    /// Stages of participation.
+    /// Stages of the participation schedule.
     pub stages: Vec<Stage>,
     /// Figures of the final model.
     #[serde(rename = "final")]
     pub figures: Figures,
-    /// Time.
+    /// Simulated time.
     pub time: Time,
-    /// Bytes.
+    /// Bytes of all frames.
     pub bytes: Bytes,
-    /// Updates that counted in all rounds.
+    /// Number of updates that counted in all rounds.
     pub updates: u64,
-    /// Updates that were rejected, whatever the reason.
+    /// Number of rejected updates.
     pub rejected: u64,
-    /// The engine's counters, final heads included.
+    /// Counters of the engine, final heads included.
     pub counters: Counters,
-    /// The account of the devices' noise.
+    /// Privacy spent by the devices' noisy releases.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub privacy: Option<PrivacyFigures>,
-    /// The ridge that the clients have chosen for heads that are fitted on a few samples, and its scores.
+    /// Ridge that the clients chose for heads fitted on a few samples, and its scores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ridge: Option<ChosenRidge>,
-    /// The machine.
+    /// Figures that depend on the machine.
     pub timing: Timing,
 }
 
 impl Summary {
-    /// Sums up a run that took `wall_s` seconds.
+    /// Summarises a run that took `wall_s` seconds.
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64, clients: usize, outcome: &Outcome, wall_s: f64) -> Self {
-        let mut figures = Figures::of(&outcome.scores);
+        let mut figures = Figures::new(&outcome.scores);
         if let Some(network) = scenario.algorithm.network {
             figures.push("accuracy_worst_decile", worst_decile(&outcome.clients));
             if !network.tuned {
@@ -197,11 +198,11 @@ impl Summary {
             version: env!("CARGO_PKG_VERSION"),
             scenario: short_name(&scenario.name),
             seed,
-            algorithm: scenario.algorithm_word(),
+            algorithm: scenario.algorithm_name(),
             clients,
-            users_left_out: Some(outcome.left_out).filter(|users| *users > 0),
+            users_left_out: Some(outcome.dropped_users).filter(|users| *users > 0),
             step_size: outcome.step_size,
-            classes: outcome.named.classes.clone(),
+            classes: outcome.names.classes.clone(),
             fits_cut: outcome.fits.clone(),
             warnings: outcome.warnings.clone(),
             rounds: outcome.rounds.last().map_or(0, |row| row.round),
@@ -211,14 +212,14 @@ impl Summary {
                 if network.tuned {
                     "each client's network after epochs on its head at the end"
                 } else {
-                    network.method.scored()
+                    network.method.evaluated_model()
                 }
             }),
             scored_new_clients: scenario
                 .algorithm
                 .network
                 .filter(|_| !outcome.newcomers.is_empty())
-                .map(|network| network.method.scored_of_newcomers()),
+                .map(|network| network.method.evaluated_newcomer_model()),
             stages: stages(outcome),
             figures,
             time: Time { simulated: outcome.rounds.last().map_or(0.0, |row| row.time) },
@@ -245,10 +246,10 @@ impl Summary {
     }
 }
 
-/// The mean accuracy after the last ten rounds, where they were all evaluated.
+/// Mean accuracy after the last ten rounds, if all of them were evaluated.
 fn recent(outcome: &Outcome) -> Option<f64> {
     let last = outcome.rounds.last()?.round;
-    let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT > last);
+    let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT_ROUNDS > last);
     let accuracies: Option<Vec<f64>> = rows.map(|row| row.scores?.accuracy).collect();
     let accuracies = accuracies.filter(|accuracies| !accuracies.is_empty())?;
     #[allow(clippy::cast_precision_loss, reason = "at most ten")]
@@ -256,7 +257,7 @@ fn recent(outcome: &Outcome) -> Option<f64> {
     Some(accuracies.iter().sum::<f64>() / count)
 }
 
-/// A scenario's name without directory and ending.
+/// Name of a scenario without directory and extension.
 #[must_use]
 pub fn short_name(name: &str) -> String {
     let stem = std::path::Path::new(name).file_stem();
@@ -275,21 +276,21 @@ fn stages(outcome: &Outcome) -> Vec<Stage> {
     stages
 }
 
-/// Median and quartiles, interpolated as NumPy does.
+/// Median and quartiles, interpolated as by NumPy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle.
+    /// Median.
     pub median: f64,
-    /// A quarter of the values is below.
+    /// First quartile.
     pub q25: f64,
-    /// A quarter of the values is above.
+    /// Third quartile.
     pub q75: f64,
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Quartiles of the values; `None` without values.
     #[must_use]
-    pub fn of(values: &[f64]) -> Option<Self> {
+    pub fn new(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
@@ -305,40 +306,40 @@ impl Spread {
     }
 }
 
-/// `summary.json` over several seeds.
+/// Content of `summary.json` over several seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeedsSummary {
-    /// Of this program.
+    /// Version of this program.
     pub version: &'static str,
-    /// As in [`Summary::scenario`].
+    /// Name of the scenario, as in [`Summary::scenario`].
     pub scenario: String,
-    /// As in the scenario.
+    /// Name of the algorithm, as in the scenario.
     pub algorithm: &'static str,
-    /// The seeds that were finished.
+    /// Seeds of the runs summarised.
     pub seeds: Vec<u64>,
-    /// Seeds that diverged: the figures leave them out.
+    /// Seeds that diverged; the figures exclude them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub diverged: Vec<u64>,
-    /// The most users left out in any seed, where there are any.
+    /// Largest number of dropped users of any seed; `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
-    /// The distinct warnings of all seeds, in the order of their first appearance.
+    /// Distinct warnings of all seeds, in the order of their first occurrence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Ended by Ctrl-C before all seeds were done.
+    /// True if the user pressed Ctrl-C before all seeds were done.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// The spread of each figure that every seed has.
+    /// Spread of each figure that every seed has.
     #[serde(rename = "final", serialize_with = "as_map")]
     pub figures: Vec<(&'static str, Spread)>,
-    /// The machine.
+    /// Figures that depend on the machine.
     pub timing: SeedsTiming,
 }
 
-/// Everything that depends on the machine, over several seeds.
+/// Figures over several seeds that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SeedsTiming {
-    /// All seeds together.
+    /// Wall-clock time of all seeds together in s.
     pub wall_s: f64,
 }
 
@@ -351,15 +352,16 @@ fn as_map<S: Serializer>(figures: &[(&'static str, Spread)], serializer: S) -> R
 }
 
 impl SeedsSummary {
-    /// Sums up the runs of one scenario; interrupted ones, and those that diverged, do not count. `None` without a finished run.
+    /// Summarises the runs of one scenario, except interrupted and diverged ones; `None` without a finished
+    /// run.
     #[must_use]
-    pub fn of(runs: &[Summary], interrupted: bool) -> Option<Self> {
+    pub fn new(runs: &[Summary], interrupted: bool) -> Option<Self> {
         let done: Vec<&Summary> =
             runs.iter().filter(|run| !run.interrupted && run.diverged.is_none()).collect();
         let first = done.first()?;
         let spread = |(name, _)| {
             let values: Option<Vec<f64>> = done.iter().map(|run| run.figures.get(name)).collect();
-            values.and_then(|values| Spread::of(&values)).map(|spread| (name, spread))
+            values.and_then(|values| Spread::new(&values)).map(|spread| (name, spread))
         };
         let mut warnings: Vec<String> = Vec::new();
         for warning in done.iter().flat_map(|run| &run.warnings) {

@@ -1,22 +1,22 @@
-//! Tables, as text, Markdown and HTML, and how numbers are shown in them.
+//! Tables as text, Markdown and HTML, and the format of their numbers.
 
 use std::fmt::Write;
 
-/// A table: the first column names the rows, the others are figures.
+/// A table. The first column names the rows; the other columns hold figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// Above it.
+    /// Title above the table.
     pub title: String,
     /// Names of all columns.
     pub columns: Vec<String>,
-    /// Cells, as many as columns.
+    /// Rows, each with as many cells as there are columns.
     pub rows: Vec<Vec<String>>,
-    /// Sentences below it.
+    /// Sentences below the table.
     pub notes: Vec<String>,
 }
 
 impl Table {
-    /// As text with aligned columns and a line feed at the end.
+    /// Renders the table as text with aligned columns and a line feed at the end.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -51,7 +51,7 @@ impl Table {
         out
     }
 
-    /// As a table of Markdown, the title above it and each note in a paragraph below.
+    /// Renders the table as Markdown, with the title above it and each note in a paragraph below.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut out = String::new();
@@ -68,7 +68,7 @@ impl Table {
         out
     }
 
-    /// As an HTML table with its notes.
+    /// Renders the table as HTML, with its notes.
     #[must_use]
     pub fn html(&self) -> String {
         let mut out = String::new();
@@ -94,7 +94,7 @@ impl Table {
     }
 }
 
-/// A line of a table of Markdown.
+/// Renders a row of a Markdown table.
 #[must_use]
 pub fn markdown_row(cells: &[String]) -> String {
     let mut line = String::from("|");
@@ -108,7 +108,7 @@ pub fn markdown_row(cells: &[String]) -> String {
     line
 }
 
-/// Whether a column holds figures: they are set to the right.
+/// True if a column holds figures, which are right-aligned.
 fn is_figure_column(table: &Table, column: usize) -> bool {
     let starts = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "-–".contains(c));
     table.rows.iter().filter_map(|row| row.get(column)).all(starts)
@@ -133,13 +133,13 @@ pub fn wrap(text: &str, indent: usize, width: usize) -> String {
     out
 }
 
-/// Text inside HTML.
+/// Escapes text for HTML.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A figure of the given name: accuracies with four decimals, others with four digits.
+/// Formats the figure of the given name: accuracies with four decimals, others with four digits.
 #[must_use]
 pub fn figure(name: &str, value: f64) -> String {
     if name.starts_with("accuracy") {
@@ -151,7 +151,7 @@ pub fn figure(name: &str, value: f64) -> String {
     }
 }
 
-/// A number of bytes, rounded for reading.
+/// Formats a number of bytes, rounded for reading.
 #[must_use]
 pub fn bytes(count: f64) -> String {
     if count >= 1e6 {

@@ -1,42 +1,43 @@
-//! Who was asked and when each answers: the order in which the engine hears devices.
+//! Queue of expected answers: the virtual time at which each asked device answers, which orders the engine's
+//! events.
 
-use fedspan_engine::{OpenRound, Opening};
+use fedspan_engine::{OpenRound, RoundBroadcast};
 use fedspan_protocol::message::RoundId;
 
 use super::times::{Dropouts, Link, Times};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// A round that a device was asked and has not answered.
+/// Answer that a device owes to a round.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// Which.
+pub struct PendingAnswer {
+    /// Round that the device was asked.
     pub id: RoundId,
-    /// When it answers, or is found to have dropped out; infinite if never.
+    /// Time at which the device answers, or its dropout is noticed; infinite if neither happens.
     pub at: f64,
-    /// Its place among those of the same time.
-    pub place: usize,
-    /// It drops out, and has never heard of the round: the server is told of a device that failed or, where rounds have a
-    /// deadline, of nothing.
-    pub lost: bool,
+    /// Rank among answers at the same time.
+    pub rank: usize,
+    /// True if the device drops out without receiving the round. The server sees a failed device or, if
+    /// rounds have a deadline, no answer at all.
+    pub dropped_out: bool,
 }
 
-/// What the devices of a fleet were asked and have not been heard on, by device.
-pub struct Arrivals {
+/// Expected answers of the fleet, by device.
+pub struct ArrivalQueue {
     times: Times,
     link: Option<Link>,
     dropouts: Dropouts,
-    /// Nobody tells the server of a device that drops out.
-    silent: bool,
-    /// What every round takes besides.
+    /// True if the server is not notified of dropouts and relies on its deadline.
+    dropouts_are_silent: bool,
+    /// Communication time added to every round.
     communication: f64,
-    /// Samples of the client that says that it has most.
-    largest: u64,
-    due: Vec<Option<Asked>>,
+    /// Largest number of samples that any client declares.
+    max_samples: u64,
+    pending: Vec<Option<PendingAnswer>>,
 }
 
-impl Arrivals {
-    /// Nobody has been asked.
+impl ArrivalQueue {
+    /// Starts with an empty queue.
     pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64, frame_limit: u16, times: Times) -> Self {
         let honest = dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0);
         let declared = scenario.attack.and_then(|attack| attack.samples).unwrap_or(0);
@@ -44,87 +45,103 @@ impl Arrivals {
             times,
             link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit)),
             dropouts: Dropouts::new(&scenario.fleet, dataset.clients.len(), seed),
-            silent: scenario.deadline.is_some(),
+            dropouts_are_silent: scenario.deadline.is_some(),
             communication: scenario.fleet.communication,
-            largest: honest.max(declared.into()),
-            due: Vec::new(),
+            max_samples: honest.max(declared.into()),
+            pending: Vec::new(),
         }
     }
 
-    /// When a device answers that is asked `now`, in a period that is the exchange or what it was extended by. What comes
-    /// after training has no period: it takes no time, and nobody drops out of it.
-    pub fn foresee(&mut self, index: usize, opening: &Opening, now: f64, period: Option<u32>) -> Asked {
+    /// Computes the answer of a device that is asked at `now`. `period` counts rounds and their extensions.
+    /// Without a period, after training, the answer takes no time and cannot drop out.
+    pub fn schedule(
+        &mut self,
+        index: usize,
+        opening: &RoundBroadcast,
+        now: f64,
+        period: Option<u32>,
+    ) -> PendingAnswer {
         let id = opening.id;
-        let Some(period) = period else { return Asked { id, at: now, place: index, lost: false } };
-        let lost = self.dropouts.lost(index, period);
-        if lost && self.silent {
-            return Asked { id, at: f64::INFINITY, place: index, lost };
+        let Some(period) = period else {
+            return PendingAnswer { id, at: now, rank: index, dropped_out: false };
+        };
+        let dropped_out = self.dropouts.drops_out(index, period);
+        if dropped_out && self.dropouts_are_silent {
+            return PendingAnswer { id, at: f64::INFINITY, rank: index, dropped_out };
         }
         let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
-        Asked {
+        PendingAnswer {
             id,
             at: now + self.communication + self.times.time(index, id.round, &opening.request.task) + sending,
-            place: index,
-            lost,
+            rank: index,
+            dropped_out,
         }
     }
 
-    /// A device has been asked.
-    pub fn ask(&mut self, index: usize, asked: Asked) {
-        if self.due.len() <= index {
-            self.due.resize(index + 1, None);
+    /// Adds the answer that a device owes.
+    pub fn insert(&mut self, index: usize, asked: PendingAnswer) {
+        if self.pending.len() <= index {
+            self.pending.resize(index + 1, None);
         }
-        if let Some(due) = self.due.get_mut(index) {
-            *due = Some(asked);
+        if let Some(pending) = self.pending.get_mut(index) {
+            *pending = Some(asked);
         }
     }
 
-    /// Nothing is expected of a device any more. False if nothing was.
-    pub fn forget(&mut self, index: usize) -> bool {
-        self.due.get_mut(index).and_then(Option::take).is_some()
+    /// Removes the answer of a device. False if the device owed none.
+    pub fn remove(&mut self, index: usize) -> bool {
+        self.pending.get_mut(index).and_then(Option::take).is_some()
     }
 
-    /// Nothing is expected of anybody any more.
-    pub fn forget_all(&mut self) {
-        self.due.fill(None);
+    /// Removes all answers.
+    pub fn clear(&mut self) {
+        self.pending.fill(None);
     }
 
-    /// What a device was asked and has not been heard on.
-    pub fn due(&self, index: usize) -> Option<&Asked> {
-        self.due.get(index).and_then(Option::as_ref)
+    /// Answer that a device owes.
+    pub fn pending(&self, index: usize) -> Option<&PendingAnswer> {
+        self.pending.get(index).and_then(Option::as_ref)
     }
 
-    /// Devices that nothing will be heard of, as they have dropped out and nobody tells.
-    pub fn silent(&self) -> Vec<usize> {
-        let never = |due: &Option<Asked>| due.is_some_and(|asked| asked.lost && asked.at.is_infinite());
-        let silent = self.due.iter().enumerate().filter(|(_, due)| never(due));
+    /// Devices whose dropout the server is not notified of.
+    pub fn silent_devices(&self) -> Vec<usize> {
+        let never = |pending: &Option<PendingAnswer>| {
+            pending.is_some_and(|asked| asked.dropped_out && asked.at.is_infinite())
+        };
+        let silent = self.pending.iter().enumerate().filter(|(_, pending)| never(pending));
         silent.map(|(index, _)| index).collect()
     }
 
-    /// Takes those who answer next, by time: of those who ever answer, and `in_time`, as many as the round surely still
-    /// waits for, and at least one.
-    pub fn next(&mut self, round: Option<&OpenRound>, in_time: impl Fn(f64) -> bool) -> Vec<(usize, Asked)> {
-        let asked = self.due.iter().enumerate().filter_map(|(index, due)| Some((index, (*due)?)));
-        let mut asked: Vec<(usize, Asked)> =
+    /// Removes and returns the next answers in order of time: of those accepted by `in_time`, as many as the
+    /// round certainly still waits for, at least one.
+    pub fn next(
+        &mut self,
+        round: Option<&OpenRound>,
+        in_time: impl Fn(f64) -> bool,
+    ) -> Vec<(usize, PendingAnswer)> {
+        let asked = self.pending.iter().enumerate().filter_map(|(index, pending)| Some((index, (*pending)?)));
+        let mut asked: Vec<(usize, PendingAnswer)> =
             asked.filter(|(_, asked)| asked.at.is_finite() && in_time(asked.at)).collect();
-        asked.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.place.cmp(&b.place)));
-        let wanted = round.map_or(1, |round| {
+        asked.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.rank.cmp(&b.rank)));
+        let needed = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
-            // No fewer than these are enough; whether more are needed shows when they are here.
-            let fewest = round.enough.map_or(answers, |enough| {
-                let samples = match round.counts_alone() {
-                    true => enough.samples.saturating_sub(round.counted_samples) / self.largest.max(1),
-                    // One answer may make those before it count more.
+            // Lower bound on the answers still needed; whether more are needed shows after these arrive.
+            let fewest = round.sample_target.map_or(answers, |sample_target| {
+                let samples = match round.has_absolute_cap() {
+                    true => {
+                        sample_target.samples.saturating_sub(round.counted_samples) / self.max_samples.max(1)
+                    }
+                    // A later answer may raise the weight of earlier ones, so samples give no lower bound.
                     false => 0,
                 };
-                let others = enough.answers.saturating_sub(round.participants.len());
+                let others = sample_target.answers.saturating_sub(round.participants.len());
                 usize::try_from(samples).unwrap_or(usize::MAX).max(others)
             });
             fewest.min(answers)
         });
-        asked.truncate(wanted.max(1));
+        asked.truncate(needed.max(1));
         for (index, _) in &asked {
-            self.forget(*index);
+            self.remove(*index);
         }
         asked
     }

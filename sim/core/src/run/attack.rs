@@ -1,38 +1,39 @@
-//! Byzantine devices: what some of the fleet send in place of what they computed.
+//! Byzantine devices: attackers replace their computed updates.
 //!
-//! An attacker's session takes part like any other, and its update is replaced between its connection and the engine:
-//! everything behind that is what an honest update goes through. Attackers know each other and, where the attack is of
-//! that kind, the honest updates of the round that have been computed so far.
+//! An attacker's session takes part like any other. Its update is replaced between its connection and the
+//! engine, so the rest of the path is that of an honest update. Attackers collude; if the attack needs them,
+//! they know the honest updates of the round computed so far.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::linalg::{complement, from_f32, orthonormal, random_basis, to_f32};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_engine::{OpenRound, Opening, Update};
+use fedspan_engine::{OpenRound, RoundBroadcast, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
-use super::arrivals::Asked;
+use super::arrivals::PendingAnswer;
 use super::devices::Devices;
 use crate::data::Dataset;
 use crate::scenario::{Attack, AttackSection};
 
-/// The attackers of a run.
+/// Attackers of a run.
 pub struct Attackers {
     attack: AttackSection,
     seed: u64,
     clients: usize,
-    who: BTreeSet<usize>,
-    /// The honest steps of this round, by device.
+    indices: BTreeSet<usize>,
+    /// Round of `honest`, which holds the round's honest steps by device.
     round: RoundId,
     honest: BTreeMap<usize, Vec<f64>>,
     replaced: u64,
 }
 
 impl Attackers {
-    /// Chooses who attacks: so many of the clients (rounded), the same for one seed whatever the attack.
-    pub fn of(attack: AttackSection, clients: usize, seed: u64) -> Self {
+    /// Selects the attackers: the given fraction of the clients, rounded. The selection depends on the seed
+    /// alone, so all attacks have the same attackers.
+    pub fn select(attack: AttackSection, clients: usize, seed: u64) -> Self {
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -41,39 +42,44 @@ impl Attackers {
         )]
         let count = (attack.fraction * clients as f64).round() as usize;
         let all: Vec<usize> = (0..clients).collect();
-        let who = stream(seed, Purpose::Attackers, 0).choose(&all, count);
+        let indices = stream(seed, Purpose::Attackers, 0).choose(&all, count);
         Self {
             attack,
             seed,
             clients,
-            who: who.into_iter().collect(),
+            indices: indices.into_iter().collect(),
             round: RoundId::default(),
             honest: BTreeMap::new(),
             replaced: 0,
         }
     }
 
-    /// Updates replaced so far.
+    /// Number of updates replaced so far.
     pub fn replaced(&self) -> u64 {
         self.replaced
     }
 
-    /// The data without the attackers': figures are over honest clients.
+    /// Data of the honest clients, on which figures are computed.
     pub fn honest(&self, dataset: &Dataset) -> Dataset {
         Dataset {
-            clients: self.of_honest(&dataset.clients),
-            client_names: self.of_honest(&dataset.client_names),
+            clients: self.without_attackers(&dataset.clients),
+            client_names: self.without_attackers(&dataset.client_names),
             ..dataset.clone()
         }
     }
 
-    fn of_honest<T: Clone>(&self, all: &[T]) -> Vec<T> {
-        let honest = all.iter().enumerate().filter(|(index, _)| !self.who.contains(index));
+    fn without_attackers<T: Clone>(&self, all: &[T]) -> Vec<T> {
+        let honest = all.iter().enumerate().filter(|(index, _)| !self.indices.contains(index));
         honest.map(|(_, one)| one.clone()).collect()
     }
 
-    /// Replaces what attackers among those who are heard next have said.
-    pub fn corrupt(&mut self, devices: &mut Devices, heard: &[(usize, Asked)], round: Option<&OpenRound>) {
+    /// Replaces the attackers' updates among the answers that the engine processes next.
+    pub fn corrupt(
+        &mut self,
+        devices: &mut Devices,
+        heard: &[(usize, PendingAnswer)],
+        round: Option<&OpenRound>,
+    ) {
         let Some(opening) = round.map(|round| &round.opening).filter(|o| !o.request.expects.is_empty())
         else {
             return;
@@ -85,18 +91,19 @@ impl Attackers {
         let mut own = BTreeMap::new();
         for (index, _) in heard {
             let Some(device) = devices.get(*index) else { continue };
-            for update in updates(&mut device.said, opening.id) {
-                let steps = if self.who.contains(index) { &mut own } else { &mut self.honest };
+            for update in updates(&mut device.inbox, opening.id) {
+                let steps = if self.indices.contains(index) { &mut own } else { &mut self.honest };
                 steps.insert(*index, step(update, &base));
             }
         }
-        // Who knows of no honest update yet takes the attackers' own computations for such (Baruch et al. 2019).
+        // Without an honest update yet, the attackers' own computations stand in for honest ones (Baruch et
+        // al. 2019).
         let known: Vec<&Vec<f64>> =
             if self.honest.is_empty() { own.values().collect() } else { self.honest.values().collect() };
         for (index, own) in &own {
             let attacked = self.attacked(*index, own, &known, opening);
             let Some(device) = devices.get(*index) else { continue };
-            for update in updates(&mut device.said, opening.id) {
+            for update in updates(&mut device.inbox, opening.id) {
                 self.replaced += 1;
                 replace(update, &attacked, &base);
                 update.samples = self.attack.samples.unwrap_or(update.samples);
@@ -104,15 +111,15 @@ impl Attackers {
         }
     }
 
-    /// The step that an attacker sends.
+    /// Step that an attacker sends.
     #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
-    fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &Opening) -> Vec<f64> {
+    fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &RoundBroadcast) -> Vec<f64> {
         let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
         match self.attack.kind {
             Attack::SignFlip(strength) => scaled(own, -strength),
             Attack::InnerProduct(strength) => scaled(&mean(known), -strength),
-            Attack::Little(z) => {
-                let z = z.unwrap_or_else(|| hidden(self.clients, self.who.len()));
+            Attack::LittleIsEnough(z) => {
+                let z = z.unwrap_or_else(|| little_is_enough_z(self.clients, self.indices.len()));
                 let mean = mean(known);
                 let deviation = deviation(known, &mean);
                 mean.iter().zip(deviation).map(|(mean, deviation)| mean - z * deviation).collect()
@@ -129,13 +136,13 @@ impl Attackers {
             Attack::Nan => with_first(own, f64::NAN),
             Attack::Infinite => with_first(own, f64::INFINITY),
             Attack::Samples => own.to_vec(),
-            Attack::OrthogonalPlane => self.plane(own, opening),
+            Attack::OrthogonalPlane => self.orthogonal_plane(own, opening),
         }
     }
 
-    /// The step to a plane that is orthogonal to what was sent; for a start, which is asked for no representation,
-    /// the plane as long as the device's own answer.
-    fn plane(&self, own: &[f64], opening: &Opening) -> Vec<f64> {
+    /// Step to a plane orthogonal to the representation that was sent. In a start round, which asks for no
+    /// representation, the plane is scaled to the length of the device's own answer.
+    fn orthogonal_plane(&self, own: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
         let Some(sent) = opening.request.tensors.first() else { return own.to_vec() };
         let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
         if own.len() != d * k {
@@ -150,16 +157,16 @@ impl Attackers {
     }
 }
 
-/// The updates for a round among what a device has said.
-fn updates(said: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
-    said.iter_mut().filter_map(move |inbound| match inbound {
+/// Updates for round `id` in a device's inbox.
+fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
+    inbox.iter_mut().filter_map(move |inbound| match inbound {
         PeerMessage::Update(update) if update.id == id => Some(update),
         _ => None,
     })
 }
 
-/// What an update is a step from, value by value: models that were sent, zero for the rest.
-fn base(opening: &Opening) -> Vec<f64> {
+/// Values that an update is a step from: the models that were sent, and zero for the rest.
+fn base(opening: &RoundBroadcast) -> Vec<f64> {
     let mut base = Vec::new();
     for asked in &opening.request.expects {
         let is_model = matches!(asked.role, Role::Representation | Role::SharedHead);
@@ -220,11 +227,11 @@ fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// How many standard deviations off `f` of `n` devices can be while enough honest ones are further off to make
-/// them a majority together (Baruch et al. 2019, Algorithm 3): the quantile at `(n - f - s) / (n - f)` of the
-/// normal distribution, `s = n / 2 + 1 - f`.
+/// Largest number of standard deviations by which `f` of `n` devices can deviate while enough honest devices
+/// deviate further to form a majority with them (Baruch et al. 2019, Algorithm 3): the normal quantile at `(n
+/// - f - s) / (n - f)` with `s = n / 2 + 1 - f`.
 #[allow(clippy::cast_precision_loss, reason = "numbers of devices")]
-fn hidden(n: usize, f: usize) -> f64 {
+fn little_is_enough_z(n: usize, f: usize) -> f64 {
     let honest = n.saturating_sub(f).max(1);
     let supporters = (n / 2 + 1).saturating_sub(f).min(honest);
     let wanted = (honest - supporters) as f64 / honest as f64;
@@ -241,23 +248,23 @@ fn hidden(n: usize, f: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// Example of the paper: 50 workers, 24 of them corrupt: s = 2, 24 / 26, z = 1.43.
+    /// Example of the paper: 50 workers, 24 of them corrupt, give s = 2, 24 / 26, z = 1.43.
     #[test]
     fn little_hides_as_much_as_the_paper_says() {
-        assert!((hidden(50, 24) - 1.426).abs() < 1e-3);
-        // One in forty needs twenty others who are further off: no room.
-        assert_eq!(hidden(40, 1), 0.0);
+        assert!((little_is_enough_z(50, 24) - 1.426).abs() < 1e-3);
+        // One attacker in 40 needs 20 supporters that deviate further, which leaves no room.
+        assert_eq!(little_is_enough_z(40, 1), 0.0);
     }
 
     #[test]
     fn as_many_attack_as_were_asked_for_and_the_same_for_every_attack() {
         let attack = |kind, fraction| AttackSection { kind, fraction, samples: None };
         for (fraction, count) in [(0.0, 0), (0.05, 2), (0.1, 4), (0.2, 8), (0.45, 18)] {
-            let one = Attackers::of(attack(Attack::Nan, fraction), 40, 3);
-            let other = Attackers::of(attack(Attack::Mimic, fraction), 40, 3);
-            assert_eq!((one.who.len(), &one.who), (count, &other.who));
+            let one = Attackers::select(attack(Attack::Nan, fraction), 40, 3);
+            let other = Attackers::select(attack(Attack::Mimic, fraction), 40, 3);
+            assert_eq!((one.indices.len(), &one.indices), (count, &other.indices));
         }
-        let seed = |seed| Attackers::of(attack(Attack::Nan, 0.2), 40, seed).who;
+        let seed = |seed| Attackers::select(attack(Attack::Nan, 0.2), 40, seed).indices;
         assert_ne!(seed(3), seed(4));
     }
 

@@ -1,10 +1,10 @@
-//! Before the loop: data, start, engine; and the baselines, which need no loop.
+//! Preparation of a run: data, checks, start and engine; and the baselines, which need no rounds.
 
 use std::borrow::Cow;
 use std::time::Instant;
 
 use fedspan_engine::admission::least_frame_limit;
-use fedspan_engine::algorithm::network::{NetworkParameters, Travelling};
+use fedspan_engine::algorithm::network::{NetworkParameters, SharedLayers};
 use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
 use fedspan_engine::config::{
     AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_engine, check_scaled_tensors,
@@ -16,58 +16,61 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::drowned::drowned;
-use super::fits::Fits;
-use super::measured;
-use super::recorded::Replay;
+use super::column_scale::column_scale_warning;
+use super::fit_stats::FitStats;
+use super::replay::Replay;
 use super::simulation::{Simulation, TICKS, ticks};
+use super::step_size;
 use super::times::{Dropouts, Times};
-use super::{Named, Outcome, RoundRow, RunError, Unwatched, Watcher};
+use super::{DataNames, NoProgress, Outcome, RoundRow, RunError, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
-use crate::evaluate::{self, ClientScore, Scores, Wanted};
-use crate::fleet::Build;
-use crate::least_squares::Cut;
-use crate::network::NetworkBuild;
-use crate::noise::Seeds;
+use crate::evaluate::{self, ClientScore, MetricSet, Scores};
+use crate::fleet::DeviceFactory;
+use crate::least_squares::DroppedDirections;
+use crate::network::NetworkConfig;
+use crate::noise::SeedSource;
 use crate::scenario::Scenario;
 
-/// A scenario with its data: everything that can be wrong with files has been found.
+/// A scenario with its data, ready to run. All errors in files have been reported by then.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     scenario: Cow<'a, Scenario>,
     seed: u64,
-    /// The data.
+    /// Data of the run.
     pub dataset: Dataset,
     given: Option<Matrix>,
-    wanted: Wanted,
+    metrics: MetricSet,
     times: Times,
 }
 
 impl<'a> Job<'a> {
-    /// Makes or reads the data of a scenario with one seed, and checks that both fit.
+    /// Makes or reads the data of a scenario with one seed, and checks that both fit together.
     ///
     /// # Errors
-    /// [`RunError::Data`] and [`RunError::Mismatch`].
+    /// [`RunError::Data`] if a file cannot be used, [`RunError::Mismatch`] if data and scenario do not fit,
+    /// [`RunError::Build`] if a device cannot be built.
     pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
         let mut dataset = scenario.dataset(seed)?;
         if dataset.clients.is_empty() {
-            let message =
-                format!("no client is left to train: {} have no sample to train on", dataset.left_out);
+            let message = format!(
+                "no client is left to train: {} have no sample to train on; add samples or change [split]",
+                dataset.dropped_users
+            );
             return Err(RunError::Mismatch(message));
         }
         let clients = dataset.clients.len();
         scenario.participation.fits(clients, clients).map_err(|(key, message)| {
             RunError::Mismatch(format!("participation.{key}: {message} clients"))
         })?;
-        Dropouts::fits(&scenario.fleet, clients)
+        Dropouts::check(&scenario.fleet, clients)
             .map_err(|(key, message)| RunError::Mismatch(format!("fleet.{key}: {message}")))?;
         if scenario.algorithm.power.is_some() && dataset.truth.is_none() {
             let truth = pooled_truth(&dataset, scenario.model.target)
                 .map_err(|error| RunError::Mismatch(error.to_string()))?;
             dataset.truth = Some(truth);
         }
-        let build = Build::of(scenario, &dataset, seed, Seeds::Foreseeable(seed))?;
+        let build = DeviceFactory::new(scenario, &dataset, seed, SeedSource::Deterministic(seed))?;
         check_targets(scenario, &dataset)?;
         check_models(scenario, &build, &dataset)?;
         let mut given = None;
@@ -76,17 +79,21 @@ impl<'a> Job<'a> {
         } else if scenario.is_federated() {
             let (k, d) = (scenario.model.k, dataset.features);
             if k > d {
-                return Err(RunError::Mismatch(format!("model.k is {k}, the data have {d} features")));
+                return Err(RunError::Mismatch(format!(
+                    "model.k is {k}, allowed: at most {d}, the number of features"
+                )));
             }
             if dataset.classification && scenario.model.init == Init::Moments {
-                let message = "model.init is \"moments\", which is for regression; the targets are classes";
+                let message = "model.init is \"moments\", which needs real-valued targets, but the targets are classes; allowed: \
+                               \"random\", \"power\", \"npy:FILE\"";
                 return Err(RunError::Mismatch(message.to_owned()));
             }
             let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
             let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, side(d), side(k));
             if least_frame_limit(&Descriptors::from_iter([tensor])) > FRAME_LIMIT_MAX {
-                let message =
-                    format!("a representation of {d} x {k} does not fit 256 chunks of the largest frame");
+                let message = format!(
+                    "a representation of {d} x {k} does not fit 256 chunks of the largest frame; reduce model.k"
+                );
                 return Err(RunError::Mismatch(message));
             }
             given = given_start(scenario, &dataset, seed)?;
@@ -96,53 +103,59 @@ impl<'a> Job<'a> {
             check_scaled_tensors(&scenario.scale, &engine)
                 .map_err(|message| RunError::Mismatch(format!("data.scale: {message}")))?;
         }
-        let times = Times::of(scenario, &dataset, seed)?;
-        let scenario = resolved(scenario, &dataset, seed, given.clone())?;
-        Ok(Self { scenario, seed, dataset, given, wanted: Wanted::All, times })
+        let times = Times::new(scenario, &dataset, seed)?;
+        let scenario = with_measured_steps(scenario, &dataset, seed, given.clone())?;
+        Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, times })
     }
 
-    /// Computes only these figures after its rounds, and at its end.
+    /// Limits the figures that are computed after rounds and at the end.
     #[must_use]
-    pub fn wanting(self, wanted: Wanted) -> Self {
-        Self { wanted, ..self }
+    pub fn with_metrics(self, metrics: MetricSet) -> Self {
+        Self { metrics, ..self }
     }
 
-    /// The same with other times than the scenario's.
+    /// Replaces the scenario's answer times.
     #[must_use]
     pub fn with_times(self, times: Times) -> Self {
         Self { times, ..self }
     }
 
-    /// Runs it at the times of a server's journal, and compares decisions: see [`Replay`].
+    /// Runs with the answer times of a server's journal and compares decisions; see [`Replay`].
     ///
     /// # Errors
-    /// [`RunError`].
+    /// [`RunError`] if the campaign fails.
     pub fn replay(&self, replay: &mut Replay) -> Result<Outcome, RunError> {
-        self.simulation()?.recorded(replay.recording()).run(&mut Unwatched)
+        self.simulation()?.with_replay(replay.driver()).run(&mut NoProgress)
     }
 
-    /// What is to be said of the data before anything has run, a line each.
+    /// Warnings about the data that are known before the run, one line each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        self.dataset.warnings.iter().cloned().chain(drowned(&self.scenario, &self.dataset)).collect()
+        self.dataset
+            .warnings
+            .iter()
+            .cloned()
+            .chain(column_scale_warning(&self.scenario, &self.dataset))
+            .collect()
     }
 
-    /// Runs it.
+    /// Runs the scenario.
     ///
     /// # Errors
-    /// [`RunError::Failed`], [`RunError::NotFinite`] and [`RunError::Silent`].
+    /// [`RunError::Failed`] if the campaign cannot continue, [`RunError::NotFinite`] if a figure is not
+    /// finite, [`RunError::Silent`] for a bug of the simulator.
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         let mut outcome = match self.scenario.is_federated() {
-            true => self.simulation()?.wanting(self.wanted).run(watcher)?,
+            true => self.simulation()?.with_metrics(self.metrics).run(watcher)?,
             false => baseline(&self.scenario, &self.dataset, self.seed)?,
         };
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
         }
-        outcome.named = Named::of(&self.dataset);
+        outcome.names = DataNames::new(&self.dataset);
         outcome.warnings = self.warnings();
-        outcome.warnings.extend(outcome.fits.as_ref().and_then(Fits::warning));
-        // A fleet's scale makes features about 1 in size.
+        outcome.warnings.extend(outcome.fits.as_ref().and_then(FitStats::warning));
+        // With a fleet-wide scale, features have a size of about 1 and the warning does not apply.
         if self.scenario.scale == ScaleSource::None {
             let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
             outcome.warnings.extend(outcome.ridge.as_ref().and_then(of_ridge));
@@ -155,8 +168,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The scenario with the step sizes that are to be measured, at the start that the engine has.
-fn resolved<'a>(
+/// Scenario with its "auto" step sizes replaced by ones measured at the engine's initial representation.
+fn with_measured_steps<'a>(
     scenario: &'a Scenario,
     dataset: &Dataset,
     seed: u64,
@@ -167,7 +180,7 @@ fn resolved<'a>(
         return Ok(Cow::Borrowed(scenario));
     }
     let start = engine(scenario, dataset, seed, given).representation().clone();
-    // As devices see them.
+    // Devices train on standardised samples, so the curvature is measured on those.
     let scale = fleet_scale(scenario, dataset, seed)?;
     let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
     let dataset = scaled.as_ref().unwrap_or(dataset);
@@ -176,15 +189,15 @@ fn resolved<'a>(
         HeadSolve::LeastSquares { ridge } if name == AlgorithmName::FedRep => (head, Some(f64::from(ridge))),
         _ => (final_head, None),
     };
-    let Some(steps) = measured::steps(dataset, &start, head, exact) else {
-        let message = "algorithm.step_size is \"auto\", and at the start there is no curvature: the samples are zero, or not \
-                       finite in f32; allowed: a number";
+    let Some(steps) = step_size::measure(dataset, &start, head, exact) else {
+        let message = "algorithm.step_size is \"auto\", but the loss has no curvature at the start: the samples are zero, or \
+                       not finite in f32; allowed: a number";
         return Err(RunError::Mismatch(message.to_owned()));
     };
     let mut scenario = scenario.clone();
     let algorithm = &mut scenario.algorithm;
     if step_size {
-        // RoLoRA's loss, and so its curvature, is twice that of others.
+        // RoLoRA's loss, and so its curvature, is twice that of the other algorithms.
         let twice = if algorithm.name == AlgorithmName::RoLora { 2.0 } else { 1.0 };
         algorithm.step_size = steps.step_size / twice;
     }
@@ -199,7 +212,7 @@ fn resolved<'a>(
     Ok(Cow::Owned(scenario))
 }
 
-/// A target that needs what the data do not have would never end a run.
+/// Rejects stop conditions that the data can never meet, so that every run ends.
 fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
     if scenario.stop.distance.is_some() && dataset.truth.is_none() {
         let message = "stop.distance needs the truth: synthetic data, b_star in an npz file, or \"fedpower\"";
@@ -213,30 +226,32 @@ fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError>
     Ok(())
 }
 
-/// A network is for classes, and its layers have to travel.
-fn check_network(network: &NetworkBuild, dataset: &Dataset) -> Result<(), RunError> {
+/// Checks that the targets are classes and that all layers fit in a round's frames.
+fn check_network(network: &NetworkConfig, dataset: &Dataset) -> Result<(), RunError> {
     if !dataset.classification {
-        let message = "the model is a network, which tells classes apart; the targets are values";
+        let message = "the model is a network, which needs classes, but the targets are real values; set model.kind = \"linear\"";
         return Err(RunError::Mismatch(message.to_owned()));
     }
     let NetworkParameters { shape, method, upload_encoding, download_encoding, .. } = network.parameters;
     for encoding in [upload_encoding, download_encoding] {
-        let tensors = shape.descriptors(Travelling::All, method.tensors_a_layer(), encoding).into_iter();
+        let tensors = shape.descriptors(SharedLayers::All, method.tensors_per_layer(), encoding).into_iter();
         if least_frame_limit(&tensors.collect()) > FRAME_LIMIT_MAX {
-            let count = shape.parameters() * method.tensors_a_layer();
-            let message = format!("a network's {count} values do not fit 256 chunks of the largest frame");
+            let count = shape.parameters() * method.tensors_per_layer();
+            let message = format!(
+                "a network's {count} values do not fit 256 chunks of the largest frame; use smaller layers"
+            );
             return Err(RunError::Mismatch(message));
         }
     }
     Ok(())
 }
 
-/// The memory of all models is bounded like that of the data ([`LARGEST_VALUES`]).
-fn check_models(scenario: &Scenario, build: &Build, dataset: &Dataset) -> Result<(), RunError> {
+/// Bounds the memory of all models as that of the data is bounded ([`LARGEST_VALUES`]).
+fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -> Result<(), RunError> {
     let (d, c) = (dataset.features as u64, dataset.outputs as u64);
     let (values, what) = if let Some(network) = &build.network {
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
-        // Parameters, velocity, what came and a control variate, or a network of one's own.
+        // Parameters, velocity, received layers, and a control variate or a personal network.
         let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
@@ -258,7 +273,7 @@ fn check_models(scenario: &Scenario, build: &Build, dataset: &Dataset) -> Result
     Ok(())
 }
 
-/// The engine of a scenario, as a server would build it from the same sections.
+/// Builds the engine of a scenario as a server would from the same sections.
 #[must_use]
 pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
     let settings = Settings {
@@ -270,7 +285,7 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         norm_bound: scenario.norm,
         samples: scenario.samples,
         absence: 0,
-        // Who has dropped out is there again for the next round.
+        // A device that dropped out is available again in the next round.
         patience: (scenario.fleet.dropout > 0.0).then_some(0),
         stop_change: scenario.stop.change,
     };
@@ -288,10 +303,11 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
     .with_scale(&scenario.scale, dataset.features)
 }
 
-/// The scale that a campaign of everybody would find, for what has no rounds: from the same sums of the same devices.
+/// Scale that a campaign with all devices would find, for methods without rounds: computed from the same
+/// sums.
 fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Scale>, RunError> {
     let ScaleSource::Fleet = scenario.scale else { return Ok(None) };
-    let build = Build::of(scenario, dataset, seed, Seeds::Foreseeable(seed))?;
+    let build = DeviceFactory::new(scenario, dataset, seed, SeedSource::Deterministic(seed))?;
     let mut moments = Vec::new();
     let half = dataset.features.div_ceil(2).max(1);
     for first in (0..dataset.features).step_by(half) {
@@ -307,24 +323,28 @@ fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Opti
     Ok((moments.len() == dataset.features).then(|| Scale::standard(&moments)))
 }
 
-/// The starting representation where the file names one.
+/// Initial representation, if the scenario gives one by file or by angle.
 ///
 /// # Errors
-/// [`RunError`] if the file cannot be used.
+/// [`RunError`] if the file cannot be used, or the truth has no such basis.
 pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Matrix>, RunError> {
     match &scenario.model.init {
         Init::Npy(path) => {
             let path = &scenario.locate(path);
             let b = npz::read_matrix(path, dataset.features)?;
             if b.ncols() != scenario.model.k {
-                let message = format!("{path} has {} columns, model.k is {}", b.ncols(), scenario.model.k);
+                let message = format!(
+                    "{path} has {} columns, allowed: {}, the value of model.k",
+                    b.ncols(),
+                    scenario.model.k
+                );
                 return Err(RunError::Mismatch(message));
             }
             Ok(Some(npz::basis(&b, path, "the array")?))
         }
         Init::TruthSine(sine) => match &dataset.truth {
             Some(truth) if truth.ncols() == scenario.model.k && 2 * truth.ncols() <= truth.nrows() => {
-                Ok(Some(tilted(truth, *sine, seed)))
+                Ok(Some(basis_at_angle(truth, *sine, seed)))
             }
             _ => Err(RunError::Mismatch("truth-sine needs model.k = data.k and d >= 2 k".to_owned())),
         },
@@ -332,8 +352,8 @@ pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<
     }
 }
 
-/// A basis at which every principal angle to `truth` has the given sine.
-fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
+/// Basis whose principal angles to `truth` all have the given sine.
+fn basis_at_angle(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     let (d, k) = truth.shape();
     let mut random = stream(seed, Purpose::Start, 1);
     let mut both = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
@@ -349,35 +369,35 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
     let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
     let dataset = scaled.as_ref().unwrap_or(dataset);
     let algorithm = &scenario.algorithm;
-    let (head, ridge) = evaluate::ridge::chosen(dataset, algorithm.final_head, algorithm.ridge_labels);
+    let (head, ridge) = evaluate::ridge::choose(dataset, algorithm.final_head, algorithm.ridge_labels);
     let (scores, clients, newcomers, fits) = match scenario.algorithm.name {
         AlgorithmName::Pooled => {
-            let (scores, cut) = evaluate::pooled_each(dataset, &[], 0, &dataset.clients, head);
+            let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
             let each = |client: &Client| {
                 let one = std::slice::from_ref(client);
-                let (scores, cut) = evaluate::pooled_each(dataset, one, 1, one, head);
+                let (scores, dropped) = evaluate::pooled_with_dropped(dataset, one, 1, one, head);
                 ClientScore {
                     head: Vec::new(),
                     loss: scores.loss.unwrap_or(0.0),
                     accuracy: scores.accuracy,
                     test_mse: scores.test_mse,
-                    cut,
+                    dropped,
                 }
             };
             let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
-            let fits = [cut].into_iter().chain(newcomers.iter().map(|one| one.cut.clone())).collect();
+            let fits = [dropped].into_iter().chain(newcomers.iter().map(|one| one.dropped.clone())).collect();
             (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
         }
         _ => {
             let clients = evaluate::local_only(dataset, &dataset.clients, head);
             let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
-            let fits = clients.iter().chain(&newcomers).map(|one| one.cut.clone()).collect();
+            let fits = clients.iter().chain(&newcomers).map(|one| one.dropped.clone()).collect();
             (evaluate::average(&clients), clients, newcomers, fits)
         }
     };
-    let fits: Vec<Cut> = fits;
+    let fits: Vec<DroppedDirections> = fits;
     let outcome = Outcome {
-        named: Named::default(),
+        names: DataNames::default(),
         rounds: vec![RoundRow {
             round: 0,
             stage: 0,
@@ -396,8 +416,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
         diverged: None,
         newcomers,
         newcomers_global: Scores::default(),
-        left_out: dataset.left_out,
-        fits: Some(Fits::of(&fits, dataset)),
+        dropped_users: dataset.dropped_users,
+        fits: Some(FitStats::new(&fits, dataset)),
         warnings: Vec::new(),
         step_size: None,
         outputs: dataset.outputs,

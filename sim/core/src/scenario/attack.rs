@@ -1,71 +1,73 @@
-//! `[attack]`: which devices lie, and how.
+//! `[attack]`: the fraction of the fleet that attacks, and the kind of attack.
 
 use fedspan_engine::config::{AlgorithmName, AlgorithmSection, Problem, Section};
 use fedspan_protocol::message::Upload;
 
-/// Largest part of a fleet that may lie: no rule can tell who a half is.
+/// Largest fraction of a fleet that may attack: no aggregation rule tolerates a half.
 const LARGEST_FRACTION: f64 = 0.49;
 
-/// What those declare who lie about nothing else.
-const LIE: u32 = 1_000_000_000;
+/// Samples declared by attackers whose only lie is that number.
+const INFLATED_SAMPLES: u32 = 1_000_000_000;
 
 /// `[attack]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttackSection {
-    /// What attackers send in place of their own update.
+    /// Update that attackers send in place of their own.
     pub kind: Attack,
-    /// Part of the fleet that attacks.
+    /// Fraction of the fleet that attacks.
     pub fraction: f64,
-    /// Samples that attackers declare; without it those they have.
+    /// Samples that attackers declare; `None` for their true number.
     pub samples: Option<u32>,
 }
 
-/// What attackers send. All who attack know each other; those that need the honest updates of the round know these, too.
+/// Update that attackers send. Attackers collude; those that need the honest updates of the round know them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Attack {
-    /// Their own step, so many times, backwards.
+    /// Their own step, negated and scaled by this factor.
     SignFlip(f64),
-    /// Minus so many times the mean of the honest steps (inner-product manipulation, Xie et al. 2020).
+    /// The negated mean of the honest steps, scaled by this factor (inner-product manipulation, Xie et al.
+    /// 2020).
     InnerProduct(f64),
-    /// The mean of the honest steps less so many of their standard deviations, coordinate by coordinate ("a little is
-    /// enough", Baruch et al. 2019); without a number as many as hide among as many devices.
-    Little(Option<f64>),
-    /// Noise, so many times as long as an honest step.
+    /// The mean of the honest steps minus this many of their standard deviations per coordinate ("a little is
+    /// enough", Baruch et al. 2019); `None` derives the number from the sizes of the fleet and of the attack,
+    /// as the paper does.
+    LittleIsEnough(Option<f64>),
+    /// Gaussian noise, scaled to this many times the length of an honest step.
     Gaussian(f64),
-    /// Their own step, so many times.
+    /// Their own step, scaled by this factor.
     Scale(f64),
-    /// The update of one honest device, over and over (Karimireddy et al. 2022).
+    /// The update of one honest device, sent by every attacker (Karimireddy et al. 2022).
     Mimic,
-    /// One value is no number.
+    /// An update with one NaN.
     Nan,
-    /// One value is infinite.
+    /// An update with one infinite value.
     Infinite,
-    /// Their own update: what they declare is the lie.
+    /// Their own update with a false number of samples.
     Samples,
-    /// One plane orthogonal to the representation, the same for all.
+    /// A plane orthogonal to the representation, the same for all attackers.
     OrthogonalPlane,
 }
 
-/// Attackers in a scenario whose devices are real.
+/// A scenario that real devices cannot run: it has an attack, or step sizes that only a simulation measures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: {what}")]
-pub struct Attacked {
-    /// The scenario.
+#[error("{name}: {reason}")]
+pub struct AttackNotAllowed {
+    /// Name of the scenario.
     pub name: String,
-    /// What is simulated only.
-    pub what: &'static str,
+    /// Reason, and the remedy.
+    pub reason: &'static str,
 }
 
 /// Reads the section; `None` without an attack.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake.
+/// [`Problem`] for the first error.
 pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Problem> {
     let kinds = [
         ("none", None),
         ("sign-flip", Some(Attack::SignFlip(10.0))),
         ("inner-product", Some(Attack::InnerProduct(0.5))),
-        ("little-is-enough", Some(Attack::Little(None))),
+        ("little-is-enough", Some(Attack::LittleIsEnough(None))),
         ("gaussian", Some(Attack::Gaussian(10.0))),
         ("scale", Some(Attack::Scale(1e6))),
         ("mimic", Some(Attack::Mimic)),
@@ -80,24 +82,27 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
     let samples = section.integer("samples", Some(0), 0..=u32::MAX.into())?;
     section.finish()?;
     let samples = match (samples, kind) {
-        (0, Some(Attack::Samples)) => Some(LIE),
+        (0, Some(Attack::Samples)) => Some(INFLATED_SAMPLES),
         (0, _) => None,
         (samples, _) => Some(u32::try_from(samples).unwrap_or(u32::MAX)),
     };
     let kind = match (kind, strength) {
         (None, _) => return Ok(None),
         (Some(kind), None) => kind,
-        (Some(kind), Some(strength)) => kind.with(strength).ok_or_else(|| {
-            section.problem("strength", format!("found {strength}, which this kind has no use for"))
+        (Some(kind), Some(strength)) => kind.with_strength(strength).ok_or_else(|| {
+            section.problem(
+                "strength",
+                format!("found {strength}, but this kind of attack has none: leave it out"),
+            )
         })?,
     };
     Ok(Some(AttackSection { kind, fraction, samples }))
 }
 
-/// Checks that what is uploaded can be attacked so.
+/// Checks that the algorithm's uploads admit the attack.
 ///
 /// # Errors
-/// [`Problem`].
+/// [`Problem`] if the algorithm uploads nothing, or no representation where the attack replaces one.
 pub fn check_attack(
     attack: Option<AttackSection>,
     algorithm: &AlgorithmSection,
@@ -106,7 +111,7 @@ pub fn check_attack(
     let Some(attack) = attack else { return Ok(()) };
     if !algorithm.name.is_federated() {
         let message =
-            format!("{:?} sends nothing that could be attacked; allowed: \"none\"", algorithm.name.word());
+            format!("{:?} sends nothing that could be attacked; allowed: \"none\"", algorithm.name.as_str());
         return Err(section.problem("kind", message));
     }
     let subspaces = algorithm.name != AlgorithmName::FedAvg && algorithm.send == Upload::Representation;
@@ -119,12 +124,12 @@ pub fn check_attack(
 }
 
 impl Attack {
-    /// The same so strong; `None` if it has no strength.
-    fn with(self, strength: f64) -> Option<Self> {
+    /// Sets the strength; `None` if the attack has none.
+    fn with_strength(self, strength: f64) -> Option<Self> {
         Some(match self {
             Self::SignFlip(_) => Self::SignFlip(strength),
             Self::InnerProduct(_) => Self::InnerProduct(strength),
-            Self::Little(_) => Self::Little(Some(strength)),
+            Self::LittleIsEnough(_) => Self::LittleIsEnough(Some(strength)),
             Self::Gaussian(_) => Self::Gaussian(strength),
             Self::Scale(_) => Self::Scale(strength),
             _ => return None,

@@ -1,8 +1,8 @@
-//! `[data]`, `[data.partition]` and `[split]`: where samples come from, and who has which of them.
+//! `[data]`, `[data.partition]` and `[split]`: the source of the samples, and their division among clients.
 
-mod cutting;
 mod pooled;
 mod read;
+mod split_plan;
 mod tables;
 
 pub use pooled::{PoolSource, PooledSection};
@@ -20,69 +20,69 @@ use crate::data::{DataError, Dataset};
 /// `[data]`, with `[split]` and `[data.partition]`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DataSection {
-    /// Synthetic.
+    /// Synthetic linear regression.
     Linear(LinearRegression),
-    /// Synthetic: several targets, which depend on few directions.
+    /// Synthetic regression with several targets that depend on a few directions.
     LowRank(LowRankRegression),
-    /// Synthetic, without targets.
+    /// Synthetic spiked covariance, without targets.
     Spiked(SpikedCovariance),
-    /// Synthetic, without targets: graphs.
+    /// Synthetic graphs of a stochastic block model, without targets.
     Blocks(StochasticBlockModel),
-    /// A labelled table, in a CSV or an npz file.
+    /// Labelled table from a CSV or an npz file.
     Table(TableSection),
-    /// The smartwatch recordings.
+    /// Smartwatch recordings, as features.
     Watch(WatchSettings),
-    /// The smartwatch recordings, windows in place of features: so many samples are averaged into one.
+    /// Smartwatch recordings, as raw windows in which this many samples are averaged into one.
     WatchWindows(WatchSettings, usize),
-    /// Labelled samples that are cut into clients: images, mostly.
+    /// Labelled samples that are partitioned among clients: mostly images.
     Pooled(PooledSection),
 }
 
-/// What samples are labelled with.
+/// Kind of targets that samples are labelled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Targeted {
+pub enum TargetKind {
     /// Class numbers.
     Classes,
-    /// Values.
+    /// Real values.
     Values,
-    /// Nothing: there is no head to learn.
-    Nothing,
+    /// No targets, so there is no head to learn.
+    Absent,
 }
 
 impl DataSection {
-    /// What samples are labelled with.
+    /// Kind of targets of the samples.
     #[must_use]
-    pub fn targeted(&self) -> Targeted {
+    pub fn target_kind(&self) -> TargetKind {
         match self {
-            Self::Spiked(_) | Self::Blocks(_) => Targeted::Nothing,
-            Self::Linear(_) | Self::LowRank(_) => Targeted::Values,
-            Self::Table(table) if !table.classification() => Targeted::Values,
-            Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => Targeted::Classes,
+            Self::Spiked(_) | Self::Blocks(_) => TargetKind::Absent,
+            Self::Linear(_) | Self::LowRank(_) => TargetKind::Values,
+            Self::Table(table) if !table.classification() => TargetKind::Values,
+            Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => TargetKind::Classes,
         }
     }
 
-    /// Samples of each class that newcomers label, where there are any.
+    /// Number of samples of each class that a newcomer labels; `None` without newcomers.
     pub(super) fn labels_per_class(&self) -> Option<u16> {
         let labels = match self {
             Self::Watch(watch) | Self::WatchWindows(watch, _) if watch.holdout_users > 0 => {
                 watch.labels_per_class
             }
-            Self::Table(table) if table.cutting.holdout.clients > 0 && table.classification() => {
-                table.cutting.holdout.samples
+            Self::Table(table) if table.plan.holdout.clients > 0 && table.classification() => {
+                table.plan.holdout.samples
             }
-            Self::Pooled(pooled) if pooled.cutting.holdout.clients > 0 => pooled.cutting.holdout.samples,
+            Self::Pooled(pooled) if pooled.plan.holdout.clients > 0 => pooled.plan.holdout.samples,
             _ => return None,
         };
-        // 0: all of them.
+        // 0 stands for all samples.
         (labels > 0).then(|| u16::try_from(labels).unwrap_or(u16::MAX))
     }
 
-    /// Whether the true representation is known beforehand, whatever the file.
+    /// True if the true representation is known for every data set of this kind.
     pub(super) fn is_synthetic(&self) -> bool {
         matches!(self, Self::Linear(_) | Self::LowRank(_) | Self::Spiked(_) | Self::Blocks(_))
     }
 
-    /// The number of features, where it is known before a file is read.
+    /// Number of features, if it is known before a file is read.
     pub(super) fn features(&self) -> Option<usize> {
         match self {
             Self::Linear(linear) => Some(linear.d),
@@ -96,7 +96,7 @@ impl DataSection {
         }
     }
 
-    /// That this machine can hold it.
+    /// Checks that the generated data fit in this machine's memory.
     pub(super) fn check(&self, seed: u64) -> Result<(), String> {
         match self {
             Self::Linear(settings) => settings.check(seed),
@@ -107,22 +107,22 @@ impl DataSection {
         }
     }
 
-    /// Makes or reads the data of the scenario called `name`. Where a start is `given`, it is a matrix of the features as
-    /// they are.
-    pub(super) fn dataset(&self, name: &str, seed: u64, given: bool) -> Result<Dataset, DataError> {
-        // The sizes may be others than those of the scenario's own seed.
+    /// Makes or reads the data of the scenario called `name`. With `has_given_start` the initial
+    /// representation comes from a file and refers to unscaled features.
+    pub(super) fn dataset(&self, name: &str, seed: u64, has_given_start: bool) -> Result<Dataset, DataError> {
+        // Another seed may give other sizes than the scenario's own, so the check is repeated.
         self.check(seed).map_err(|message| DataError::new(name, message))?;
-        let untrue = |error: NoEigenspace| DataError::new(name, error.to_string());
+        let failed = |error: NoEigenspace| DataError::new(name, error.to_string());
         match self {
             Self::Linear(settings) => Ok(linear_regression(settings, seed)),
             Self::LowRank(settings) => Ok(settings.dataset(seed)),
             Self::Spiked(settings) => {
-                spiked_covariance::Model::new(*settings, seed).dataset().map_err(untrue)
+                spiked_covariance::Model::new(*settings, seed).dataset().map_err(failed)
             }
-            Self::Blocks(settings) => settings.dataset(seed).map_err(untrue),
-            Self::Table(table) => table.dataset(name, seed, given),
+            Self::Blocks(settings) => settings.dataset(seed).map_err(failed),
+            Self::Table(table) => table.dataset(name, seed, has_given_start),
             Self::Watch(settings) => watch::dataset(settings, seed),
-            Self::WatchWindows(settings, decimation) => watch::series(settings, *decimation, seed),
+            Self::WatchWindows(settings, decimation) => watch::raw_dataset(settings, *decimation, seed),
             Self::Pooled(settings) => settings.dataset(name, seed),
         }
     }

@@ -1,43 +1,43 @@
-//! `[fleet]`: how long devices take, and how they fail.
+//! `[fleet]`: computation times, links and dropouts of the devices.
 
 use fedspan_engine::config::{Problem, Section};
 
-/// Largest probability of a loss: above it a run is all waiting.
+/// Largest probability of a loss: above it a run would mostly wait.
 const LARGEST_LOSS: f64 = 0.99;
-/// Largest deviation of a logarithm: three of them are a factor of 10^13.
+/// Largest standard deviation of a logarithm: three of them are a factor of 10^13.
 pub const LARGEST_SIGMA: f64 = 10.0;
 
-/// Longest mean of an outage, in rounds: no run has more.
+/// Longest mean duration of an outage, in rounds: no run has more rounds.
 const LONGEST_OUTAGE: f64 = 1e7;
 
 /// `[fleet]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSection {
-    /// How long clients compute.
-    pub computing: Computing,
-    /// Added to every round, in mean computations.
+    /// Source of the clients' computation times.
+    pub compute_times: ComputeTimes,
+    /// Communication time added to every round, in mean computations.
     pub communication: f64,
-    /// Probability that a client loses a round.
+    /// Probability that a client misses a round.
     pub dropout: f64,
-    /// Which clients lose which rounds.
-    pub pattern: Pattern,
-    /// What is sent takes time, too.
+    /// Correlation of dropouts across clients and rounds.
+    pub pattern: DropoutPattern,
+    /// Link speeds and losses; `None` if transmission takes no time.
     pub link: Option<LinkSection>,
 }
 
-/// How long clients compute.
+/// Source of the clients' computation times.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Computing {
-    /// Drawn, the mean of the fleet being 1, and dealt to the clients.
+pub enum ComputeTimes {
+    /// Drawn from a distribution with a fleet mean of 1, and assigned to the clients.
     Drawn(Speed, Correlation),
-    /// As a file says.
+    /// Read from this trace file.
     Trace(String),
 }
 
-/// How times are drawn, the mean of the fleet being 1.
+/// Distribution of computation times; the fleet mean is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// All the same.
+    /// Equal for all clients and rounds.
     Constant,
     /// Drawn once for each client, uniform on (0, 2).
     Uniform,
@@ -45,72 +45,72 @@ pub enum Speed {
     Exponential,
     /// Drawn once for each client, exponential around one of two means.
     TwoClass {
-        /// Which part of the fleet is slow.
+        /// Fraction of the fleet that is slow.
         slow_fraction: f64,
-        /// How many times the fast ones' mean the slow ones' is.
+        /// Ratio of the slow clients' mean to the fast clients' mean.
         slow_factor: f64,
     },
-    /// Drawn anew in every round, exponential, around a parameter of the client that is uniform on [1/M, 1].
-    Dynamic(Reading),
+    /// Drawn for each client and round, exponential, with a client parameter that is uniform on [1/M, 1].
+    Dynamic(DynamicParameter),
 }
 
-/// What the parameter of [`Speed::Dynamic`] is. SRPFL's theory takes it for a rate, its experiments for a mean.
+/// Meaning of the parameter of [`Speed::Dynamic`]: SRPFL's theory uses a rate, its experiments a mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// The mean of the client's times.
+pub enum DynamicParameter {
+    /// Mean of the client's times.
     Mean,
-    /// Their rate.
+    /// Rate of the client's times.
     Rate,
 }
 
-/// What the times that belong to the clients are dealt by.
+/// Rule by which drawn times are assigned to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correlation {
-    /// Chance.
+    /// At random.
     None,
-    /// Who has more samples is slower.
+    /// Clients with more samples are slower.
     Samples,
-    /// Whose tasks are alike are about as fast.
+    /// Clients with similar tasks have similar speeds.
     Task,
 }
 
-/// Which clients lose which rounds.
+/// Correlation of dropouts across clients and rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pattern {
-    /// Each on its own, each round on its own.
+pub enum DropoutPattern {
+    /// Independent for each client and round.
     Independent,
-    /// The same ones in every round.
+    /// The same clients in every round.
     Persistent,
-    /// All of a site together, for several rounds.
+    /// All clients of a site together, for several rounds.
     Outages {
-        /// How many sites there are.
+        /// Number of sites.
         sites: usize,
         /// Mean length of an outage, in rounds.
         rounds: f64,
     },
 }
 
-/// The links of the devices.
+/// Links between devices and server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSection {
-    /// Median of the devices', bytes in a mean computation.
+    /// Median bandwidth of the devices, in bytes per mean computation.
     pub bandwidth: f64,
-    /// Standard deviation of its logarithm.
+    /// Standard deviation of the logarithm of the bandwidth.
     pub spread: f64,
-    /// Probability that a frame is lost, and sent again.
+    /// Probability that a frame is lost and sent again.
     pub loss: f64,
 }
 
 /// Reads the section.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake.
+/// [`Problem`] for the first error.
 pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
-    let computing = read_computing(section)?;
+    let compute_times = read_computing(section)?;
     let communication = section.number("communication", Some(0.0), 0.0..=f64::MAX)?;
     let dropout = section.number("dropout", Some(0.0), 0.0..=LARGEST_LOSS)?;
     let fleet = FleetSection {
-        computing,
+        compute_times,
         communication,
         dropout,
         pattern: read_pattern(section, dropout)?,
@@ -127,29 +127,29 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
     Ok(fleet)
 }
 
-fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<Pattern, Problem> {
+fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<DropoutPattern, Problem> {
     let patterns = [("independent", 0), ("persistent", 1), ("outages", 2)];
     Ok(match section.choice("dropout_pattern", Some("independent"), &patterns)? {
-        0 => Pattern::Independent,
-        1 => Pattern::Persistent,
+        0 => DropoutPattern::Independent,
+        1 => DropoutPattern::Persistent,
         _ => {
             let sites = section.size("outage_sites", None, 1..=1_000_000)?;
             let rounds = section.number("outage_rounds", Some(10.0), 1.0..=LONGEST_OUTAGE)?;
-            // Between two of them a site is there for a round at least.
+            // A site is up for at least one round between two outages.
             let shortest = dropout / (1.0 - dropout);
             if rounds < shortest {
                 let message = format!(
-                    "found {rounds}, allowed: from {shortest:.3}, that is dropout / (1 - dropout): a site that is back is \
-                     there for one round at least"
+                    "found {rounds}, allowed: from {shortest:.3}, that is dropout / (1 - dropout): between two outages a \
+                     site is up for at least one round"
                 );
                 return Err(section.problem("outage_rounds", message));
             }
-            Pattern::Outages { sites, rounds }
+            DropoutPattern::Outages { sites, rounds }
         }
     })
 }
 
-fn read_computing(section: &Section<'_>) -> Result<Computing, Problem> {
+fn read_computing(section: &Section<'_>) -> Result<ComputeTimes, Problem> {
     #[derive(Clone, Copy)]
     enum Word {
         Constant,
@@ -167,10 +167,10 @@ fn read_computing(section: &Section<'_>) -> Result<Computing, Problem> {
         ("exponential-dynamic", Word::Dynamic),
         ("trace", Word::Trace),
     ];
-    let readings = [("mean", Reading::Mean), ("rate", Reading::Rate)];
+    let readings = [("mean", DynamicParameter::Mean), ("rate", DynamicParameter::Rate)];
     let speed = match section.choice("speed", Some("constant"), &speeds)? {
-        Word::Constant => return Ok(Computing::Drawn(Speed::Constant, Correlation::None)),
-        Word::Trace => return Ok(Computing::Trace(section.string("trace", None, "a file name")?)),
+        Word::Constant => return Ok(ComputeTimes::Drawn(Speed::Constant, Correlation::None)),
+        Word::Trace => return Ok(ComputeTimes::Trace(section.string("trace", None, "a file name")?)),
         Word::Uniform => Speed::Uniform,
         Word::Exponential => Speed::Exponential,
         Word::TwoClass => Speed::TwoClass {
@@ -181,5 +181,5 @@ fn read_computing(section: &Section<'_>) -> Result<Computing, Problem> {
     };
     let correlations =
         [("none", Correlation::None), ("samples", Correlation::Samples), ("task", Correlation::Task)];
-    Ok(Computing::Drawn(speed, section.choice("correlation", Some("none"), &correlations)?))
+    Ok(ComputeTimes::Drawn(speed, section.choice("correlation", Some("none"), &correlations)?))
 }

@@ -1,12 +1,13 @@
-//! `[data] scale`: that of the fleet, which a campaign's first stage finds. The words of tables are read with their kinds.
+//! `[data] scale`: the fleet-wide scale that the first stage of a campaign finds. The `csv` and `npz` readers
+//! check the other values of the key.
 
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{Problem, Section};
 
-/// Reads the key: whether the campaign finds a scale.
+/// Reads the key. Returns [`ScaleSource::Fleet`] if the campaign finds the scale.
 pub fn read_scale(section: &Section<'_>) -> Result<ScaleSource, Problem> {
-    if matches!(section.word("kind"), Some("csv" | "npz")) {
-        let fleet = section.word("scale") == Some("fleet");
+    if matches!(section.peek_str("kind"), Some("csv" | "npz")) {
+        let fleet = section.peek_str("scale") == Some("fleet");
         return Ok(if fleet { ScaleSource::Fleet } else { ScaleSource::None });
     }
     section.choice("scale", Some("none"), &[("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)])

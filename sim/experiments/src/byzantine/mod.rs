@@ -9,10 +9,10 @@ use fedspan_engine::config::Problem;
 use serde::Serialize;
 pub use table::markdown;
 
-use fedspan_sim_core::evaluate::Wanted;
+use fedspan_sim_core::evaluate::MetricSet;
 use fedspan_sim_core::parallel;
 use fedspan_sim_core::progress::Progress;
-use fedspan_sim_core::run::{Job, RunError, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
 /// The scenario that is measured.
@@ -270,8 +270,8 @@ struct Measured {
 }
 
 fn one(scenario: &Scenario, seed: u64) -> Result<Measured, RunError> {
-    let job = Job::prepare(scenario, seed)?.wanting(Wanted::Distance);
-    match job.run(&mut Unwatched) {
+    let job = Job::prepare(scenario, seed)?.with_metrics(MetricSet::Distance);
+    match job.run(&mut NoProgress) {
         Ok(outcome) => {
             let counters = outcome.counters;
             Ok(Measured {

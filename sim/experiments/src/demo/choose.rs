@@ -14,7 +14,7 @@ use super::measure::{FOLDS, PARTS, Part, WEIGHTS, mean, pooled_newcomers, prepar
 use super::{DemoError, Progress, scaled};
 use fedspan_sim_core::data::{Client, Dataset, watch};
 use fedspan_sim_core::evaluate::{self, average};
-use fedspan_sim_core::run::{RunError, Unwatched};
+use fedspan_sim_core::run::{NoProgress, RunError};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
 /// Fraction of each training half that is scored.
@@ -358,7 +358,7 @@ impl Inner {
             FedRepChoice { k, step_size, head_samples_per_class, final_ridge: 0.0, validation: 0.0 };
         let scenario = Self::scenario(&self.part, self.fold, self.inner, &settings.changes())?;
         let job = prepare(&scenario, scenario.seed, features)?;
-        let outcome = job.run(&mut Unwatched)?;
+        let outcome = job.run(&mut NoProgress)?;
         let basis = outcome.representation.map(|b| fedspan_engine::linalg::to_f32(&b)).unwrap_or_default();
         let shape = evaluate::shape_of(&job.dataset, k);
         let accuracy = |r: f32| {

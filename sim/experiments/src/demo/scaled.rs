@@ -29,7 +29,7 @@ fn logarithm(value: f64) -> f64 {
 pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
     static SCALED: OnceLock<Result<Windows, DataError>> = OnceLock::new();
     match SCALED.get_or_init(|| Windows::all(features)) {
-        Ok(windows) => watch::dataset_of(windows, settings, seed),
+        Ok(windows) => watch::dataset_from_windows(windows, settings, seed),
         Err(error) => Err(error.clone()),
     }
 }

@@ -14,7 +14,7 @@ use crate::demo::{DemoError, PARTS};
 use fedspan_sim_core::evaluate::average;
 use fedspan_sim_core::parallel;
 use fedspan_sim_core::progress::Progress;
-use fedspan_sim_core::run::{Job, Outcome, RunError, Unwatched};
+use fedspan_sim_core::run::{Job, NoProgress, Outcome, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
 /// The scenario that is measured: that of the demo's first part, each fold with the settings that were chosen for it.
@@ -191,7 +191,7 @@ pub fn measure(
         }
         let (policy, pattern, rate) = rows.get(task.row).copied().unwrap_or((&POLICIES[0], None, 0.0));
         let job = Job::prepare(&task.scenario, task.seed)?;
-        let ran = Ran::of(&job.run(&mut Unwatched)?, job.dataset.clients.len(), policy.wanted.0);
+        let ran = Ran::of(&job.run(&mut NoProgress)?, job.dataset.clients.len(), policy.wanted.0);
         let what = format!("{}, {} {rate}", policy.name, pattern.map_or("none", |pattern| pattern.name));
         progress.advance(1, of, &what);
         Ok::<_, RunError>(Some(ran))

@@ -48,7 +48,7 @@ impl EncoderError {
     pub fn is_wrong_input(&self) -> bool {
         match self {
             Self::File { .. } | Self::Setting(_) => true,
-            Self::Adapter(error) => error.is_wrong_input(),
+            Self::Adapter(error) => error.is_invalid_input(),
             Self::Write(_) | Self::Diverged { .. } => false,
         }
     }

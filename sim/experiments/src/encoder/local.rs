@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fedspan_adapters::files::Round;
+use fedspan_adapters::files::RoundKind;
 use fedspan_engine::random::{Purpose, stream};
 
 use super::sentences::Sentence;
@@ -27,7 +27,7 @@ pub struct Visit<'a> {
     /// What it has.
     pub sentences: &'a [Sentence],
     /// What is trained; what it freezes stays, bit by bit.
-    pub round: Round,
+    pub round: RoundKind,
     /// Of the run.
     pub seed: u64,
     /// The number of the round, and of the client.
@@ -63,7 +63,7 @@ impl Local {
 
 /// Where what this round trains lies: what is not frozen.
 #[must_use]
-pub fn trained(adapter: &Adapter, round: Round) -> Vec<Range<usize>> {
+pub fn trained(adapter: &Adapter, round: RoundKind) -> Vec<Range<usize>> {
     let free = adapter.parts.iter().filter(|part| !round.freezes(part.role));
     free.map(|part| part.range.clone()).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fedspan_adapters::files::{self, Inputs, Job, Output, Round};
+use fedspan_adapters::files::{self, AverageJob, Inputs, Output, RoundKind};
 use fedspan_engine::random::{Purpose, stream};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -28,12 +28,12 @@ pub enum Method {
 impl Method {
     /// What round `number`, from 1, trains.
     #[must_use]
-    pub fn round(self, number: u32) -> Round {
+    pub fn round(self, number: u32) -> RoundKind {
         match self {
-            Self::Lora => Round::Plain,
-            Self::FfaLora => Round::Up,
-            Self::RoLora if number.is_multiple_of(2) => Round::Down,
-            Self::RoLora => Round::Up,
+            Self::Lora => RoundKind::Plain,
+            Self::FfaLora => RoundKind::Up,
+            Self::RoLora if number.is_multiple_of(2) => RoundKind::Down,
+            Self::RoLora => RoundKind::Up,
         }
     }
 
@@ -194,7 +194,7 @@ impl Campaign {
         let samples: Vec<u64> = results.iter().map(|(_, samples, _)| *samples).collect();
         let inputs = Inputs::open(&base, &paths, Some(&samples))?;
         let interference = files::check(&inputs, &|_, _| true)?.interference;
-        let job = Job { round, output: Output::named(&next), threads: 1 };
+        let job = AverageJob { kind: round, output: Output::from_path(&next), threads: 1 };
         files::average(&inputs, job, &|_, _| true)?;
         drop(inputs);
         let mean = Adapter::read(&next, &model.shape, self.rank)?;

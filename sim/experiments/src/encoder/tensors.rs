@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fedspan_adapters::files::Kind;
+use fedspan_adapters::files::Dtype as AdapterDtype;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use super::EncoderError;
@@ -58,9 +58,9 @@ impl Tensors {
         let wrong = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
         let view = self.view(name).ok_or_else(|| wrong("not there".to_owned()))?;
         let kind = match view.dtype() {
-            Dtype::F32 => Kind::F32,
-            Dtype::F16 => Kind::F16,
-            Dtype::BF16 => Kind::Bf16,
+            Dtype::F32 => AdapterDtype::F32,
+            Dtype::F16 => AdapterDtype::F16,
+            Dtype::BF16 => AdapterDtype::Bf16,
             other => return Err(wrong(format!("type {other:?}, allowed: F32, F16, BF16"))),
         };
         if view.shape() != shape {

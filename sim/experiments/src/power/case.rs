@@ -1,7 +1,7 @@
 //! One setting of FedPower and what comes of it: the distance after each exchange.
 
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings, Seed, Variance, noise};
-use fedspan_engine::aggregate::{Rule, Share};
+use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, random_start};
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_engine::participation::{Cohort, WithReplacement};
@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
 
 use super::grams::Grams;
-use fedspan_sim_core::noise::{SLOT, secret};
+use fedspan_sim_core::noise::{SLOT, noise_seed};
 
 /// Grid points of one record's product per unit, where a device's are the finest.
 const GRID: f64 = 32_768.0;
@@ -53,7 +53,7 @@ pub struct Promise {
 }
 
 fn word<S: serde::Serializer>(calibration: &Calibration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(calibration.word())
+    serializer.serialize_str(calibration.as_str())
 }
 
 /// A case that cannot be run.
@@ -150,7 +150,7 @@ impl Case {
         let mut policy = WithReplacement { draws, seed };
         let mut distances = vec![principal_angle_distance(server.representation(), &fleet.truth)];
         for round in 1..=server.rounds_needed() {
-            let mut cohort = Cohort::of(devices.clone());
+            let mut cohort = Cohort::new(devices.clone());
             if self.participation < 1.0 {
                 cohort = policy.cohort(round, &devices);
                 if let Some(reference) = server.reference(&devices) {
@@ -160,10 +160,10 @@ impl Case {
             let request = server.request();
             for device in cohort.devices {
                 let private =
-                    variance.map(|(variance, grid)| (variance, 1.0 / grid, secret(seed, round, device)));
+                    variance.map(|(variance, grid)| (variance, 1.0 / grid, noise_seed(seed, round, device)));
                 let tensors = answer(fleet, device, &request, private)?;
                 let draws = cohort.draws.get(&device).copied().unwrap_or(1);
-                server.absorb(device, Share { samples: fleet.declared(device), draws }, &tensors);
+                server.absorb(device, UpdateWeight { samples: fleet.declared(device), draws }, &tensors);
             }
             server.finish()?;
             distances.push(principal_angle_distance(server.representation(), &fleet.truth));

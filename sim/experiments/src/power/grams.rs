@@ -39,7 +39,7 @@ impl Grams {
                     DataSection::Blocks(blocks) => blocks.k,
                     _ => scenario.model.target,
                 };
-                (dataset.clients.par_iter().map(|client| Gram::of(client, d)).collect(), k)
+                (dataset.clients.par_iter().map(|client| Gram::from_client(client, d)).collect(), k)
             }
         };
         let samples = sums.iter().map(Gram::rows).collect();

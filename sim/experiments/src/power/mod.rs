@@ -114,7 +114,7 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
     };
     for &calibration in &settings.calibrations {
         let promise = |epsilon| Some(Promise { epsilon, calibration: calibration?, ..base.privacy? });
-        let of = calibration.map_or("no noise", Calibration::word);
+        let of = calibration.map_or("no noise", Calibration::as_str);
         let base = Case { privacy: base.privacy.and_then(|known| promise(known.epsilon)), ..base };
         for &local_steps in &settings.local_steps {
             add(format!("{of}, p = {local_steps}"), Case { local_steps, ..base });

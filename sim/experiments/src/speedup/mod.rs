@@ -267,7 +267,7 @@ pub fn stationary(
     let after = BURN_IN as usize + 1;
     let hovering: Vec<f64> =
         runs.iter().flat_map(|run| run.points(0.0).skip(after)).map(|(_, distance)| distance).collect();
-    Ok(Spread::of(&hovering).map(|spread| spread.median))
+    Ok(Spread::new(&hovering).map(|spread| spread.median))
 }
 
 struct Bench<'a> {
@@ -302,7 +302,7 @@ impl Bench<'_> {
             let crossings = Crossings::of(&full, communication, target);
             let hit = crossings.hit().ok_or(SpeedupError::Unreached { clients, target })?;
             let starts: Vec<f64> = full.iter().map(|run| run.start(communication)).collect();
-            let start = Spread::of(&starts).map_or(0.0, |spread| spread.median);
+            let start = Spread::new(&starts).map_or(0.0, |spread| spread.median);
             begun.push((crossings, starts));
             let (speed, full, policies) = (speed.name, hit, Vec::new());
             rows.push(Row { clients, speed, communication, stationary, target, start, full, policies });

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fedspan_sim_core::evaluate::{Scores, Wanted};
+use fedspan_sim_core::evaluate::{MetricSet, Scores};
 use fedspan_sim_core::run::{Job, RunError, Watcher};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -34,7 +34,7 @@ impl Trajectory {
     /// # Errors
     /// [`RunError`]; without a truth there is no distance, which is [`RunError::Mismatch`].
     pub fn run(scenario: &Scenario, seed: u64, stop: &AtomicBool) -> Result<Option<Self>, RunError> {
-        let job = Job::prepare(scenario, seed)?.wanting(Wanted::Distance);
+        let job = Job::prepare(scenario, seed)?.with_metrics(MetricSet::Distance);
         if job.dataset.truth.is_none() {
             return Err(RunError::Mismatch("without a known truth there is no distance".to_owned()));
         }

@@ -119,7 +119,7 @@ fn part(options: &RoLoraOptions, step: f64) -> Result<Part, Stop> {
     };
     let row = |&iterations: &u32| {
         let sines: Vec<f64> = runs.iter().filter_map(|run| sine(run, iterations)).collect();
-        let simulated = Spread::of(&sines).filter(|_| sines.len() == runs.len());
+        let simulated = Spread::new(&sines).filter(|_| sines.len() == runs.len());
         let short = || Stop::Usage(format!("--iterations {iterations}: a run ended before; take [stop] out"));
         Ok(Row {
             iterations,

@@ -146,10 +146,10 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
         let points = points(run);
         points.iter().skip(points.len() * 3 / 4).map(|(_, distance)| *distance).collect::<Vec<_>>()
     };
-    let measured = Spread::of(&full.iter().flat_map(last_quarter).collect::<Vec<_>>());
+    let measured = Spread::new(&full.iter().flat_map(last_quarter).collect::<Vec<_>>());
     let starts: Vec<f64> = full.iter().filter_map(|run| Some(points(run).first()?.1)).collect();
     let ends: Vec<f64> = full.iter().map(|run| run.end(communication)).collect();
-    let middle = |values: &[f64]| Spread::of(values).map_or(0.0, |spread| spread.median);
+    let middle = |values: &[f64]| Spread::new(values).map_or(0.0, |spread| spread.median);
     let plan = Course {
         recursion: Recursion { contraction: options.contraction },
         start: middle(&starts),

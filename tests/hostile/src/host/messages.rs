@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fedspan_engine::Opening;
+use fedspan_engine::RoundBroadcast;
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Request, Tensor};
 use fedspan_protocol::assembly::plan;
@@ -29,12 +29,12 @@ pub fn requirements() -> Requirements {
 }
 
 /// Rounds 1 and 2, with one and two tensors in each direction.
-pub fn openings() -> &'static [Arc<Opening>] {
-    static OPENINGS: OnceLock<Vec<Arc<Opening>>> = OnceLock::new();
+pub fn openings() -> &'static [Arc<RoundBroadcast>] {
+    static OPENINGS: OnceLock<Vec<Arc<RoundBroadcast>>> = OnceLock::new();
     OPENINGS.get_or_init(|| (0..4).map(opening).collect())
 }
 
-fn opening(index: u32) -> Arc<Opening> {
+fn opening(index: u32) -> Arc<RoundBroadcast> {
     let encoding = [Encoding::F32, Encoding::I8][index as usize % 2];
     let descriptor = |role| TensorDescriptor::inline(role, encoding, D, K);
     let mut expects = vec![descriptor(Role::Gradient)];
@@ -48,7 +48,7 @@ fn opening(index: u32) -> Arc<Opening> {
     let task = Task::FedRep { step_size: 0.1, head, upload: Upload::Gradient, encoding };
     let request = Request { task, tensors: vec![tensor], encoding, expects };
     let id = RoundId { round: 1 + index / 2, stage: 0 };
-    Arc::new(Opening::new(id, request).expect("finite"))
+    Arc::new(RoundBroadcast::new(id, request).expect("finite"))
 }
 
 /// Hellos of several devices and frame limits, then updates for every round, whole and in chunks.
@@ -92,7 +92,7 @@ pub fn hello(device: u64, frame_limit: u16) -> Hello {
     Hello::new(device, capabilities)
 }
 
-fn update(opening: &Opening, limit: usize) -> Vec<Vec<u8>> {
+fn update(opening: &RoundBroadcast, limit: usize) -> Vec<Vec<u8>> {
     let mut tensors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut tensors, limit).expect("fits");
     let mut random = Random(limit as u64);

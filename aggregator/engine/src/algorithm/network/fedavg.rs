@@ -1,11 +1,11 @@
-//! FedAvg on networks (McMahan et al. 2017): one network for all; devices train it and send all of it.
+//! FedAvg on networks (McMahan et al. 2017): one network for all devices, which train and upload all of it.
 
 use fedspan_protocol::message::{Task, Trained};
 
-use super::{NetworkParameters, Plan, Travelling};
+use super::{NetworkParameters, Plan, SharedLayers};
 
 pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Sgd { descent, head_epochs: 0, epochs, trained: Trained::All, encoding };
-    Plan { travelling: Travelling::All, task }
+    Plan { shared: SharedLayers::All, task }
 }

@@ -1,4 +1,4 @@
-//! The layers of a network on the host: sizes, which of them travel, and what they begin with.
+//! Layers of a network on the host: sizes, shared layers, and initial values.
 
 use std::ops::Range;
 
@@ -8,57 +8,58 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::random::{Purpose, stream};
 
-/// Sizes of a network: what it begins with, then dense layers. A layer of i inputs and o outputs, of o filters that see i values
-/// each, or of o gates into which i values go, is a matrix of i + 1 rows, the last its bias, and o columns.
+/// Sizes of a network: a front, then dense layers. A layer of i inputs and o outputs (or of o filters that
+/// see i values each, or of o gates with i inputs) is a matrix of i + 1 rows, the last of which is the bias,
+/// and o columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkShape {
-    /// `d`.
+    /// Number of features, `d`.
     pub features: u16,
-    /// What comes before the dense layers.
+    /// Layers before the dense ones.
     pub front: Front,
     /// Widths of the hidden dense layers; zeros after the last.
     pub hidden: [u16; HIDDEN_MAX],
-    /// `C`.
+    /// Number of outputs, `C`.
     pub outputs: u16,
 }
 
-/// What a network begins with.
+/// Layers at the front of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
-    /// Nothing: the first dense layer sees the samples.
+    /// No front: the first dense layer sees the samples.
     Nothing,
-    /// Filters that move over an image; those after the last have a count of zero.
+    /// Convolutional filters over an image; those after the last have a count of zero.
     Filters(Image, [Filters; FILTERS_MAX]),
-    /// A layer of so many outputs that stays as it is, and beside it an adapter.
+    /// Frozen layer with a low-rank adapter beside it.
     Adapter {
-        /// `r`.
+        /// Rank of the adapter, `r`.
         rank: u16,
-        /// `h`.
+        /// Outputs of the frozen layer, `h`.
         width: u16,
-        /// Checksum of the layer that stays, 0 without.
+        /// CRC-32C of the frozen layer; 0 without one.
         frozen: u32,
     },
-    /// So many cells that go along a sequence: an image whose rows, or the pixels of whose one row, are the steps.
+    /// LSTM cells that read a sequence: the rows of an image, or the pixels of an image of one row.
     Cells(Image, u16),
 }
 
-/// Which layers of a network travel.
+/// Layers of a network that devices and server exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Travelling {
-    /// All before the head.
+pub enum SharedLayers {
+    /// All layers before the head.
     Body,
-    /// All.
+    /// All layers.
     All,
-    /// The factors of an adapter.
+    /// The two factors of an adapter.
     Factors,
-    /// So many, counted from the last.
+    /// The last layers, as many as given.
     Last(usize),
-    /// None.
+    /// No layer.
     Nothing,
 }
 
 impl NetworkShape {
-    /// As a hello says it.
+    /// Model description for a hello.
     #[must_use]
     pub fn model(self) -> Model {
         let Self { features, front, hidden, outputs } = self;
@@ -82,10 +83,11 @@ impl NetworkShape {
         }
     }
 
-    /// Checks that there is something to learn from, that filters leave something of an image, and that devices can be told of every layer.
+    /// Checks that there are features and outputs, that filters leave something of an image, and that every
+    /// layer fits a tensor descriptor.
     ///
     /// # Errors
-    /// A sentence with the numbers.
+    /// A sentence with the sizes found and allowed.
     pub fn check(self) -> Result<(), String> {
         if self.features == 0 || self.outputs == 0 {
             return Err(format!(
@@ -151,26 +153,26 @@ impl NetworkShape {
         layers
     }
 
-    /// Weights and biases of all layers.
+    /// Number of weights and biases in all layers.
     #[must_use]
     pub fn parameters(self) -> usize {
         self.layers().iter().map(|(rows, cols)| rows * cols).sum()
     }
 
-    /// The layers that travel, by number.
+    /// Indices of the shared layers.
     #[must_use]
-    pub fn travelling(self, which: Travelling) -> Range<usize> {
+    pub fn shared_layers(self, which: SharedLayers) -> Range<usize> {
         let count = self.layers().len();
         match which {
-            Travelling::Body => 0..count - 1,
-            Travelling::All => 0..count,
-            Travelling::Factors => 0..count.min(2),
-            Travelling::Last(layers) => count - layers.clamp(1, count)..count,
-            Travelling::Nothing => 0..0,
+            SharedLayers::Body => 0..count - 1,
+            SharedLayers::All => 0..count,
+            SharedLayers::Factors => 0..count.min(2),
+            SharedLayers::Last(layers) => count - layers.clamp(1, count)..count,
+            SharedLayers::Nothing => 0..0,
         }
     }
 
-    /// The parameters of these layers among all.
+    /// Range of the layers' parameters among all parameters.
     #[must_use]
     pub fn range(self, layers: Range<usize>) -> Range<usize> {
         let sizes: Vec<usize> = self.layers().iter().map(|(rows, cols)| rows * cols).collect();
@@ -178,15 +180,20 @@ impl NetworkShape {
         until(layers.start)..until(layers.end)
     }
 
-    /// The layers that travel as they are described, each of `copies` matrices of the layer's size one below the other.
-    /// A rows count beyond u16 is cut, and refused where the tensors are checked.
+    /// Descriptors of the shared layers, each with `copies` matrices of the layer's size stacked vertically.
+    /// A row count beyond u16 saturates, and is refused where the tensors are checked.
     #[must_use]
-    pub fn descriptors(self, which: Travelling, copies: usize, encoding: Encoding) -> Vec<TensorDescriptor> {
+    pub fn descriptors(
+        self,
+        which: SharedLayers,
+        copies: usize,
+        encoding: Encoding,
+    ) -> Vec<TensorDescriptor> {
         let layers = self.layers();
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let travelling = self.travelling(which);
-        let from_above = travelling.start > 0;
-        travelling
+        let shared = self.shared_layers(which);
+        let from_above = shared.start > 0;
+        shared
             .filter_map(|number| {
                 let (rows, cols) = *layers.get(number)?;
                 let role = match (self.front, number) {
@@ -200,10 +207,10 @@ impl NetworkShape {
             .collect()
     }
 
-    /// The network that all begin with: weights and biases of each layer uniform within one over the root of its inputs, or of
-    /// its cells, as PyTorch draws them; but forget gates' biases are one (Gers et al. 2000), and an adapter's up-projection has a
-    /// standard deviation of 0.001. The head is zero where it is not
-    /// `whole`: that is what a device has before it has trained one.
+    /// Initial network: weights and biases of each layer uniform within one over the root of its inputs, or
+    /// of its cells, as in PyTorch. But the biases of forget gates are one (Gers et al. 2000), and an
+    /// adapter's up-projection has a standard deviation of 0.001. Unless `whole`, the head is zero, which is
+    /// what a device has before it has trained one.
     #[must_use]
     pub fn start(self, seed: u64, whole: bool) -> Vec<f64> {
         let mut random = stream(seed, Purpose::Network, 0);
@@ -216,7 +223,7 @@ impl NetworkShape {
                 _ => None,
             };
             let bound = match (self.front, number) {
-                // Not zero, at which a ReLU behind it has no derivative.
+                // Not zero, at which a following ReLU has no derivative.
                 (Front::Adapter { .. }, 1) => UP_DEVIATION * 3f64.sqrt(),
                 (Front::Adapter { .. }, 0) => 1.0 / (*rows as f64).sqrt(),
                 _ if drawn => 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt(),
@@ -233,27 +240,27 @@ impl NetworkShape {
     }
 }
 
-/// Standard deviation of the up-projection that all begin with.
+/// Standard deviation of the initial up-projection.
 const UP_DEVIATION: f64 = 1e-3;
 
-/// Steps, and values of a step: the pixels of the only row, or the rows.
+/// Length of a sequence and values per step: the pixels of the only row, or the rows.
 #[must_use]
 pub fn sequence(image: Image) -> [usize; 2] {
     let [height, width, channels] = extent(image);
     if height == 1 { [width, channels] } else { [height, width * channels] }
 }
 
-/// Rows, pixels of a row, and values of a pixel.
+/// Rows, pixels per row, and values per pixel.
 fn extent(image: Image) -> [usize; 3] {
     [image.height, image.width, image.channels].map(usize::from)
 }
 
-/// The rows and pixels of a square of so many; of a signal, its one row.
+/// Rows and columns of a square window; a signal has one row.
 fn seen([height, ..]: [usize; 3], side: u8) -> [usize; 2] {
     [if height == 1 { 1 } else { side.into() }, side.into()]
 }
 
-/// What filters and their pooling leave of an image.
+/// Size of an image after filters and pooling.
 fn filtered(image: [usize; 3], filters: Filters) -> [usize; 3] {
     let [rows, columns] = seen(image, filters.side);
     let [down, across] = seen(image, filters.pool);

@@ -1,11 +1,11 @@
-//! Everyone alone: nothing travels. The rounds count epochs.
+//! Local training without communication. The rounds count epochs.
 
 use fedspan_protocol::message::{Task, Trained};
 
-use super::{NetworkParameters, Plan, Travelling};
+use super::{NetworkParameters, Plan, SharedLayers};
 
 pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Sgd { descent, head_epochs: 0, epochs, trained: Trained::All, encoding };
-    Plan { travelling: Travelling::Nothing, task }
+    Plan { shared: SharedLayers::Nothing, task }
 }

@@ -1,32 +1,32 @@
-//! The mean of the layers that travel, or what another rule makes of them.
+//! Mean of the shared layers, or another rule's combination of them.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 
 use super::{NetworkParameters, Plan};
-use crate::aggregate::{RoundAggregate, Share};
+use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::decoded;
+use crate::algorithm::fedrep::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// What travels between server and devices, and what the open round has brought.
+/// State of the shared layers, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct LayerMean {
     parameters: NetworkParameters,
     plan: Plan,
-    /// The layers that travel, one after the other, P x 1.
+    /// All shared layers, concatenated, P x 1.
     values: Matrix,
-    /// The first of them, as a row.
-    first: Matrix,
+    /// First shared layer, as a row.
+    first_layer: Matrix,
     round: RoundAggregate,
 }
 
 impl LayerMean {
-    /// Starts from the network that all begin with.
+    /// Starts from the initial network.
     #[must_use]
     pub fn new(parameters: NetworkParameters, plan: Plan) -> Self {
         let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
-        let layers = shape.travelling(plan.travelling);
+        let layers = shape.shared_layers(plan.shared);
         let whole = layers.end == shape.layers().len();
         let all = shape.start(seed, whole);
         let values: Vec<f64> = all.get(shape.range(layers)).unwrap_or_default().to_vec();
@@ -35,29 +35,31 @@ impl LayerMean {
             parameters,
             plan,
             values: Matrix::zeros(values.len(), 1),
-            first: Matrix::zeros(1, 0),
+            first_layer: Matrix::zeros(1, 0),
             round,
         };
-        mean.put(&values);
+        mean.set_values(&values);
         mean
     }
 
-    fn put(&mut self, values: &[f64]) {
+    fn set_values(&mut self, values: &[f64]) {
         let shape = self.parameters.shape;
-        let start = shape.travelling(self.plan.travelling).start;
-        let first = shape.range(start..start + 1).len().min(values.len());
+        let start = shape.shared_layers(self.plan.shared).start;
+        let first_layer = shape.range(start..start + 1).len().min(values.len());
         self.values = Matrix::from_column_slice(values.len(), 1, values);
-        self.first = Matrix::from_row_slice(1, first, values.get(..first).unwrap_or_default());
+        self.first_layer =
+            Matrix::from_row_slice(1, first_layer, values.get(..first_layer).unwrap_or_default());
     }
 
-    /// The layers as tensors.
+    /// Shared layers as tensors.
     fn tensors(&self) -> Vec<Tensor> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         tensors(&self.plan, shape, self.values.as_slice(), 1, download_encoding)
     }
 }
 
-/// Layers as they travel, of `values` in their order: `copies` matrices of each layer's size, one below the other.
+/// Tensors of the shared layers, cut from `values` in order, each with `copies` matrices of the layer's size
+/// stacked vertically.
 pub(super) fn tensors(
     plan: &Plan,
     shape: super::NetworkShape,
@@ -67,7 +69,7 @@ pub(super) fn tensors(
 ) -> Vec<Tensor> {
     let mut rest = values;
     shape
-        .descriptors(plan.travelling, copies, encoding)
+        .descriptors(plan.shared, copies, encoding)
         .iter()
         .map(|layer| {
             let (own, after) = rest.split_at(layer.elements().min(rest.len()));
@@ -82,23 +84,23 @@ pub(super) fn tensors(
 impl Algorithm for LayerMean {
     fn request(&self) -> Request {
         let NetworkParameters { shape, download_encoding, upload_encoding, .. } = self.parameters;
-        let expects = shape.descriptors(self.plan.travelling, 1, upload_encoding);
+        let expects = shape.descriptors(self.plan.shared, 1, upload_encoding);
         Request { task: self.plan.task, tensors: self.tensors(), encoding: download_encoding, expects }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        self.round.absorb(device, share, tensors);
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        self.round.absorb(device, weight, tensors);
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let encoding = self.parameters.download_encoding;
-        let held = || {
-            let values = self.tensors().into_iter().map(move |tensor| decoded(tensor.values, encoding));
+        let on_devices = || {
+            let values = self.tensors().into_iter().map(move |tensor| as_decoded(tensor.values, encoding));
             values.flatten().map(f64::from).collect()
         };
-        let center: Vec<f64> = if self.round.rule().keeps_updates() { held() } else { Vec::new() };
-        if let Some(values) = self.round.numbers(&center) {
-            self.put(&values);
+        let center: Vec<f64> = if self.round.rule().needs_all_updates() { on_devices() } else { Vec::new() };
+        if let Some(values) = self.round.take_vector(&center) {
+            self.set_values(&values);
         }
         Ok(())
     }
@@ -108,7 +110,7 @@ impl Algorithm for LayerMean {
     }
 
     fn model(&self) -> &Matrix {
-        &self.first
+        &self.first_layer
     }
 
     fn fit_request(&self, head: HeadSolve) -> Request {
@@ -123,7 +125,7 @@ impl Algorithm for LayerMean {
     fn restore(&mut self, state: &[f64]) -> bool {
         let fits = state.len() == self.values.len();
         if fits {
-            self.put(state);
+            self.set_values(state);
         }
         fits
     }

@@ -1,6 +1,6 @@
-//! Networks: which layers travel, what devices do with them, and the mean of what comes back.
+//! Algorithms on networks: the shared layers, the devices' task, and the combination of updates.
 //!
-//! One file a method. [`Method`] names them; [`build`] makes the server's side of one.
+//! One file per algorithm. [`NetworkMethod`] names them; [`build`] creates the server side of one.
 
 mod apfl;
 mod ditto;
@@ -22,7 +22,7 @@ use fedspan_protocol::message::{Descent, Task, Trained};
 use fedspan_protocol::tensor::Encoding;
 
 pub use l2gd::L2gd;
-pub use layers::{Front, NetworkShape, Travelling, sequence};
+pub use layers::{Front, NetworkShape, SharedLayers, sequence};
 pub use lora::{Adapter, Averaging};
 pub use mean::LayerMean;
 pub use scaffold::Scaffold;
@@ -31,116 +31,123 @@ use super::Algorithm;
 use crate::aggregate::Rule;
 use crate::types::Weighting;
 
-/// What is done with a network.
+/// Algorithm on a network, with its own parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Method {
-    /// Shared body, own head, trained one after the other.
+pub enum NetworkMethod {
+    /// FedRep: shared body and personal heads, trained one after the other.
     FedRep,
-    /// The same, trained together.
+    /// FedPer: shared body and personal heads, trained together.
     FedPer,
-    /// One network for all.
+    /// FedAvg: one network for all.
     FedAvg,
-    /// One network for all, from which nobody goes far.
+    /// FedProx: FedAvg with a proximal term.
     FedProx {
-        /// mu.
-        pull: f32,
+        /// Proximal weight mu.
+        proximal_weight: f32,
     },
-    /// One network for all, with corrected steps.
+    /// SCAFFOLD: FedAvg with control variates.
     Scaffold,
-    /// Own body, shared head.
+    /// LG-FedAvg: personal bodies and shared last layers.
     LgFedAvg {
-        /// How many layers are shared, counted from the last.
+        /// Number of shared layers, counted from the last.
         layers: usize,
     },
-    /// One network from which a step leads to a good one.
+    /// Per-FedAvg: one network that adapts to a client in one step.
     PerFedAvg {
-        /// alpha.
+        /// Size alpha of the adaptation step.
         inner_step: f32,
-        /// Whether second derivatives are approximated, rather than left out.
+        /// Whether second derivatives are approximated rather than left out.
         hessian_free: bool,
     },
-    /// One network for all, and one's own beside it.
+    /// Ditto: FedAvg, plus personal networks near the shared one.
     Ditto {
-        /// lambda.
-        pull: f32,
+        /// Proximal weight lambda.
+        proximal_weight: f32,
     },
-    /// A mixture of one network for all and one's own.
+    /// APFL: mixtures of a shared and personal networks.
     Apfl {
-        /// alpha, at first.
-        own: f32,
-        /// Its step size.
-        adaptation: f32,
+        /// Initial mixing weight alpha of the personal network.
+        mixing_weight: f32,
+        /// Step size of alpha; 0 keeps it fixed.
+        mixing_step_size: f32,
     },
-    /// One's own network, drawn towards the mean.
+    /// L2GD: personal networks that move towards their mean.
     L2gd {
-        /// What part of the way in a step.
-        part: f32,
-        /// Probability of such a step rather than a local one; 0 for one of each in every round.
-        coin: f32,
+        /// Fraction of the way to the mean per step.
+        averaging_step: f32,
+        /// Probability of a step to the mean rather than a local one; 0 for one of each in every round.
+        averaging_probability: f32,
     },
-    /// One's own network, drawn towards the mean at each step.
+    /// Fed-MTL: personal networks drawn towards their mean at each step.
     FedMtl {
-        /// lambda.
-        pull: f32,
+        /// Penalty weight lambda.
+        proximal_weight: f32,
     },
-    /// Everyone alone.
+    /// Local training without communication.
     LocalOnly,
-    /// A low-rank adapter that everyone shares, beside what stays as it is.
+    /// Shared low-rank adapter of a frozen layer.
     LowRank(Averaging),
 }
 
-impl Method {
-    /// Which model of a client its accuracy is of. Who was in no round has what all begin with for what is its own.
+impl NetworkMethod {
+    /// Description of the model on which a client is evaluated, for reports.
     #[must_use]
-    pub fn scored(self) -> &'static str {
+    pub fn evaluated_model(self) -> &'static str {
         match self {
             Self::FedRep | Self::FedPer => {
-                "everyone's body with the client's head as it was trained last; zeros, where it was in no round"
+                "the shared body with the client's head as last trained; a zero head if the client took part in no round"
             }
-            Self::FedAvg | Self::FedProx { .. } | Self::Scaffold | Self::LowRank(_) => "everyone's network",
+            Self::FedAvg | Self::FedProx { .. } | Self::Scaffold | Self::LowRank(_) => "the shared network",
             Self::LgFedAvg { .. } => {
-                "the client's body as it was trained last with everyone's last layers; what all begin with, where it was in \
+                "the client's body as last trained with the shared last layers; the initial body if the client took part in \
                  no round"
             }
             Self::PerFedAvg { .. } => {
-                "everyone's network after one step down the gradient of all the client's samples"
+                "the shared network after one step down the gradient of all the client's samples"
             }
             Self::Apfl { .. } => {
-                "the client's mixture of its own network, which is what all begin with where it was in no round, and everyone's"
+                "the client's mixture of the shared network and its own, which is the initial one if it took part in no round"
             }
             Self::Ditto { .. } | Self::L2gd { .. } | Self::FedMtl { .. } | Self::LocalOnly => {
-                "the client's own network as it was trained last; what all begin with, where it was in no round"
+                "the client's own network as last trained; the initial network if the client took part in no round"
             }
         }
     }
 
-    /// The same of a client that came after training.
+    /// Description of the model on which a client that joined after training is evaluated.
     #[must_use]
-    pub fn scored_of_newcomers(self) -> &'static str {
+    pub fn evaluated_newcomer_model(self) -> &'static str {
         match self {
-            Self::FedRep | Self::FedPer => "everyone's body with a head that the newcomer trained",
+            Self::FedRep | Self::FedPer => "the shared body with a head that the newcomer trained",
             Self::LgFedAvg { .. } => {
-                "the newcomer's own network, trained from what all begin with and everyone's last layers for as many \
-                 epochs as clients have had on average, then its head"
+                "the newcomer's own network, trained from the initial body and the shared last layers for as many epochs as \
+                 clients have had on average, then its head"
             }
             Self::LocalOnly => {
-                "the newcomer's own network, trained from what all begin with for as many epochs as clients have had on \
+                "the newcomer's own network, trained from the initial network for as many epochs as clients have had on \
                  average, then its head"
             }
             Self::PerFedAvg { .. } => {
-                "everyone's network after one step down the gradient of all the newcomer's samples and epochs on its head"
+                "the shared network after one step down the gradient of all the newcomer's samples and epochs on its head"
             }
-            _ => "everyone's network after epochs on its head by the newcomer",
+            Self::FedAvg
+            | Self::FedProx { .. }
+            | Self::Scaffold
+            | Self::Ditto { .. }
+            | Self::Apfl { .. }
+            | Self::L2gd { .. }
+            | Self::FedMtl { .. }
+            | Self::LowRank(_) => "the shared network after the newcomer has trained its head",
         }
     }
 
-    /// Whether each device has a head of its own and everyone's body.
+    /// Whether devices share a body and keep personal heads.
     #[must_use]
     pub fn has_own_head(self) -> bool {
         matches!(self, Self::FedRep | Self::FedPer)
     }
 
-    /// Whether who comes after training gets a body, to train a head on.
+    /// Whether a client that joins after training receives a body on which it can train a head.
     #[must_use]
     pub fn has_body_for_newcomers(self) -> bool {
         !matches!(self, Self::LgFedAvg { .. } | Self::LocalOnly)
@@ -148,13 +155,13 @@ impl Method {
 
     /// Matrices of a layer's size in each tensor.
     #[must_use]
-    pub fn tensors_a_layer(self) -> usize {
+    pub fn tensors_per_layer(self) -> usize {
         if self == Self::Scaffold { 2 } else { 1 }
     }
 
-    /// Whether firmware has it, rather than simulated devices alone.
+    /// Whether the firmware supports the algorithm, rather than simulated devices alone.
     #[must_use]
-    pub fn is_on_devices(self) -> bool {
+    pub fn is_supported_by_firmware(self) -> bool {
         matches!(
             self,
             Self::FedRep
@@ -167,71 +174,85 @@ impl Method {
     }
 }
 
-/// What all methods are told.
+/// Parameters common to all algorithms on networks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkParameters {
-    /// Sizes.
+    /// Sizes of the network.
     pub shape: NetworkShape,
-    /// Which method.
-    pub method: Method,
-    /// The steps.
+    /// Algorithm.
+    pub method: NetworkMethod,
+    /// Stochastic gradient descent: step size, momentum and batch.
     pub descent: Descent,
-    /// FedRep's epochs of the head.
+    /// Epochs of the head per round (FedRep).
     pub head_epochs: u16,
-    /// Epochs of everything else.
+    /// Epochs of all other layers per round.
     pub epochs: u16,
-    /// How layers are sent to devices.
+    /// Encoding of the layers sent to devices.
     pub download_encoding: Encoding,
-    /// How devices encode what they send.
+    /// Encoding of the devices' uploads.
     pub upload_encoding: Encoding,
-    /// Weights of the updates.
+    /// Weighting of the updates.
     pub weighting: Weighting,
-    /// How they become one.
+    /// Rule that combines the updates.
     pub rule: Rule,
-    /// Devices in the fleet.
+    /// Number of devices in the fleet.
     pub fleet: usize,
-    /// Draws the network that all begin with.
+    /// Seed of the initial network and of L2GD's coin.
     pub seed: u64,
 }
 
-/// What a method's rounds are: which layers travel, and what devices do.
+/// Rounds of an algorithm on a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
-    /// Which layers.
-    pub travelling: Travelling,
-    /// What devices do.
+    /// Layers that devices and server exchange.
+    pub shared: SharedLayers,
+    /// Task of the devices.
     pub task: Task,
 }
 
-/// The server's side of a method.
+/// Creates the server side of an algorithm.
 #[must_use]
 pub fn build(parameters: NetworkParameters) -> Box<dyn Algorithm> {
     match parameters.method {
-        Method::Scaffold => Box::new(Scaffold::new(parameters)),
-        Method::L2gd { part, coin } if coin > 0.0 => Box::new(L2gd::new(parameters, part, coin)),
-        Method::LowRank(averaging) => Box::new(Adapter::new(parameters, averaging)),
-        _ => Box::new(LayerMean::new(parameters, plan(&parameters))),
+        NetworkMethod::Scaffold => Box::new(Scaffold::new(parameters)),
+        NetworkMethod::L2gd { averaging_step, averaging_probability } if averaging_probability > 0.0 => {
+            Box::new(L2gd::new(parameters, averaging_step, averaging_probability))
+        }
+        NetworkMethod::LowRank(averaging) => Box::new(Adapter::new(parameters, averaging)),
+        NetworkMethod::FedRep
+        | NetworkMethod::FedPer
+        | NetworkMethod::FedAvg
+        | NetworkMethod::FedProx { .. }
+        | NetworkMethod::LgFedAvg { .. }
+        | NetworkMethod::PerFedAvg { .. }
+        | NetworkMethod::Ditto { .. }
+        | NetworkMethod::Apfl { .. }
+        | NetworkMethod::L2gd { .. }
+        | NetworkMethod::FedMtl { .. }
+        | NetworkMethod::LocalOnly => Box::new(LayerMean::new(parameters, plan(&parameters))),
     }
 }
 
-/// The rounds of a method.
+/// Shared layers and device task of an algorithm.
 #[must_use]
 pub fn plan(parameters: &NetworkParameters) -> Plan {
     match parameters.method {
-        Method::FedRep => fedrep::plan(parameters),
-        Method::FedPer => fedper::plan(parameters),
-        Method::FedAvg => fedavg::plan(parameters),
-        Method::FedProx { pull } => fedprox::plan(parameters, pull),
-        Method::Scaffold => scaffold::plan(parameters),
-        Method::LgFedAvg { layers } => lg_fedavg::plan(parameters, layers),
-        Method::PerFedAvg { inner_step, hessian_free } => {
+        NetworkMethod::FedRep => fedrep::plan(parameters),
+        NetworkMethod::FedPer => fedper::plan(parameters),
+        NetworkMethod::FedAvg => fedavg::plan(parameters),
+        NetworkMethod::FedProx { proximal_weight } => fedprox::plan(parameters, proximal_weight),
+        NetworkMethod::Scaffold => scaffold::plan(parameters),
+        NetworkMethod::LgFedAvg { layers } => lg_fedavg::plan(parameters, layers),
+        NetworkMethod::PerFedAvg { inner_step, hessian_free } => {
             perfedavg::plan(parameters, inner_step, hessian_free)
         }
-        Method::Ditto { pull } => ditto::plan(parameters, pull),
-        Method::Apfl { own, adaptation } => apfl::plan(parameters, own, adaptation),
-        Method::L2gd { part, .. } => l2gd::plan(parameters, part),
-        Method::FedMtl { pull } => fed_mtl::plan(parameters, pull),
-        Method::LocalOnly => local_only::plan(parameters),
-        Method::LowRank(_) => lora::plan(parameters, Trained::Shared),
+        NetworkMethod::Ditto { proximal_weight } => ditto::plan(parameters, proximal_weight),
+        NetworkMethod::Apfl { mixing_weight, mixing_step_size } => {
+            apfl::plan(parameters, mixing_weight, mixing_step_size)
+        }
+        NetworkMethod::L2gd { averaging_step, .. } => l2gd::plan(parameters, averaging_step),
+        NetworkMethod::FedMtl { proximal_weight } => fed_mtl::plan(parameters, proximal_weight),
+        NetworkMethod::LocalOnly => local_only::plan(parameters),
+        NetworkMethod::LowRank(_) => lora::plan(parameters, Trained::Shared),
     }
 }

@@ -1,40 +1,42 @@
-//! SCAFFOLD (Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Algorithm 1 with
-//! option II and a global step of 1): steps are corrected by what a device's gradient differs from the fleet's.
+//! SCAFFOLD (Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+//! Algorithm 1 with option II and a global step of 1): control variates correct each step by the difference
+//! between the device's gradient and the fleet's.
 //!
-//! A device steps along `g - c_i + c`, and afterwards `c_i <- c_i - c + (x - y_i) / (K eta)` after K steps. Here
-//! `x <- mean y_i` and `c <- c + (|S| / N) mean (change of c_i)` over the participants S of a fleet of N.
+//! A device steps along `g - c_i + c`, and afterwards `c_i <- c_i - c + (x - y_i) / (K eta)` after K steps.
+//! Here `x <- mean y_i` and `c <- c + (|S| / N) mean (change of c_i)` over the participants S of a fleet of
+//! N.
 
 use fedspan_protocol::message::{Baseline, HeadSolve, Task};
 
 use super::mean::tensors;
-use super::{NetworkParameters, Plan, Travelling};
-use crate::aggregate::{RoundAggregate, Share};
+use super::{NetworkParameters, Plan, SharedLayers};
+use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::decoded;
+use crate::algorithm::fedrep::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
 pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
     let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Baseline { baseline: Baseline::Scaffold, descent, epochs, encoding };
-    Plan { travelling: Travelling::All, task }
+    Plan { shared: SharedLayers::All, task }
 }
 
-/// The model and the control variate of the fleet.
+/// Shared model and control variate of the fleet.
 #[derive(Clone, Debug)]
 pub struct Scaffold {
     parameters: NetworkParameters,
     plan: Plan,
-    /// All layers, P x 1.
+    /// All layers of the model, P x 1.
     model: Matrix,
-    /// As long.
+    /// Control variate of the fleet, P values.
     control: Vec<f64>,
     participants: usize,
     round: RoundAggregate,
 }
 
 impl Scaffold {
-    /// Starts from the network that all begin with; control variates are zero.
+    /// Starts from the initial network, with control variates of zero.
     #[must_use]
     pub fn new(parameters: NetworkParameters) -> Self {
         let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
@@ -50,7 +52,7 @@ impl Scaffold {
         }
     }
 
-    /// Layer by layer, the model's values and below them the control variate's.
+    /// For each layer, the values of the model followed by those of the control variate.
     fn stacked(&self) -> Vec<f64> {
         let shape = self.parameters.shape;
         let mut values = Vec::with_capacity(2 * self.control.len());
@@ -62,21 +64,21 @@ impl Scaffold {
         values
     }
 
-    /// What devices hold of the model, layer by layer, and below each layer zeros.
-    fn held(&self) -> Vec<f64> {
+    /// For each layer, the model as devices decode it, followed by zeros.
+    fn on_devices(&self) -> Vec<f64> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         let layers = tensors(&self.plan, shape, self.model.as_slice(), 1, download_encoding);
         let wide = |tensor: Tensor| {
             let values: Vec<f64> =
-                decoded(tensor.values, download_encoding).into_iter().map(f64::from).collect();
+                as_decoded(tensor.values, download_encoding).into_iter().map(f64::from).collect();
             let zeros = vec![0.0; values.len()];
             values.into_iter().chain(zeros)
         };
         layers.into_iter().flat_map(wide).collect()
     }
 
-    /// The other way round: models, and changes of control variates.
-    fn parted(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    /// Inverse of [`Self::stacked`]: models, and changes of control variates.
+    fn unstacked(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let shape = self.parameters.shape;
         let (mut model, mut control) = (Vec::new(), Vec::new());
         let mut rest = stacked;
@@ -99,20 +101,21 @@ impl Algorithm for Scaffold {
             task: self.plan.task,
             tensors: tensors(&self.plan, shape, &self.stacked(), 2, download_encoding),
             encoding: download_encoding,
-            expects: shape.descriptors(Travelling::All, 2, upload_encoding),
+            expects: shape.descriptors(SharedLayers::All, 2, upload_encoding),
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         self.participants += 1;
-        self.round.absorb(device, share, tensors);
+        self.round.absorb(device, weight, tensors);
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        // Devices send models, which are steps from what they hold, and changes, which are steps from nothing.
-        let center = if self.round.rule().keeps_updates() { self.held() } else { Vec::new() };
-        if let Some(values) = self.round.numbers(&center) {
-            let (model, changes) = self.parted(&values);
+        // The center of an update: its model is a step from the broadcast model, its control variate a
+        // step from zero.
+        let center = if self.round.rule().needs_all_updates() { self.on_devices() } else { Vec::new() };
+        if let Some(values) = self.round.take_vector(&center) {
+            let (model, changes) = self.unstacked(&values);
             let part = self.participants as f64 / self.parameters.fleet.max(1) as f64;
             self.model.copy_from_slice(&model);
             for (control, change) in self.control.iter_mut().zip(changes) {
@@ -140,7 +143,7 @@ impl Algorithm for Scaffold {
     fn restore(&mut self, state: &[f64]) -> bool {
         let fits = state.len() == 2 * self.control.len();
         if fits {
-            let (model, control) = self.parted(state);
+            let (model, control) = self.unstacked(state);
             self.model.copy_from_slice(&model);
             self.control = control;
         }

@@ -1,7 +1,7 @@
-//! A campaign's scale: what devices subtract from each feature and multiply it by then.
+//! Feature scaling: devices subtract a shift from each feature and multiply by a factor.
 //!
-//! [`FleetScale`] is the stage that finds one from the sums of a fleet, [`Scaled`] the algorithm that sends it with
-//! every round after that. Devices scale in f32 (SPEC.md, Scale), and so does [`Scale::apply`].
+//! [`FleetScale`] is the stage that computes the scale from sums over the fleet, [`Scaled`] the algorithm
+//! that sends it with every later round. Devices scale in f32 (SPEC.md, Scale), and so does [`Scale::apply`].
 
 mod scaled;
 mod stage;
@@ -13,21 +13,21 @@ use crate::types::Tensor;
 
 pub use scaled::Scaled;
 pub use stage::FleetScale;
-pub use sums::{FeatureSums, Moments};
+pub use sums::{FeatureMoments, FeatureSums};
 
-/// Where a campaign's scale comes from.
+/// Source of a campaign's scale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ScaleSource {
-    /// There is none.
+    /// No scale.
     #[default]
     None,
-    /// From the sums of the fleet, in the campaign's first stage.
+    /// Computed from the sums of the fleet, in the campaign's first stage.
     Fleet,
-    /// From the configuration.
+    /// Given in the configuration.
     Given(Scale),
 }
 
-/// What is subtracted from each feature, and what the difference is multiplied by.
+/// Shift subtracted from each feature, and factor by which the difference is multiplied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
     shift: Vec<f32>,
@@ -35,7 +35,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// `None` unless both have as many values, all of them finite, no factor zero.
+    /// Creates a scale; `None` unless both lists have the same length, all values are finite, and no factor
+    /// is zero.
     #[must_use]
     pub fn new(shift: Vec<f32>, factor: Vec<f32>) -> Option<Self> {
         let finite = shift.iter().chain(&factor).all(|value| value.is_finite());
@@ -43,18 +44,18 @@ impl Scale {
         sound.then_some(Self { shift, factor })
     }
 
-    /// One that changes nothing.
+    /// Scale that changes nothing.
     #[must_use]
     pub fn identity(features: usize) -> Self {
         Self { shift: vec![0.0; features], factor: vec![1.0; features] }
     }
 
-    /// The scale that gives each feature a mean of 0 and a standard deviation of 1. What is constant stays as it is, and so does
-    /// what f32 has no factor for.
+    /// Scale that gives each feature mean 0 and standard deviation 1. Constant features, and those whose
+    /// factor f32 cannot represent, stay unscaled.
     #[must_use]
-    pub fn standard(moments: &[Moments]) -> Self {
+    pub fn standard(moments: &[FeatureMoments]) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a scale travels as f32")]
-        let one = |moments: &Moments| {
+        let one = |moments: &FeatureMoments| {
             let (shift, factor) = (moments.mean as f32, (1.0 / moments.deviation) as f32);
             let usable = moments.deviation > 0.0 && factor.is_finite() && factor > 0.0;
             if usable { (shift, factor) } else { (0.0, 1.0) }
@@ -63,19 +64,19 @@ impl Scale {
         Self { shift, factor }
     }
 
-    /// What is subtracted, a value a feature.
+    /// Shifts, one per feature.
     #[must_use]
     pub fn shift(&self) -> &[f32] {
         &self.shift
     }
 
-    /// What the difference is multiplied by.
+    /// Factors, one per feature.
     #[must_use]
     pub fn factor(&self) -> &[f32] {
         &self.factor
     }
 
-    /// Scales rows of samples as devices do.
+    /// Scales rows of samples in place, with the same rounding as devices.
     pub fn apply(&self, x: &mut [f32]) {
         for row in x.chunks_mut(self.shift.len().max(1)) {
             for ((value, shift), factor) in row.iter_mut().zip(&self.shift).zip(&self.factor) {
@@ -84,7 +85,7 @@ impl Scale {
         }
     }
 
-    /// As devices get it.
+    /// Tensor that devices receive: a row of shifts and a row of factors.
     #[must_use]
     pub fn tensor(&self) -> Tensor {
         let cols = u16::try_from(self.shift.len()).unwrap_or(u16::MAX);
@@ -92,12 +93,12 @@ impl Scale {
         Tensor { role: Role::Scale, rows: 2, cols, values }
     }
 
-    /// Both rows, to be kept.
+    /// Both rows, for checkpoints.
     fn state(&self) -> impl Iterator<Item = f64> {
         self.shift.iter().chain(&self.factor).map(|value| f64::from(*value))
     }
 
-    /// What [`Self::state`] was of.
+    /// Inverse of [`Self::state`].
     fn from_state(state: &[f64]) -> Option<Self> {
         #[allow(clippy::cast_possible_truncation, reason = "written from f32")]
         let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect();

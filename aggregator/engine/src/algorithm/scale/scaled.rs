@@ -1,22 +1,22 @@
-//! An algorithm whose devices scale their samples: every request comes with the scale.
+//! Wrapper of an algorithm that sends the scale with every request.
 
 use fedspan_protocol::message::HeadSolve;
 use fedspan_protocol::tensor::Role;
 
 use super::Scale;
-use crate::aggregate::Share;
+use crate::aggregate::UpdateWeight;
 use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// Another algorithm, and the scale that its devices use: until it is found, one that changes nothing.
+/// Algorithm whose devices scale their samples; with the identity until the scale is known.
 pub struct Scaled {
     algorithm: Box<dyn Algorithm>,
     scale: Scale,
 }
 
 impl Scaled {
-    /// `algorithm` with devices that scale.
+    /// Adds `scale` to the requests of `algorithm`.
     #[must_use]
     pub fn new(algorithm: Box<dyn Algorithm>, scale: Scale) -> Self {
         Self { algorithm, scale }
@@ -49,8 +49,8 @@ impl Algorithm for Scaled {
         self.algorithm.admits(samples, tensors)
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        self.algorithm.absorb(device, share, tensors);
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        self.algorithm.absorb(device, weight, tensors);
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
@@ -77,7 +77,7 @@ impl Algorithm for Scaled {
         self.with_scale(self.algorithm.fit_request(head))
     }
 
-    /// The algorithm's, and behind it the scale.
+    /// State of the algorithm, followed by the scale.
     fn state(&self) -> Vec<f64> {
         self.algorithm.state().into_iter().chain(self.scale.state()).collect()
     }

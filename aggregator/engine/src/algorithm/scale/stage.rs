@@ -1,72 +1,73 @@
-//! The stage that finds a fleet's scale, before whatever start the campaign has.
+//! Stage that computes the fleet's scale before any other start.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
-use super::sums::{FeatureSums, Moments, are_possible};
+use super::sums::{FeatureMoments, FeatureSums, are_possible};
 use super::{Scale, Scaled};
-use crate::aggregate::Share;
+use crate::aggregate::UpdateWeight;
 use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// Exchanges in which all devices send the sums of their features, half of the features each time (a device has room for as
-/// many), then those of another start, under the scale that was found.
+/// Exchanges in which all devices send the sums of their features, half of the features each time since a
+/// device has room for as many; then the exchanges of another start, under the scale found.
 pub struct FleetScale {
     features: usize,
-    /// Samples that a device may declare.
-    most: u32,
-    /// Of the features so far.
-    moments: Vec<Moments>,
+    /// Largest sample count that a device may declare.
+    max_samples: u32,
+    /// Moments of the features received so far.
+    moments: Vec<FeatureMoments>,
     sums: FeatureSums,
-    then: Option<Scaled>,
-    nothing: Matrix,
+    next_start: Option<Scaled>,
+    empty: Matrix,
 }
 
 impl FleetScale {
-    /// For samples of `features` values, at most `most` of a device; then `start`, if there is one.
+    /// Creates the stage for samples of `features` values and at most `max_samples` per device, followed by
+    /// `start`, if any.
     #[must_use]
-    pub fn new(features: usize, most: u32, start: Option<Box<dyn Algorithm>>) -> Self {
-        let then = start.map(|start| Scaled::new(start, Scale::identity(features)));
+    pub fn new(features: usize, max_samples: u32, start: Option<Box<dyn Algorithm>>) -> Self {
+        let next_start = start.map(|start| Scaled::new(start, Scale::identity(features)));
         let mut stage = Self {
             features,
-            most,
+            max_samples,
             moments: Vec::new(),
             sums: FeatureSums::default(),
-            then,
-            nothing: Matrix::zeros(0, 0),
+            next_start,
+            empty: Matrix::zeros(0, 0),
         };
-        stage.begin();
+        stage.start_round();
         stage
     }
 
-    /// Features of an exchange, at most.
-    fn at_once(&self) -> usize {
+    /// Largest number of features in one exchange.
+    fn features_per_exchange(&self) -> usize {
         self.features.div_ceil(2).max(1)
     }
 
-    /// Features of the next exchange; none when all have come.
+    /// Number of features in the next exchange; 0 once all are known.
     fn count(&self) -> usize {
-        (self.features - self.moments.len()).min(self.at_once())
+        (self.features - self.moments.len()).min(self.features_per_exchange())
     }
 
-    fn begin(&mut self) {
+    fn start_round(&mut self) {
         self.sums = FeatureSums::new(self.count());
         if self.count() == 0
-            && let Some(then) = &mut self.then
+            && let Some(next_start) = &mut self.next_start
         {
-            then.set_scale(&Scale::standard(&self.moments));
+            next_start.set_scale(&Scale::standard(&self.moments));
         }
     }
 
-    /// The start that goes on, once the scale is found.
-    fn later(&self) -> Option<&Scaled> {
-        self.then.as_ref().filter(|_| self.count() == 0)
+    /// The start that follows, once the scale is known.
+    fn active_start(&self) -> Option<&Scaled> {
+        self.next_start.as_ref().filter(|_| self.count() == 0)
     }
 
-    fn later_mut(&mut self) -> Option<&mut Scaled> {
+    fn active_start_mut(&mut self) -> Option<&mut Scaled> {
         let found = self.count() == 0;
-        self.then.as_mut().filter(|_| found)
+        self.next_start.as_mut().filter(|_| found)
     }
 }
 
@@ -76,8 +77,8 @@ fn small(n: usize) -> u16 {
 
 impl Algorithm for FleetScale {
     fn request(&self) -> Request {
-        if let Some(then) = self.later() {
-            return then.request();
+        if let Some(next_start) = self.active_start() {
+            return next_start.request();
         }
         let (first, count) = (small(self.moments.len()), small(self.count()));
         let sums = TensorDescriptor::inline(Role::FeatureSums, Encoding::F32, count, SUMS_COLUMNS);
@@ -90,47 +91,47 @@ impl Algorithm for FleetScale {
     }
 
     fn requests(&self) -> Vec<Request> {
-        // The first exchange asks for the most.
-        let sums = Self::new(self.features, self.most, None).request();
-        std::iter::once(sums).chain(self.then.iter().flat_map(Algorithm::requests)).collect()
+        // The first exchange has the most features.
+        let sums = Self::new(self.features, self.max_samples, None).request();
+        std::iter::once(sums).chain(self.next_start.iter().flat_map(Algorithm::requests)).collect()
     }
 
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
-        match (self.later(), tensors) {
-            (Some(then), _) => then.admits(samples, tensors),
-            // What no device may declare cannot be counted in part.
-            (None, [sums]) => samples <= self.most && are_possible(samples, &sums.values),
+        match (self.active_start(), tensors) {
+            (Some(next_start), _) => next_start.admits(samples, tensors),
+            // Sums cannot be cut to a smaller sample count, so larger counts are refused.
+            (None, [sums]) => samples <= self.max_samples && are_possible(samples, &sums.values),
             (None, _) => false,
         }
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        match (self.later_mut(), tensors) {
-            (Some(then), _) => then.absorb(device, share, tensors),
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        match (self.active_start_mut(), tensors) {
+            (Some(next_start), _) => next_start.absorb(device, weight, tensors),
             (None, [sums]) => {
-                self.sums.absorb(share.samples, &sums.values);
+                self.sums.absorb(weight.samples, &sums.values);
             }
             (None, _) => {}
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        if let Some(then) = self.later_mut() {
-            return then.finish();
+        if let Some(next_start) = self.active_start_mut() {
+            return next_start.finish();
         }
         if let Some(moments) = self.sums.moments() {
             self.moments.extend(moments);
-            self.begin();
+            self.start_round();
         }
         Ok(())
     }
 
     fn representation(&self) -> &Matrix {
-        self.then.as_ref().map_or(&self.nothing, Algorithm::representation)
+        self.next_start.as_ref().map_or(&self.empty, Algorithm::representation)
     }
 
     fn basis(&self) -> Option<&Matrix> {
-        self.then.as_ref().map(Algorithm::representation)
+        self.next_start.as_ref().map(Algorithm::representation)
     }
 
     fn scale(&self) -> Option<Scale> {
@@ -144,18 +145,19 @@ impl Algorithm for FleetScale {
     #[allow(clippy::cast_precision_loss, reason = "a number of features")]
     fn state(&self) -> Vec<f64> {
         let known = self.moments.iter().copied();
-        let all = known.chain(std::iter::repeat_n(Moments::default(), self.features - self.moments.len()));
-        let then = self.then.as_ref().map(Algorithm::state);
+        let all =
+            known.chain(std::iter::repeat_n(FeatureMoments::default(), self.features - self.moments.len()));
+        let next_start = self.next_start.as_ref().map(Algorithm::state);
         [self.moments.len() as f64]
             .into_iter()
             .chain(all.flat_map(|moments| [moments.mean, moments.deviation]))
-            .chain(then.into_iter().flatten())
+            .chain(next_start.into_iter().flatten())
             .collect()
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {
         let Some((known, rest)) = state.split_first() else { return false };
-        let Some((moments, then)) = rest.split_at_checked(2 * self.features) else { return false };
+        let Some((moments, next_start)) = rest.split_at_checked(2 * self.features) else { return false };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
         let known = *known as usize;
         if known > self.features {
@@ -163,17 +165,17 @@ impl Algorithm for FleetScale {
         }
         let (pairs, _) = moments.as_chunks();
         let moments =
-            pairs.iter().take(known).map(|&[mean, deviation]| Moments { mean, deviation }).collect();
-        let restored = self.then.as_mut().map_or(then.is_empty(), |own| own.restore(then));
+            pairs.iter().take(known).map(|&[mean, deviation]| FeatureMoments { mean, deviation }).collect();
+        let restored = self.next_start.as_mut().map_or(next_start.is_empty(), |own| own.restore(next_start));
         if restored {
             self.moments = moments;
-            self.begin();
+            self.start_round();
         }
         restored
     }
 
     fn rounds_needed(&self) -> u32 {
-        let sums = u32::try_from(self.features.div_ceil(self.at_once())).unwrap_or(u32::MAX);
-        sums.saturating_add(self.then.as_ref().map_or(0, Algorithm::rounds_needed))
+        let sums = u32::try_from(self.features.div_ceil(self.features_per_exchange())).unwrap_or(u32::MAX);
+        sums.saturating_add(self.next_start.as_ref().map_or(0, Algorithm::rounds_needed))
     }
 }

@@ -1,4 +1,4 @@
-//! Sums of a feature over devices: exact integers, in any order (SPEC.md, FeatureSums).
+//! Sums of features over devices as exact integers, independent of the order (SPEC.md, FeatureSums).
 
 use fedspan_protocol::tensor::SUMS_COLUMNS;
 use num_bigint::BigInt;
@@ -9,31 +9,31 @@ const LIMB: u32 = 22;
 /// Exponents that a device's grid can have.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -149..=98;
 
-/// A device has fewer samples than this.
+/// Exclusive bound of a device's sample count.
 const SAMPLES_END: u32 = 1 << 28;
 
-/// Largest magnitude of a sample on its grid.
+/// Largest magnitude of a sample in units of its grid.
 const UNITS_MAX: i128 = (1 << 30) - 1;
 
 /// Mean and standard deviation of a feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moments {
+pub struct FeatureMoments {
     /// Mean.
     pub mean: f64,
-    /// Standard deviation, of all samples: the square's mean is over their number.
+    /// Population standard deviation (divided by the number of samples).
     pub deviation: f64,
 }
 
-/// A row of a device's sums.
+/// One feature's sums on a device.
 struct Row {
-    /// Of the unit, less the least that there is.
+    /// Exponent of the grid's unit, minus the smallest possible exponent.
     exponent: u32,
     sum: i128,
     squares: i128,
 }
 
 impl Row {
-    /// `None` if no `samples` samples have these sums.
+    /// Decodes a row; `None` if no `samples` samples have such sums.
     fn read(samples: u32, row: &[f32]) -> Option<Self> {
         let [exponent, s0, s1, s2, q0, q1, q2, q3] = *row else { return None };
         let exponent = whole(exponent).and_then(|whole| i32::try_from(whole).ok())?;
@@ -45,7 +45,7 @@ impl Row {
         let possible = EXPONENTS.contains(&exponent)
             && samples < SAMPLES_END
             && sum.abs() <= m * UNITS_MAX
-            // Both below 2^117.
+            // Both sides are below 2^117.
             && sum * sum <= m * squares
             && squares <= m * UNITS_MAX * UNITS_MAX
             && (sum + squares) % 2 == 0;
@@ -54,7 +54,7 @@ impl Row {
     }
 }
 
-/// An integer of at most 24 bits.
+/// The value as an integer, if it is one of at most 24 bits.
 fn whole(value: f32) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
     let integer = value as i32;
@@ -63,28 +63,28 @@ fn whole(value: f32) -> Option<i128> {
     same.then_some(i128::from(integer))
 }
 
-/// Whether a device with so many samples can have sent these rows.
+/// Whether a device with `samples` samples can have sent these rows.
 #[must_use]
 pub fn are_possible(samples: u32, rows: &[f32]) -> bool {
     samples > 0 && rows.chunks(usize::from(SUMS_COLUMNS)).all(|row| Row::read(samples, row).is_some())
 }
 
-/// Sums of some features over the devices that have come so far.
+/// Sums of some features over the devices absorbed so far.
 #[derive(Clone, Debug, Default)]
 pub struct FeatureSums {
     samples: u64,
-    /// Sum and sum of squares of each, in units of 2^-149 and 2^-298.
+    /// Sum and sum of squares of each feature, in units of 2^-149 and 2^-298.
     features: Vec<(BigInt, BigInt)>,
 }
 
 impl FeatureSums {
-    /// Nothing yet, of so many features.
+    /// Creates empty sums of `features` features.
     #[must_use]
     pub fn new(features: usize) -> Self {
         Self { samples: 0, features: vec![(BigInt::default(), BigInt::default()); features] }
     }
 
-    /// Adds a device's rows. False, with nothing changed, if no samples have such sums.
+    /// Adds a device's rows. Returns false, with nothing changed, if no samples have such sums.
     pub fn absorb(&mut self, samples: u32, rows: &[f32]) -> bool {
         let fits = rows.len() == self.features.len() * usize::from(SUMS_COLUMNS);
         if !fits || !are_possible(samples, rows) {
@@ -100,9 +100,9 @@ impl FeatureSums {
         true
     }
 
-    /// Means and deviations, each rounded from the exact number only at the end; `None` without samples.
+    /// Means and standard deviations, each rounded only once from exact sums; `None` without samples.
     #[must_use]
-    pub fn moments(&self) -> Option<Vec<Moments>> {
+    pub fn moments(&self) -> Option<Vec<FeatureMoments>> {
         if self.samples == 0 {
             return None;
         }
@@ -110,16 +110,19 @@ impl FeatureSums {
         let m = self.samples as f64;
         let unit = 2f64.powi(*EXPONENTS.start());
         let moments = |(sum, squares): &(BigInt, BigInt)| {
-            // m^2 times the variance: exact, and not negative.
+            // m^2 times the variance, exact and not negative.
             let spread = BigInt::from(self.samples) * squares - sum * sum;
-            // Square roots before units: what is small stays in range.
-            Moments { mean: float(sum) / m * unit, deviation: float(&spread).max(0.0).sqrt() / m * unit }
+            // The root is taken before the unit is applied, so that small values do not underflow.
+            FeatureMoments {
+                mean: float(sum) / m * unit,
+                deviation: float(&spread).max(0.0).sqrt() / m * unit,
+            }
         };
         Some(self.features.iter().map(moments).collect())
     }
 }
 
-/// The nearest number; these have fewer than 900 bits.
+/// Nearest f64; these integers have fewer than 900 bits.
 fn float(value: &BigInt) -> f64 {
     value.to_string().parse().unwrap_or(f64::INFINITY)
 }

@@ -1,4 +1,4 @@
-//! One of LEAF's files.
+//! Parser of one of LEAF's JSON files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,27 +8,28 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::super::DataError;
 
-/// Which field of a tweet is its text.
+/// Index of the field of a tweet that holds its text.
 const TEXT: usize = 4;
 
-/// One user's samples: numbers or text.
+/// Samples of one user: numbers or text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// Numbers, a row a sample.
+    /// Samples of numbers, one row each.
     pub rows: Vec<Vec<f32>>,
-    /// Text.
+    /// Samples of text.
     pub texts: Vec<String>,
-    /// Classes.
+    /// Class of each sample.
     pub labels: Vec<u8>,
 }
 
-/// Users by their names.
+/// Users and their samples, by name.
 pub type Users = BTreeMap<String, Samples>;
 
 /// Parses a file.
 ///
 /// # Errors
-/// [`DataError`] naming the file with line and column, or the user and the sample's number from 0.
+/// [`DataError`] naming the file and the line and column, or the user and the index of the sample, if the
+/// file is no such JSON or contradicts itself.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     let wrong = |message: String| DataError::new(name, message);
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
@@ -40,7 +41,9 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     for (user, raw) in file.user_data.0 {
         let (xs, ys) = (raw.x.len(), raw.y.len());
         if xs != ys {
-            return Err(wrong(format!("user {user:?}: {xs} samples in x, {ys} in y")));
+            return Err(wrong(format!(
+                "user {user:?}: found {xs} samples in x and {ys} in y, expected equal numbers"
+            )));
         }
         let mut samples = Samples::default();
         for (number, (x, Label(y))) in raw.x.into_iter().zip(raw.y).enumerate() {
@@ -49,7 +52,9 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
                 Sample::Text(text) => samples.texts.push(text),
             }
             if !samples.rows.is_empty() && !samples.texts.is_empty() {
-                return Err(wrong(format!("user {user:?}, sample {number}: numbers and text")));
+                return Err(wrong(format!(
+                    "user {user:?}, sample {number}: found numbers and text, allowed: one kind"
+                )));
             }
             samples.labels.push(y);
         }
@@ -57,30 +62,32 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     }
     if !file.num_samples.is_empty() && file.num_samples.len() != file.users.len() {
         let (users, counts) = (file.users.len(), file.num_samples.len());
-        return Err(wrong(format!("{users} names in users, {counts} numbers in num_samples")));
+        return Err(wrong(format!(
+            "found {users} names in users and {counts} numbers in num_samples, expected equal numbers"
+        )));
     }
     let mut listed = BTreeSet::new();
     for (number, user) in file.users.iter().enumerate() {
         let Some(samples) = users.get(user) else {
-            return Err(wrong(format!("user {user:?} is in users and not in user_data")));
+            return Err(wrong(format!("found user {user:?} in users but not in user_data")));
         };
         let there = samples.labels.len() as u64;
         if !listed.insert(user) {
-            return Err(wrong(format!("user {user:?} stands twice in users")));
+            return Err(wrong(format!("found user {user:?} twice in users, allowed: once")));
         }
         if let Some(Count(announced)) = file.num_samples.get(number).filter(|count| count.0 != there) {
             return Err(wrong(format!(
-                "user {user:?}: num_samples announces {announced}, there are {there}"
+                "user {user:?}: found {there} samples, expected {announced} as in num_samples"
             )));
         }
     }
     if let Some(user) = users.keys().find(|user| !listed.is_empty() && !listed.contains(user)) {
-        return Err(wrong(format!("user {user:?} is in user_data and not in users")));
+        return Err(wrong(format!("found user {user:?} in user_data but not in users")));
     }
     Ok(users)
 }
 
-/// The file as it stands; what else it has is passed over.
+/// Content of the file; other fields are ignored.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -96,7 +103,7 @@ struct Raw {
     y: Vec<Label>,
 }
 
-/// A map in which nobody stands twice.
+/// Map of users that rejects duplicate names.
 struct UserData(BTreeMap<String, Raw>);
 
 impl<'de> Deserialize<'de> for UserData {
@@ -113,7 +120,9 @@ impl<'de> Deserialize<'de> for UserData {
                 let mut users = BTreeMap::new();
                 while let Some((user, raw)) = map.next_entry::<String, Raw>()? {
                     if users.contains_key(&user) {
-                        return Err(A::Error::custom(format!("user {user:?} stands twice in user_data")));
+                        return Err(A::Error::custom(format!(
+                            "found user {user:?} twice in user_data, allowed: once"
+                        )));
                     }
                     users.insert(user, raw);
                 }
@@ -150,15 +159,19 @@ impl<'de> Deserialize<'de> for Sample {
                             }
                             fields += 1;
                         }
-                        _ => return Err(A::Error::custom("numbers and text in one sample")),
+                        _ => {
+                            return Err(A::Error::custom(
+                                "found numbers and text in one sample, allowed: one kind",
+                            ));
+                        }
                     }
                 }
                 match text {
                     Some(text) => Ok(Sample::Text(text)),
                     None if fields > 0 => Err(A::Error::custom(format!(
-                        "{fields} fields, the text of a tweet is field {TEXT}, from 0"
+                        "found {fields} fields, but the text of a tweet is field {TEXT}, counted from 0"
                     ))),
-                    None if row.is_empty() => Err(A::Error::custom("a sample without values")),
+                    None if row.is_empty() => Err(A::Error::custom("found a sample without values")),
                     None => Ok(Sample::Row(row)),
                 }
             }
@@ -211,7 +224,7 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
-/// A class: a whole number from 0 to 255, however it is written.
+/// Class: a whole number from 0 to 255, in any JSON notation.
 struct Label(u8);
 
 impl<'de> Deserialize<'de> for Label {
@@ -250,7 +263,7 @@ impl<'de> Deserialize<'de> for Label {
     }
 }
 
-/// How many: a whole number, however it is written.
+/// Number of samples: a whole number, in any JSON notation.
 struct Count(u64);
 
 impl<'de> Deserialize<'de> for Count {

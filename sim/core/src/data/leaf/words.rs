@@ -1,13 +1,13 @@
-//! Text as the mean of its words' vectors, or as a sequence of them.
+//! Word vectors: a text becomes the mean of its words' vectors, or a sequence of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::DataError;
 
-/// Most numbers of a word; those in use have 25 to 300.
-const WIDTH: usize = 4096;
+/// Largest number of values of a word vector; vectors in use have 25 to 300.
+const MAX_WIDTH: usize = 4096;
 
-/// The words of a text: in lower case, runs of letters, digits, `_` and `'`, and the marks `.,!?;`, each a word.
+/// Words of a text in lower case: runs of letters, digits, `_` and `'`, and each of the marks `.,!?;`.
 pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
     let belongs = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '\'';
     let mut rest = text;
@@ -25,20 +25,21 @@ pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// The vectors of the words that occur.
+/// Vectors of the words that occur in the texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vectors {
-    /// Numbers of a word.
+    /// Number of values of a word vector.
     pub width: usize,
-    of: BTreeMap<String, Vec<f32>>,
+    by_word: BTreeMap<String, Vec<f32>>,
 }
 
 impl Vectors {
-    /// Reads the vectors of the words of `texts` from the first `vocabulary` lines of a file: a word and its numbers,
-    /// with blanks between. Of a word that stands twice the first counts.
+    /// Reads the vectors of the words of `texts` from the first `vocabulary` lines of a file. A line holds a
+    /// word and its numbers, separated by blanks. The first vector of a repeated word counts.
     ///
     /// # Errors
-    /// [`DataError`] naming the file and the line.
+    /// [`DataError`] naming the file and the line if a line is malformed, or the file if it has no word of
+    /// the texts.
     pub fn parse<'t>(
         bytes: &[u8],
         name: &str,
@@ -46,7 +47,7 @@ impl Vectors {
         texts: impl Iterator<Item = &'t str>,
     ) -> Result<Self, DataError> {
         let wanted: BTreeSet<String> = texts.flat_map(words).collect();
-        let mut vectors = Self { width: 0, of: BTreeMap::new() };
+        let mut vectors = Self { width: 0, by_word: BTreeMap::new() };
         for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')).take(vocabulary) {
             if line.is_empty() {
                 continue;
@@ -58,14 +59,14 @@ impl Vectors {
             let Some(word) = fields.next() else { continue };
             if vectors.width == 0 {
                 vectors.width = fields.clone().count();
-                if !(1..=WIDTH).contains(&vectors.width) {
+                if !(1..=MAX_WIDTH).contains(&vectors.width) {
                     return Err(wrong(format!(
-                        "{} numbers behind the word, expected 1 to {WIDTH}",
+                        "found {} numbers after the word, expected 1 to {MAX_WIDTH}",
                         vectors.width
                     )));
                 }
             }
-            if !wanted.contains(word) || vectors.of.contains_key(word) {
+            if !wanted.contains(word) || vectors.by_word.contains_key(word) {
                 continue;
             }
             let number = |text: &str| {
@@ -74,34 +75,44 @@ impl Vectors {
             };
             let values: Vec<f32> = fields.map(number).collect::<Result<_, _>>()?;
             if values.len() != vectors.width {
-                return Err(wrong(format!("{} numbers, the first line has {}", values.len(), vectors.width)));
+                return Err(wrong(format!(
+                    "found {} numbers, expected {} as in the first line",
+                    values.len(),
+                    vectors.width
+                )));
             }
-            vectors.of.insert(word.to_owned(), values);
+            vectors.by_word.insert(word.to_owned(), values);
         }
-        if vectors.of.is_empty() {
+        if vectors.by_word.is_empty() {
             let lines = bytes.iter().filter(|byte| **byte == b'\n').count().min(vocabulary);
-            return Err(DataError::new(name, format!("no word of the texts in {lines} lines")));
+            return Err(DataError::new(
+                name,
+                format!(
+                    "found no word of the texts in {lines} lines; increase data.vocabulary or use another file"
+                ),
+            ));
         }
         Ok(vectors)
     }
 
-    /// The last `words` words that have a vector, one after the other; where there are fewer, zeros come before.
+    /// Concatenates the vectors of the last `words` known words of a text, preceded by zeros if there are
+    /// fewer.
     #[must_use]
     pub fn sequence(&self, text: &str, words: usize) -> Vec<f32> {
-        let known: Vec<&Vec<f32>> = self::words(text).filter_map(|word| self.of.get(&word)).collect();
+        let known: Vec<&Vec<f32>> = self::words(text).filter_map(|word| self.by_word.get(&word)).collect();
         let last = known.get(known.len().saturating_sub(words)..).unwrap_or_default();
         let mut values = vec![0.0; (words - last.len()) * self.width];
         last.iter().for_each(|vector| values.extend_from_slice(vector));
         values
     }
 
-    /// The mean over the words that have a vector; zeros if none has.
+    /// Mean of the vectors of a text's known words; zeros if no word is known.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
     pub fn mean(&self, text: &str) -> Vec<f32> {
         let mut sum = vec![0f64; self.width];
         let mut count = 0f64;
-        for vector in words(text).filter_map(|word| self.of.get(&word)) {
+        for vector in words(text).filter_map(|word| self.by_word.get(&word)) {
             count += 1.0;
             for (sum, value) in sum.iter_mut().zip(vector) {
                 *sum += f64::from(*value);
@@ -117,14 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_lower_case_and_marks_stand_alone() {
+    fn words_are_lower_case_and_marks_are_words() {
         let found: Vec<String> = words("  Don't STOP,now!! é_1 #tag @me...").collect();
         assert_eq!(found, ["don't", "stop", ",", "now", "!", "!", "é_1", "tag", "me", ".", ".", "."]);
         assert_eq!(words("«»").count(), 0);
     }
 
     #[test]
-    fn a_text_is_the_mean_of_the_words_that_are_known() {
+    fn text_is_mean_or_sequence_of_known_words() {
         let file = b"the 1 2\ngood 3 -4\nbad 5 5\n";
         let texts = ["The good", "nothing", "bad bad good"];
         let vectors = Vectors::parse(file, "v", 10, texts.into_iter()).unwrap();
@@ -134,7 +145,7 @@ mod tests {
         assert_eq!(vectors.sequence("bad, good: the bad", 3), [3.0, -4.0, 1.0, 2.0, 5.0, 5.0], "the last");
         assert_eq!(vectors.sequence("good?", 3), [0.0, 0.0, 0.0, 0.0, 3.0, -4.0]);
         assert_eq!(vectors.sequence("nothing", 2), [0.0; 4]);
-        // Of the first two lines only.
+        // Vectors of the first two lines only.
         let few = Vectors::parse(file, "v", 2, texts.into_iter()).unwrap();
         assert_eq!(few.mean("bad good"), [3.0, -4.0]);
     }

@@ -1,4 +1,4 @@
-//! Arrays of an `npz` archive, by name.
+//! Reader of the arrays of an `npz` archive, by name.
 
 use std::io::Cursor;
 
@@ -8,31 +8,31 @@ use zip::result::ZipError;
 use super::values::{self, Values};
 use super::{Array, LARGEST};
 use crate::data::DataError;
-use crate::data::file::most_unpacked;
+use crate::data::file::unpack_limit;
 
-/// An archive in memory.
+/// An `npz` archive in memory.
 #[derive(Debug)]
 pub struct Archive<'a> {
     zip: ZipArchive<Cursor<&'a [u8]>>,
     name: String,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     packed: u64,
-    /// Bytes that arrays have been unpacked to.
+    /// Bytes that the arrays read so far unpacked to.
     unpacked: u64,
-    /// Bytes that arrays take in memory.
+    /// Bytes of memory that the arrays read so far take.
     memory: u64,
 }
 
 impl<'a> Archive<'a> {
-    /// Opens a file called `name`.
+    /// Opens an archive; `name` is its path for messages.
     ///
     /// # Errors
-    /// [`DataError`] where it is no archive.
+    /// [`DataError`] if the bytes are no npz archive.
     pub fn open(bytes: &'a [u8], name: &str) -> Result<Self, DataError> {
         if bytes.starts_with(b"\x93NUMPY") {
             return Err(DataError::new(
                 name,
-                "not an npz archive, but one array: numpy.savez writes archives of them",
+                "found a single NumPy array, expected an npz archive: save it with numpy.savez",
             ));
         }
         let zip = ZipArchive::new(Cursor::new(bytes))
@@ -40,7 +40,7 @@ impl<'a> Archive<'a> {
         Ok(Self { zip, name: name.to_owned(), packed: bytes.len() as u64, unpacked: 0, memory: 0 })
     }
 
-    /// Names of the arrays, in the order of their texts.
+    /// Names of the arrays, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let names = self.zip.file_names().filter_map(Result::ok);
@@ -50,10 +50,10 @@ impl<'a> Archive<'a> {
         names
     }
 
-    /// An array of at most `most` elements; nothing where there is none of this name.
+    /// Reads an array of at most `most` elements; `None` if the archive has none of this name.
     ///
     /// # Errors
-    /// [`DataError`] where it cannot be read, is larger, or unpacks to more than a file of this size can mean.
+    /// [`DataError`] if the array cannot be read, is larger, or unpacks to more than a file of this size may.
     pub fn get(&mut self, key: &str, most: u64) -> Result<Option<Values>, DataError> {
         let name = &self.name;
         let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
@@ -64,11 +64,11 @@ impl<'a> Archive<'a> {
         };
         let length = file.size();
         self.unpacked = self.unpacked.saturating_add(length);
-        let most_bytes = most_unpacked(self.packed);
+        let most_bytes = unpack_limit(self.packed);
         if self.unpacked > most_bytes {
             return Err(wrong(format!(
                 "unpacks to {length} bytes from a file of {} bytes, allowed: at most {most_bytes} for all arrays that are \
-                 read; numpy.savez writes arrays as large as they are",
+                 read; save with numpy.savez, which does not compress",
                 self.packed
             )));
         }
@@ -78,10 +78,10 @@ impl<'a> Archive<'a> {
         Ok(Some(values))
     }
 
-    /// The numbers of an array that has to be there.
+    /// Reads the numbers of an array that must exist.
     ///
     /// # Errors
-    /// As [`Self::get`], and where it is not there.
+    /// [`DataError`] as for [`Self::get`], and if there is no such array or it holds texts.
     pub fn required(&mut self, key: &str) -> Result<Array, DataError> {
         let values = self.get(key, LARGEST)?;
         let values = values.ok_or_else(|| DataError::new(&self.name, format!("no array named {key}")))?;

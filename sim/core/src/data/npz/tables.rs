@@ -1,4 +1,4 @@
-//! A labelled table in an `npz` archive: samples, targets, and whose they are.
+//! Reader of a labelled table in an `npz` archive: samples, targets, and their clients.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +7,31 @@ use fedspan_engine::linalg::Matrix;
 use super::values::Values;
 use super::{Archive, Array, LARGEST, basis, index, matrix};
 use crate::data::DataError;
-use crate::data::table::delimited::remark;
+use crate::data::table::delimited::merge_warning;
 use crate::data::table::names::{Names, is_missing};
-use crate::data::table::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target, narrow};
+use crate::data::table::{CLASSES, CLIENTS, CodedNames, FEATURES, Table, Target, narrow};
 
-/// Numbers of clients and classes are below it: up to there each is an f64 of its own.
+/// Bound of the numbers of clients and classes: 2^53, below which f64 represents every whole number.
 const LARGEST_NUMBER: f64 = (1u64 << 53) as f64;
-/// Rows of an array, at most: those of a thousand clients with sixteen thousand samples each.
+/// Largest number of rows of an array: a thousand clients with sixteen thousand samples each.
 const ROWS: u64 = 1 << 24;
 
-/// Which arrays mean what.
+/// Names and meaning of the arrays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrays {
-    /// Samples, and those that test.
+    /// Arrays of samples: training and test part.
     pub x: [String; 2],
-    /// Targets.
+    /// Arrays of targets: training and test part.
     pub y: [String; 2],
-    /// Whose each row is.
+    /// Arrays with the client of each row: training and test part.
     pub client: [String; 2],
-    /// A basis of the true representation.
+    /// Array with a basis of the true representation.
     pub truth: String,
-    /// Targets are classes.
+    /// True if targets are classes.
     pub classification: bool,
-    /// Rows have to be somebody's.
-    pub owned: bool,
-    /// Names of clients or classes that look like the mark of a missing value.
+    /// Requires that every row has a client.
+    pub requires_client: bool,
+    /// Names of clients or classes that look like the mark of a missing value but are not.
     pub not_missing: Vec<String>,
 }
 
@@ -44,20 +44,22 @@ impl Default for Arrays {
             client: both("client"),
             truth: "b_star".to_owned(),
             classification: false,
-            owned: true,
+            requires_client: true,
             not_missing: Vec::new(),
         }
     }
 }
 
-/// Reads `x` (clients, m, d) and `y` (clients, m), or `x` (n, d), `y` (n) and `client` (n), which says whose each row is; if
-/// there `x_test` and `y_test` of the same layout (with `client_test`), and `b_star` (d, k), of which only the span counts:
-/// its columns are made orthonormal. Rows keep their order, those that test behind the others. Numbered clients and classes
-/// are in the order of their numbers, others in that of their texts.
+/// Reads a table and the true representation.
+///
+/// Arrays are `x` (clients, m, d) and `y` (clients, m), or `x` (n, d), `y` (n) and `client` (n), the client
+/// of each row. Optional arrays are `x_test` and `y_test` of the same layout (with `client_test`), and
+/// `b_star` (d, k), of which only the span counts: its columns are made orthonormal. Rows keep their order,
+/// with test rows after the others. Numbered clients and classes are sorted by number, others by text.
 ///
 /// # Errors
-/// [`DataError`] naming the file, the array, and for a value that no f32 can hold, or that is no name of a class or of a
-/// client, its place.
+/// [`DataError`] naming the file and the array if an array is missing or has the wrong shape, and the
+/// position of a value that does not fit an f32 or is no name of a class or client.
 pub fn table(bytes: &[u8], path: &str, arrays: &Arrays) -> Result<(Table, Option<Matrix>), DataError> {
     let mut archive = Archive::open(bytes, path)?;
     let wrong = |message: String| DataError::new(path, message);
@@ -68,7 +70,7 @@ pub fn table(bytes: &[u8], path: &str, arrays: &Arrays) -> Result<(Table, Option
     let test = Part::read(&mut archive, arrays, 1).map_err(wrong)?;
     if train.x.shape.contains(&0) {
         let (name, shape) = (&arrays.x[0], &train.x.shape);
-        return Err(wrong(format!("{name} has shape {shape:?}: there is nothing in it")));
+        return Err(wrong(format!("{name} has shape {shape:?}, expected at least one value")));
     }
     if let Some(test) = test.as_ref().filter(|test| !test.is_like(&train)) {
         let [x, x_test] = &arrays.x;
@@ -85,24 +87,24 @@ pub fn table(bytes: &[u8], path: &str, arrays: &Arrays) -> Result<(Table, Option
     };
     let mut parts = vec![train];
     parts.extend(test);
-    joined(parts, path, arrays).map(|table| (table, truth)).map_err(wrong)
+    join_parts(parts, path, arrays).map(|table| (table, truth)).map_err(wrong)
 }
 
-/// What trains, or what tests.
+/// Arrays of the training part or of the test part.
 struct Part {
     x: Array,
     y: Values,
-    /// Whose each row is; without, all clients have as many as the shape says, or rows are nobody's.
+    /// Client of each row; `None` if the shape of `x` determines it, or rows have no clients.
     client: Option<Values>,
 }
 
 impl Part {
-    /// Reads the arrays of one part; nothing if there is none of them.
+    /// Reads the arrays of one part; `None` if the archive has none of them.
     fn read(archive: &mut Archive<'_>, arrays: &Arrays, part: usize) -> Result<Option<Self>, String> {
         let [x_name, y_name, client_name] = [&arrays.x, &arrays.y, &arrays.client].map(|names| &names[part]);
         let mut get = |name: &str, most: u64| archive.get(name, most).map_err(|error| error.message);
         let x = get(x_name, LARGEST)?;
-        // What has few bytes in an archive can have many rows.
+        // An array of few compressed bytes can have many rows.
         if let Some([count @ .., _]) = x.as_ref().map(Values::shape)
             && count
                 .iter()
@@ -124,12 +126,12 @@ impl Part {
                 ));
             }
         };
-        let rows = match (x.shape(), &client, arrays.owned) {
+        let rows = match (x.shape(), &client, arrays.requires_client) {
             (&[clients, m, _], None, _) => vec![clients, m],
             (&[n, _], Some(_), _) | (&[n, _], None, false) => vec![n],
-            (shape, client, owned) => {
+            (shape, client, requires_client) => {
                 let other = if client.is_none() { "(clients, m, d), or " } else { "" };
-                let whose = if owned { format!(" with {client_name} (n)") } else { String::new() };
+                let whose = if requires_client { format!(" with {client_name} (n)") } else { String::new() };
                 return Err(format!("{x_name} has shape {shape:?}, expected {other}(n, d){whose}"));
             }
         };
@@ -149,7 +151,7 @@ impl Part {
                 return Err(format!("{name} has shape {:?}, expected ({})", values.shape(), rows.join(", ")));
             }
         }
-        finite(&x, x_name)?;
+        check_finite(&x, x_name)?;
         Ok(Some(Self { x, y, client }))
     }
 
@@ -161,7 +163,7 @@ impl Part {
         self.x.values.len().checked_div(self.d()).unwrap_or(0)
     }
 
-    /// Whether rows are as long and say in the same way whose they are.
+    /// True if the rows have the same length and the same way of naming clients.
     fn is_like(&self, train: &Self) -> bool {
         let places = |part: &Self| match *part.x.shape.as_slice() {
             [clients, _, _] => Some(clients),
@@ -173,69 +175,71 @@ impl Part {
     }
 }
 
-/// One table of both parts.
-fn joined(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, String> {
+/// Joins both parts into one table.
+fn join_parts(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, String> {
     let mut warnings = Vec::new();
     let tests_from = parts.first().map_or(0, Part::rows);
     let d = parts.first().map_or(0, Part::d);
     let y: Vec<&Values> = parts.iter().map(|part| &part.y).collect();
     let target = if arrays.classification {
-        let (classes, remarks) = coded(&y, &arrays.y, "class", CLASSES, -LARGEST_NUMBER, arrays)?;
-        warnings.extend(remarks.map(|remark| format!("{path}: {remark}")));
+        let (classes, merged) = code_names(&y, &arrays.y, "class", CLASSES, -LARGEST_NUMBER, arrays)?;
+        warnings.extend(merged.map(|warning| format!("{path}: {warning}")));
         Target::Classes(classes)
     } else {
         let mut values = Vec::new();
         for (part, name) in y.iter().zip(&arrays.y) {
             let Values::Numbers(numbers) = part else {
                 return Err(format!(
-                    "{name}: an array of texts, expected numbers; texts are for task = \"classes\""
+                    "{name}: found an array of texts, expected numbers; texts are for task = \"classes\""
                 ));
             };
-            finite(numbers, name)?;
+            check_finite(numbers, name)?;
             values.extend_from_slice(&numbers.values);
         }
         Target::Values(values)
     };
     let clients = if parts.iter().all(|part| part.client.is_some()) {
         let whose: Vec<&Values> = parts.iter().filter_map(|part| part.client.as_ref()).collect();
-        let (clients, remarks) = coded(&whose, &arrays.client, "client", CLIENTS, 0.0, arrays)?;
-        warnings.extend(remarks.map(|remark| format!("{path}: {remark}")));
-        known(&clients, tests_from, &arrays.client[1])?;
+        let (clients, merged) = code_names(&whose, &arrays.client, "client", CLIENTS, 0.0, arrays)?;
+        warnings.extend(merged.map(|warning| format!("{path}: {warning}")));
+        check_test_clients(&clients, tests_from, &arrays.client[1])?;
         Some(clients)
     } else {
-        by_place(&parts, &arrays.x[0])?
+        clients_by_position(&parts, &arrays.x[0])?
     };
     let mut x = Vec::new();
     for part in parts {
-        // The first is not copied, which may be large.
+        // The first array, which may be large, is moved, not copied.
         if x.is_empty() { x = part.x.values } else { x.extend(part.x.values) }
     }
     let features = (0..d).map(|place| format!("{}[{place}]", arrays.x[0])).collect();
     Ok(Table { name: path.to_owned(), features, x, target, clients, tests_from, warnings })
 }
 
-/// That whoever tests trains.
-fn known(clients: &Coded, tests_from: usize, name: &str) -> Result<(), String> {
-    let (train, test) = clients.of.split_at(tests_from.min(clients.of.len()));
+/// Checks that every client with test rows has training rows.
+fn check_test_clients(clients: &CodedNames, tests_from: usize, name: &str) -> Result<(), String> {
+    let (train, test) = clients.codes.split_at(tests_from.min(clients.codes.len()));
     let mut trains = vec![false; clients.names.len()];
     for code in train {
         if let Some(trains) = trains.get_mut(*code as usize) {
             *trains = true;
         }
     }
-    let stranger = |code: &&u32| trains.get(**code as usize) == Some(&false);
-    match (0usize..).zip(test).find(|(_, code)| stranger(code)) {
+    let untrained = |code: &&u32| trains.get(**code as usize) == Some(&false);
+    match (0usize..).zip(test).find(|(_, code)| untrained(code)) {
         None => Ok(()),
         Some((place, code)) => {
             let client = clients.names.get(*code as usize).map_or("", String::as_str);
-            Err(format!("{name} at [{place}]: client {client} has no row in x"))
+            Err(format!(
+                "{name} at [{place}]: client {client} has no row in x; remove its test rows or add training rows"
+            ))
         }
     }
 }
 
-/// Clients by their places, where the shapes have them.
-fn by_place(parts: &[Part], name: &str) -> Result<Option<Coded>, String> {
-    let mut of = Vec::new();
+/// Clients by their position in the first axis, if the arrays have three axes.
+fn clients_by_position(parts: &[Part], name: &str) -> Result<Option<CodedNames>, String> {
+    let mut codes = Vec::new();
     let mut names = Vec::new();
     for part in parts {
         let &[clients, m, _] = part.x.shape.as_slice() else { return Ok(None) };
@@ -243,26 +247,26 @@ fn by_place(parts: &[Part], name: &str) -> Result<Option<Coded>, String> {
             return Err(format!("{name} has {clients} clients, allowed: at most {CLIENTS}"));
         }
         for client in 0..u32::try_from(clients).unwrap_or(0) {
-            of.extend(std::iter::repeat_n(client, m));
+            codes.extend(std::iter::repeat_n(client, m));
         }
         names = (0..clients).map(|client| client.to_string()).collect();
     }
-    Ok(Some(Coded { of, names }))
+    Ok(Some(CodedNames { codes, names }))
 }
 
-/// Names of classes or clients, at most `most`: whole numbers from `least`, or texts.
-fn coded(
+/// Codes the names of classes or clients, at most `most`: whole numbers from `least`, or texts.
+fn code_names(
     parts: &[&Values],
     keys: &[String; 2],
     kind: &str,
     most: usize,
     least: f64,
     arrays: &Arrays,
-) -> Result<(Coded, Option<String>), String> {
+) -> Result<(CodedNames, Option<String>), String> {
     let many = |key: &String| format!("{key} has more than {most} {kind} names, allowed: at most {most}");
     let mut numbers: BTreeMap<i64, u32> = BTreeMap::new();
     let mut texts = Names::default();
-    let mut of = Vec::new();
+    let mut codes = Vec::new();
     for (values, key) in parts.iter().zip(keys) {
         match values {
             Values::Numbers(array) => {
@@ -294,7 +298,7 @@ fn coded(
                             index(shape, place)
                         ));
                     }
-                    of.push(texts.place(text));
+                    codes.push(texts.intern(text));
                     if texts.len() > 4 * most {
                         return Err(many(key));
                     }
@@ -304,13 +308,16 @@ fn coded(
     }
     if !texts.is_empty() {
         if !numbers.is_empty() {
-            return Err(format!("{} has texts and {} numbers, or the other way round", keys[0], keys[1]));
+            return Err(format!(
+                "found texts in one of {} and {} and numbers in the other, allowed: one kind",
+                keys[0], keys[1]
+            ));
         }
-        let (coded, merged) = texts.finish(&of, None).map_err(|said| format!("{}: {said}", keys[0]))?;
+        let (coded, merged) = texts.encode(&codes, None).map_err(|said| format!("{}: {said}", keys[0]))?;
         if coded.names.len() > most {
             return Err(many(&keys[0]));
         }
-        return Ok((coded, remark(&keys[0], kind, &merged)));
+        return Ok((coded, merge_warning(&keys[0], kind, &merged)));
     }
     for (code, place) in (0..).zip(numbers.values_mut()) {
         *place = code;
@@ -318,14 +325,14 @@ fn coded(
     for values in parts {
         if let Values::Numbers(array) = values {
             #[allow(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
-            of.extend(array.values.iter().filter_map(|value| numbers.get(&(*value as i64)).copied()));
+            codes.extend(array.values.iter().filter_map(|value| numbers.get(&(*value as i64)).copied()));
         }
     }
-    Ok((Coded { of, names: numbers.keys().map(i64::to_string).collect() }, None))
+    Ok((CodedNames { codes, names: numbers.keys().map(i64::to_string).collect() }, None))
 }
 
-/// That values are numbers that devices can hold.
-fn finite(array: &Array, key: &str) -> Result<(), String> {
+/// Checks that all values are finite and fit an f32.
+fn check_finite(array: &Array, key: &str) -> Result<(), String> {
     match array.first(|value| !narrow(value).is_finite()) {
         None => Ok(()),
         Some((at, value)) => {

@@ -1,4 +1,4 @@
-//! The values of one array of a NumPy file: numbers of any width, truth values, texts.
+//! Reader of one array of a NumPy file: numbers of any width, booleans, or texts.
 
 use std::io::Read;
 
@@ -6,35 +6,35 @@ use npyz::{DType, Endianness, NpyHeader, Order, TypeChar, TypeStr};
 
 use super::Array;
 
-/// Bytes that the header of an array may have: 64 KiB, as those of its first version.
-const HEADER: usize = 1 << 16;
-/// Brackets within brackets that a header may have: a shape within a dictionary takes two.
-const DEPTH: usize = 8;
-/// Bytes of a text.
-const TEXT: usize = 1 << 12;
-/// Texts of an array: a name for each row.
-const TEXTS: usize = 1 << 24;
-/// Bytes of a number in memory.
-const NUMBER: u64 = 8;
-/// Elements that are read at once.
-const AT_ONCE: usize = 1 << 14;
+/// Largest header of an array in bytes: 64 KiB, the limit of format version 1.
+const MAX_HEADER: usize = 1 << 16;
+/// Largest nesting of brackets in a header: a shape within a dictionary takes two.
+const MAX_DEPTH: usize = 8;
+/// Largest text in bytes.
+const MAX_TEXT: usize = 1 << 12;
+/// Largest number of texts in an array: a name for each row.
+const MAX_TEXTS: usize = 1 << 24;
+/// Size of a number in memory, in bytes.
+const NUMBER_SIZE: u64 = 8;
+/// Number of elements that are read at once.
+const CHUNK_ELEMENTS: usize = 1 << 14;
 
-/// An array.
+/// Values of an array.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
-    /// Numbers; truth values are 0 and 1.
+    /// Numbers; booleans are 0 and 1.
     Numbers(Array),
     /// Texts.
     Texts {
-        /// Dimensions.
+        /// Dimensions of the array.
         shape: Vec<usize>,
-        /// Row-major, without zeros at their ends.
+        /// Texts in row-major order, without trailing zero characters.
         texts: Vec<String>,
     },
 }
 
 impl Values {
-    /// Dimensions.
+    /// Dimensions of the array.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         match self {
@@ -43,16 +43,16 @@ impl Values {
         }
     }
 
-    /// Bytes that it takes in memory.
+    /// Size in memory, in bytes.
     #[must_use]
     pub fn memory(&self) -> u64 {
         match self {
-            Self::Numbers(array) => array.values.len() as u64 * NUMBER,
+            Self::Numbers(array) => array.values.len() as u64 * NUMBER_SIZE,
             Self::Texts { texts, .. } => texts.iter().map(|text| text_memory(text.len())).sum(),
         }
     }
 
-    /// The same without a last axis of one value, where there are `axes` others.
+    /// Removes the last axis if it has one value and there are `axes` other axes.
     #[must_use]
     pub fn squeezed(mut self, axes: usize) -> Self {
         let (Self::Numbers(Array { shape, .. }) | Self::Texts { shape, .. }) = &mut self;
@@ -62,44 +62,48 @@ impl Values {
         self
     }
 
-    /// The numbers.
+    /// Returns the numbers.
     ///
     /// # Errors
-    /// A sentence where they are texts.
+    /// A one-line message if the array holds texts.
     pub fn numbers(self) -> Result<Array, String> {
         match self {
             Self::Numbers(array) => Ok(array),
-            Self::Texts { .. } => Err("an array of texts, expected numbers".to_owned()),
+            Self::Texts { .. } => Err("found an array of texts, expected numbers".to_owned()),
         }
     }
 }
 
-/// Reads an array of at most `most` elements from a file of `length` bytes, into at most `room` bytes of memory.
+/// Reads an array of at most `most` elements from a file of `length` bytes, into at most `room` bytes of
+/// memory.
 ///
 /// # Errors
-/// A sentence on a header that is none, a type that is not read, or an array that is larger, or than its file. No memory is
-/// taken for what is not there.
+/// A one-line message if the header is malformed, the type is not supported, or the array is larger than
+/// allowed or than its file. Memory is taken only for elements that the file holds.
 pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Values, String> {
     let header = header(&mut file, most)?;
     let shape: Vec<usize> = header.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
     let product = header.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
     let count = product.filter(|count| *count <= most && shape.len() == header.shape().len());
     let Some(count) = count else {
-        return Err(format!("shape {:?} is larger than {most} elements", header.shape()));
+        return Err(format!("found shape {:?}, which is larger than {most} elements", header.shape()));
     };
-    let kind = kind(&header)?;
+    let kind = element_type(&header)?;
     let width = kind.num_bytes().unwrap_or(usize::MAX);
     let bytes = count.saturating_mul(width as u64);
     if bytes > length {
-        return Err(format!("shape {:?} takes {bytes} bytes, the file has {length}", header.shape()));
+        return Err(format!(
+            "found shape {:?}, which takes {bytes} bytes, in a file of {length}",
+            header.shape()
+        ));
     }
     let is_text = matches!(kind.type_char(), TypeChar::UnicodeStr | TypeChar::ByteStr);
-    let each = if is_text { text_memory(width) } else { NUMBER };
+    let each = if is_text { text_memory(width) } else { NUMBER_SIZE };
     let memory = count.saturating_mul(each);
     if memory > room {
         return Err(format!(
             "shape {:?} takes {memory} bytes of memory, allowed: at most {room} for all arrays of a file of this size; \
-             numpy.savez writes arrays as large as they are",
+             save with numpy.savez, which does not compress",
             header.shape()
         ));
     }
@@ -108,14 +112,14 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
     let order = header.order();
     match kind.type_char() {
         TypeChar::UnicodeStr | TypeChar::ByteStr => {
-            if count > TEXTS {
-                return Err(format!("{count} texts, allowed: at most {TEXTS}"));
+            if count > MAX_TEXTS {
+                return Err(format!("found {count} texts, allowed: at most {MAX_TEXTS}"));
             }
             let unicode = kind.type_char() == TypeChar::UnicodeStr;
             let mut texts = Vec::with_capacity(count);
             chunks(&mut file, count, width, |chunk| {
                 for text in chunk.chunks_exact(width.max(1)) {
-                    texts.push(if unicode { characters(text, big)? } else { bytes_of(text)? });
+                    texts.push(if unicode { decode_unicode(text, big)? } else { decode_bytes(text)? });
                 }
                 Ok(())
             })?;
@@ -134,7 +138,7 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
     }
 }
 
-/// Reads the header, which is not trusted with more than it needs.
+/// Reads and checks the header, without taking memory on its word.
 fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
     let failed = |error: std::io::Error| error.to_string();
     let mut head = vec![0; 10];
@@ -147,16 +151,16 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
             head.extend_from_slice(&more);
             u32::from_le_bytes([a, b, more[0], more[1]]) as usize
         }
-        _ => return Err("no array in NumPy's format, version 1 to 3".to_owned()),
+        _ => return Err("found no array in NumPy's format, version 1 to 3".to_owned()),
     };
-    if length > HEADER {
-        return Err(format!("a header of {length} bytes, allowed: at most {HEADER}"));
+    if length > MAX_HEADER {
+        return Err(format!("found a header of {length} bytes, allowed: at most {MAX_HEADER}"));
     }
     let text = head.len();
     head.resize(text + length, 0);
     let rest = head.get_mut(text..).unwrap_or_default();
     file.read_exact(rest).map_err(|_| "ends in the header".to_owned())?;
-    // Whoever reads it goes one call deeper for each bracket.
+    // The header's parser recurses once for each bracket.
     let mut depth = 0usize;
     for byte in rest.iter() {
         match byte {
@@ -164,13 +168,14 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > DEPTH {
-            return Err(format!("a header with more than {DEPTH} brackets within each other"));
+        if depth > MAX_DEPTH {
+            return Err(format!("found a header with more than {MAX_DEPTH} nested brackets"));
         }
     }
-    // It multiplies the sizes without looking.
-    let said = String::from_utf8_lossy(rest).into_owned();
-    let shape = said.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
+    // The header's parser multiplies the sizes without an overflow check.
+    let text_of_header = String::from_utf8_lossy(rest).into_owned();
+    let shape =
+        text_of_header.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
     let sizes = shape.split(|c: char| !c.is_ascii_digit()).filter(|size| !size.is_empty());
     let product =
         sizes.map(|size| size.parse::<u64>().ok()).try_fold(1u64, |product, size| product.checked_mul(size?));
@@ -183,46 +188,48 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
     NpyHeader::from_reader(head.as_slice()).map_err(failed)
 }
 
-/// The type of an array, where it is one that is read.
-fn kind(header: &NpyHeader) -> Result<TypeStr, String> {
-    let expected = "expected numbers, truth values or texts";
-    let DType::Plain(kind) = header.dtype() else { return Err(format!("an array of records, {expected}")) };
+/// Element type of an array, if it is supported.
+fn element_type(header: &NpyHeader) -> Result<TypeStr, String> {
+    let expected = "expected numbers, booleans or texts";
+    let DType::Plain(kind) = header.dtype() else {
+        return Err(format!("found an array of records, {expected}"));
+    };
     let known = match kind.type_char() {
         TypeChar::Bool => kind.size_field() == 1,
         TypeChar::Int | TypeChar::Uint => [1, 2, 4, 8].contains(&kind.size_field()),
         TypeChar::Float => [2, 4, 8].contains(&kind.size_field()),
         TypeChar::UnicodeStr | TypeChar::ByteStr => {
-            if kind.num_bytes().is_none_or(|bytes| !(1..=TEXT).contains(&bytes)) {
-                return Err(format!("type {kind}, expected texts of 1 to {TEXT} bytes"));
+            if kind.num_bytes().is_none_or(|bytes| !(1..=MAX_TEXT).contains(&bytes)) {
+                return Err(format!("found type {kind}, expected texts of 1 to {MAX_TEXT} bytes"));
             }
             true
         }
         TypeChar::Object => {
             return Err(format!(
-                "an array of Python objects, {expected}: save it with astype(str) or as numbers"
+                "found an array of Python objects, {expected}: save it with astype(str) or as numbers"
             ));
         }
         _ => false,
     };
-    if known { Ok(kind) } else { Err(format!("type {kind}, {expected}")) }
+    if known { Ok(kind) } else { Err(format!("found type {kind}, {expected}")) }
 }
 
-/// Bytes of a text in memory: the allocator's share of it is about as much as its handle.
+/// Size of a text in memory, in bytes. The allocator's overhead is about the size of a `String`.
 fn text_memory(width: usize) -> u64 {
     2 * size_of::<String>() as u64 + width as u64
 }
 
-/// Hands out the bytes of `count` elements of `width` bytes, many at a time.
+/// Reads `count` elements of `width` bytes in chunks, and passes each chunk to `each`.
 fn chunks(
     file: &mut impl Read,
     count: usize,
     width: usize,
     mut each: impl FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut buffer = vec![0; width * AT_ONCE.min(count)];
+    let mut buffer = vec![0; width * CHUNK_ELEMENTS.min(count)];
     let mut done = 0;
     while done < count {
-        let now = AT_ONCE.min(count - done);
+        let now = CHUNK_ELEMENTS.min(count - done);
         let part = buffer.get_mut(..now * width).unwrap_or_default();
         file.read_exact(part).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => format!("ends before element {} of {count}", done + now),
@@ -234,7 +241,7 @@ fn chunks(
     Ok(())
 }
 
-/// Appends numbers.
+/// Decodes numbers and appends them.
 fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Vec<f64>) {
     macro_rules! each {
         ($width:literal, $value:expr) => {
@@ -263,7 +270,7 @@ fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Ve
     }
 }
 
-/// The value of 16 bits of IEEE 754.
+/// Value of an IEEE 754 half-precision number.
 fn half(bits: u16) -> f64 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
@@ -275,24 +282,24 @@ fn half(bits: u16) -> f64 {
     }
 }
 
-/// A text of characters of four bytes, as NumPy's type `U` has them.
-fn characters(bytes: &[u8], big: bool) -> Result<String, String> {
+/// Decodes a text of four-byte characters, NumPy's type `U`.
+fn decode_unicode(bytes: &[u8], big: bool) -> Result<String, String> {
     let code = |bytes: &[u8]| {
         let bytes = <[u8; 4]>::try_from(bytes).unwrap_or_default();
         if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
     };
     let text: Option<String> = bytes.chunks_exact(4).map(|bytes| char::from_u32(code(bytes))).collect();
-    let text = text.ok_or_else(|| "a text with a character that does not exist".to_owned())?;
+    let text = text.ok_or_else(|| "found a text with a code that is no Unicode character".to_owned())?;
     Ok(text.trim_end_matches('\0').to_owned())
 }
 
-/// A text of bytes, as NumPy's type `S` has them.
-fn bytes_of(bytes: &[u8]) -> Result<String, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "a text that is no UTF-8".to_owned())?;
+/// Decodes a text of bytes, NumPy's type `S`.
+fn decode_bytes(bytes: &[u8]) -> Result<String, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "found a text that is not UTF-8".to_owned())?;
     Ok(text.trim_end_matches('\0').to_owned())
 }
 
-/// Reorders values whose first index runs fastest.
+/// Reorders values from column-major to row-major order.
 fn row_major<T: Clone>(shape: &[usize], values: &[T]) -> Vec<T> {
     let mut strides = vec![1usize; shape.len()];
     for axis in 1..shape.len() {
@@ -319,9 +326,9 @@ fn row_major<T: Clone>(shape: &[usize], values: &[T]) -> Vec<T> {
 mod tests {
     use super::*;
 
-    /// Bit patterns and values of IEEE 754's examples.
+    /// Bit patterns and values from IEEE 754.
     #[test]
-    fn halves_have_their_values() {
+    fn half_decodes_known_bit_patterns() {
         for (bits, value) in [
             (0x3c00, 1.0),
             (0xc000, -2.0),
@@ -348,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_take_no_more_than_is_there() {
+    fn malicious_headers_are_rejected() {
         let of = |kind: &str, shape: &str| {
             format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n")
         };
@@ -364,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_truths() {
+    fn texts_and_booleans_are_read() {
         let text = "{'descr': '<U2', 'fortran_order': False, 'shape': (2,), }\n";
         let body: Vec<u8> = "ab\u{e9}\0".chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
         let bytes = file(text, &body);

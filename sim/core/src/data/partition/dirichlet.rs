@@ -1,29 +1,29 @@
-//! Classes shared out in proportions from a Dirichlet law.
+//! Division of classes in proportions from a Dirichlet distribution.
 
 use fedspan_engine::random::{Purpose, Stream, stream};
 
-/// Draws that are tried before it is said that none will do. Each costs about as much as one pass over the labels.
-const TRIES: usize = 1000;
+/// Number of draws before an error is reported. A draw costs about as much as one pass over the labels.
+const MAX_DRAWS: usize = 1000;
 
-/// Deals each class to `clients` clients in proportions from Dirichlet(alpha, ..., alpha), drawn anew until everyone
-/// has `least` samples.
+/// Divides each class among `clients` clients in proportions from Dirichlet(alpha, ..., alpha). Draws are
+/// repeated until every client has `min_samples` samples.
 pub fn deal(
     classes: &[&[usize]],
     clients: usize,
     alpha: f64,
-    least: usize,
+    min_samples: usize,
     seed: u64,
 ) -> Result<Vec<Vec<usize>>, String> {
     let mut random = stream(seed, Purpose::Partition, 4000);
     let mut best = 0;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_DRAWS {
         let mut parts: Vec<Vec<usize>> = vec![Vec::new(); clients];
         for class in classes {
             let shares = shares(&mut random, clients, alpha);
             let (mut sum, mut start) = (0.0, 0);
             for (number, (part, share)) in (1..).zip(parts.iter_mut().zip(shares)) {
                 sum += share;
-                // The last one has what rounding leaves.
+                // The last client takes the rounding remainder.
                 let end = if number == clients { class.len() } else { part_of(class.len(), sum) };
                 let end = end.clamp(start, class.len());
                 part.extend_from_slice(class.get(start..end).unwrap_or_default());
@@ -31,20 +31,20 @@ pub fn deal(
             }
         }
         let fewest = parts.iter().map(Vec::len).min().unwrap_or(0);
-        if fewest >= least {
+        if fewest >= min_samples {
             return Ok(parts);
         }
         best = best.max(fewest);
     }
     let samples: usize = classes.iter().map(|class| class.len()).sum();
     Err(format!(
-        "data.partition.alpha = {alpha}: in {TRIES} draws of {clients} clients from {samples} samples someone had fewer \
-         than min_samples = {least}; in the best draw {best}"
+        "data.partition.alpha = {alpha}: in each of {MAX_DRAWS} draws of {clients} clients from {samples} samples some client had \
+         fewer than min_samples = {min_samples} (at best {best}); increase alpha or reduce min_samples"
     ))
 }
 
-/// Proportions from Dirichlet(alpha, ..., alpha): gamma variates over their sum. Taken by their logarithms, since
-/// with a small alpha most are below the smallest f64.
+/// Draws proportions from Dirichlet(alpha, ..., alpha): gamma variates divided by their sum. Computed from
+/// logarithms, since for small alpha most variates are below the smallest f64.
 fn shares(random: &mut Stream, count: usize, alpha: f64) -> Vec<f64> {
     let logarithms: Vec<f64> = (0..count).map(|_| log_gamma_variate(random, alpha)).collect();
     let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -56,16 +56,16 @@ fn shares(random: &mut Stream, count: usize, alpha: f64) -> Vec<f64> {
     shares
 }
 
-/// The logarithm of a variate of Gamma(alpha, 1), by Marsaglia and Tsang (2000): for alpha below 1 that of alpha + 1
-/// times a power of a uniform one.
+/// Logarithm of a variate of Gamma(alpha, 1), by Marsaglia and Tsang (2000); for alpha below 1 a variate of
+/// alpha + 1 times a power of a uniform variate.
 fn log_gamma_variate(random: &mut Stream, alpha: f64) -> f64 {
-    // Open at 0, so that its logarithm is a number.
+    // In (0, 1], so that the logarithm is finite.
     let mut uniform = || (1.0 - random.uniform(), random.normal());
     let shape = if alpha < 1.0 { alpha + 1.0 } else { alpha };
     let d = shape - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     let log_variate = loop {
-        // More than 19 of 20 draws are taken.
+        // More than 19 of 20 draws are accepted.
         let (u, x) = uniform();
         let t = 1.0 + c * x;
         let v = t * t * t;
@@ -85,9 +85,9 @@ fn part_of(count: usize, share: f64) -> usize {
 mod tests {
     use super::*;
 
-    /// Of a Dirichlet(a, ..., a) share over n: mean 1 / n, variance (n - 1) / (n^2 (n a + 1)).
+    /// A share of Dirichlet(a, ..., a) over n has mean 1 / n and variance (n - 1) / (n^2 (n a + 1)).
     #[test]
-    fn shares_have_the_moments_of_the_law() {
+    fn shares_have_dirichlet_moments() {
         const DRAWS: usize = 20_000;
         for alpha in [0.05, 0.5, 1.0, 7.0] {
             let mut random = stream(1, Purpose::Partition, 0);
@@ -101,14 +101,14 @@ mod tests {
             let mean = first.iter().sum::<f64>() / DRAWS as f64;
             let variance = first.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / DRAWS as f64;
             let truth = 4.0 / (25.0 * (5.0 * alpha + 1.0));
-            // Four standard errors of the mean; the variance to 5 in a hundred.
+            // Four standard errors of the mean; the variance to 5 %.
             assert!((mean - 0.2).abs() < 4.0 * (truth / DRAWS as f64).sqrt(), "{alpha}: {mean}");
             assert!((variance / truth - 1.0).abs() < 0.05, "{alpha}: {variance} for {truth}");
         }
     }
 
     #[test]
-    fn a_tiny_concentration_is_no_nan() {
+    fn tiny_concentration_gives_finite_shares() {
         let mut random = stream(1, Purpose::Partition, 0);
         let shares = shares(&mut random, 50, 1e-3);
         assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");

@@ -1,10 +1,10 @@
-//! Laws of partitions: nobody's sample is another's, classes and sizes are what was asked for.
+//! Properties of partitions: no sample has two owners, and classes and sizes are as configured.
 
 use super::*;
 
 const LAWS: [Sizes; 3] = [Sizes::Equal, Sizes::Uniform, Sizes::LogNormal { sigma: 3.0 }];
 
-/// 1000 samples of 10 classes, mixed.
+/// Labels of 1000 samples of 10 classes, mixed.
 fn labels() -> Vec<u8> {
     (0..1000).map(|i| u8::try_from(i * 7 % 10).unwrap_or(0)).collect()
 }
@@ -17,7 +17,7 @@ fn lengths(parts: &[Vec<usize>]) -> Vec<usize> {
     parts.iter().map(Vec::len).collect()
 }
 
-/// All samples that anybody has, each once.
+/// Counts the samples of all clients, and checks that none occurs twice.
 fn dealt(parts: &[Vec<usize>]) -> usize {
     let mut all: Vec<usize> = parts.iter().flatten().copied().collect();
     let count = all.len();
@@ -28,14 +28,14 @@ fn dealt(parts: &[Vec<usize>]) -> usize {
     count
 }
 
-fn kinds(shares: Shares) -> [Partition; 2] {
+fn kinds(shares: ClientSizes) -> [Partition; 2] {
     [Partition::Iid { clients: 40, shares }, Partition::Shards { clients: 40, classes: 2, shares }]
 }
 
 #[test]
-fn every_sample_goes_to_one_client_and_everyone_has_some() {
+fn every_sample_has_one_owner_and_every_client_a_sample() {
     for sizes in LAWS {
-        for how in kinds(Shares { sizes, samples: 0 }) {
+        for how in kinds(ClientSizes { sizes, samples: 0 }) {
             let parts = of(how);
             assert_eq!((parts.len(), dealt(&parts)), (40, 1000), "{how:?}");
             let lengths = lengths(&parts);
@@ -43,7 +43,8 @@ fn every_sample_goes_to_one_client_and_everyone_has_some() {
             let (least, most) = (lengths.iter().min().copied(), lengths.iter().max().copied());
             match sizes {
                 Sizes::Equal => assert!(least >= Some(24) && most <= Some(26), "{how:?}: {lengths:?}"),
-                // Weights from 1 to 1.5 with mean 1.25: 20 to 30 samples, up to rounding, and two rounded shards.
+                // Weights from 1 to 1.5 with mean 1.25: 20 to 30 samples, up to rounding, and two rounded
+                // shards.
                 Sizes::Uniform => {
                     assert!(least >= Some(18) && most <= Some(32) && most > Some(26), "{lengths:?}");
                 }
@@ -54,14 +55,14 @@ fn every_sample_goes_to_one_client_and_everyone_has_some() {
 }
 
 #[test]
-fn numbers_of_samples_are_kept_to() {
-    for how in kinds(Shares { sizes: Sizes::Equal, samples: 17 }) {
+fn clients_have_the_configured_number_of_samples() {
+    for how in kinds(ClientSizes { sizes: Sizes::Equal, samples: 17 }) {
         let parts = of(how);
         assert_eq!(dealt(&parts), 40 * 17);
         assert_eq!(lengths(&parts), [17; 40], "{how:?}");
     }
-    // SRPFL's 100 + uniform[0, 50], a fifth of it.
-    for how in kinds(Shares { sizes: Sizes::Uniform, samples: 16 }) {
+    // SRPFL's 100 + uniform[0, 50], divided by about six.
+    for how in kinds(ClientSizes { sizes: Sizes::Uniform, samples: 16 }) {
         let lengths = lengths(&of(how));
         assert!(lengths.iter().all(|length| (16..=24).contains(length)), "{lengths:?}");
         assert!(lengths.iter().any(|length| *length > 20) && lengths.contains(&16), "{lengths:?}");
@@ -69,15 +70,15 @@ fn numbers_of_samples_are_kept_to() {
 }
 
 #[test]
-fn shards_that_divide_a_class_are_of_one_class() {
+fn shards_that_divide_a_class_have_one_class() {
     let labels = labels();
     for samples in [0, 20] {
-        let shares = Shares { sizes: Sizes::Equal, samples };
-        // 10 shards a class: of 10 samples each, or of 8 where a fifth stays behind.
+        let shares = ClientSizes { sizes: Sizes::Equal, samples };
+        // 10 shards per class: of 10 samples each, or of 8 if a fifth is not used.
         let how = Partition::Shards {
             clients: 50,
             classes: 2,
-            shares: Shares { samples: samples * 4 / 5, ..shares },
+            shares: ClientSizes { samples: samples * 4 / 5, ..shares },
         };
         for part in of(how) {
             let mut own: Vec<u8> = part.iter().map(|&i| labels[i]).collect();
@@ -89,10 +90,10 @@ fn shards_that_divide_a_class_are_of_one_class() {
 }
 
 #[test]
-fn dirichlet_shares_out_everything_and_a_small_alpha_gives_few_classes() {
+fn dirichlet_uses_all_samples_and_small_alpha_gives_few_classes() {
     let labels = labels();
     let largest_class = |alpha| {
-        let parts = of(Partition::Dirichlet { clients: 10, alpha, least: 5 });
+        let parts = of(Partition::Dirichlet { clients: 10, alpha, min_samples: 5 });
         assert_eq!((parts.len(), dealt(&parts)), (10, 1000));
         assert!(parts.iter().all(|part| part.len() >= 5));
         let largest = |part: &Vec<usize>| {
@@ -106,20 +107,20 @@ fn dirichlet_shares_out_everything_and_a_small_alpha_gives_few_classes() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_an_error_with_its_numbers() {
-    let shares = Shares::default();
-    let counted = Shares { samples: 101, ..shares };
+fn impossible_partition_is_an_error_with_numbers() {
+    let shares = ClientSizes::default();
+    let counted = ClientSizes { samples: 101, ..shares };
     for (how, parts) in [
         (Partition::Iid { clients: 1001, shares }, ["1001 clients", "1000 samples"]),
         (Partition::Iid { clients: 10, shares: counted }, ["1010 samples", "there are 1000"]),
         (Partition::Shards { clients: 10, classes: 2, shares: counted }, ["1010 samples", "there are 1000"]),
         (Partition::Shards { clients: 10, classes: 11, shares }, ["classes = 11", "10 classes"]),
         (
-            Partition::Shards { clients: 10, classes: 3, shares: Shares { samples: 2, ..shares } },
+            Partition::Shards { clients: 10, classes: 3, shares: ClientSizes { samples: 2, ..shares } },
             ["3 shards", "2 samples"],
         ),
-        (Partition::Dirichlet { clients: 20, alpha: 1e-3, least: 1 }, ["alpha = 0.001", "20 clients"]),
-        (Partition::Dirichlet { clients: 20, alpha: 1.0, least: 51 }, ["51 samples", "1000"]),
+        (Partition::Dirichlet { clients: 20, alpha: 1e-3, min_samples: 1 }, ["alpha = 0.001", "20 clients"]),
+        (Partition::Dirichlet { clients: 20, alpha: 1.0, min_samples: 51 }, ["51 samples", "1000"]),
     ] {
         let said = partition(&labels(), how, 1).unwrap_err();
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");

@@ -1,26 +1,26 @@
-//! Columns that a scenario names: by their names, as ranges, and by patterns.
+//! Selection of columns by name, range and pattern.
 
 use std::collections::HashMap;
 
-/// Names that a message has, at most.
+/// Largest number of names in a message.
 const SHOWN: usize = 20;
 
-/// The names of all columns, each found without a search.
+/// Header of a file, indexed by column name.
 #[derive(Debug)]
 pub struct Header<'a> {
     names: &'a [&'a str],
-    /// Where each name stands first, and where it stands again.
+    /// Position of each name, and of its second occurrence.
     places: HashMap<&'a str, (usize, Option<usize>)>,
 }
 
 impl<'a> Header<'a> {
-    /// Names in the order of the file.
+    /// Indexes names in the order of the file.
     #[must_use]
     pub fn new(names: &'a [&'a str]) -> Self {
         let mut places: HashMap<&str, (usize, Option<usize>)> = HashMap::with_capacity(names.len());
         for (place, name) in names.iter().enumerate() {
             let (_, again) = places.entry(name).or_insert((place, Some(place)));
-            // The first time it is itself.
+            // The first occurrence is no duplicate.
             *again = match *again {
                 Some(first) if first == place => None,
                 None => Some(place),
@@ -30,52 +30,53 @@ impl<'a> Header<'a> {
         Self { names, places }
     }
 
-    /// The place of a column.
+    /// Position of a column.
     ///
     /// # Errors
-    /// A sentence on a column that is not there, or there more than once.
+    /// A one-line message if the column is missing or occurs twice.
     pub fn find(&self, name: &str) -> Result<usize, String> {
         match self.places.get(name) {
             Some((place, None)) => Ok(*place),
             Some((first, Some(second))) => Err(format!(
-                "column {name:?} stands twice, as columns {} and {}: only one can be meant",
+                "found column {name:?} twice, as columns {} and {}; rename one of them",
                 first + 1,
                 second + 1
             )),
-            None => Err(format!("no column {name:?}, there are: {}", self.list())),
+            None => Err(format!("found no column {name:?}, allowed: {}", self.list())),
         }
     }
 
-    /// Places of the columns that `entries` name, in the order of the entries, and those of one entry in the order of the
-    /// file. An entry is a column's name; or two names with `..` between them, and all columns from the one to the other;
-    /// or a pattern, in which `*` is any text and `?` any letter. What begins with `!` is left out, whatever names it.
-    /// Ranges and patterns never take `others`, columns without a name, and what is there already.
+    /// Positions of the columns that `entries` name, in the order of the entries, and for one entry in the
+    /// order of the file. An entry is a column's name, two names joined by `..` for all columns between them,
+    /// or a pattern in which `*` is any text and `?` any character. An entry that starts with `!` excludes
+    /// the columns it names. Ranges and patterns skip the columns `others`, columns is_excluded a name, and
+    /// columns already chosen.
     ///
     /// # Errors
-    /// A sentence on an entry that names nothing, or a column that stands twice.
-    pub fn choose(&self, entries: &[String], others: &[&str]) -> Result<Vec<usize>, String> {
-        let mut without = vec![false; self.names.len()];
+    /// A one-line message if an entry names no column, or a chosen column occurs twice.
+    pub fn select(&self, entries: &[String], others: &[&str]) -> Result<Vec<usize>, String> {
+        let mut is_excluded = vec![false; self.names.len()];
         let mut chosen = Vec::new();
-        let mut taken = vec![false; self.names.len()];
-        for left_out in entries.iter().filter_map(|entry| self.left_out(entry)) {
-            for place in self.named(left_out)?.0 {
-                if let Some(without) = without.get_mut(place) {
-                    *without = true;
+        let mut is_chosen = vec![false; self.names.len()];
+        for excluded in entries.iter().filter_map(|entry| self.excluded(entry)) {
+            for place in self.columns_of(excluded)?.0 {
+                if let Some(is_excluded) = is_excluded.get_mut(place) {
+                    *is_excluded = true;
                 }
             }
         }
-        for entry in entries.iter().filter(|entry| self.left_out(entry).is_none()) {
-            let (places, several) = self.named(entry)?;
+        for entry in entries.iter().filter(|entry| self.excluded(entry).is_none()) {
+            let (places, several) = self.columns_of(entry)?;
             for place in places {
                 let name = self.names.get(place).copied().unwrap_or_default();
                 let not = several && (name.is_empty() || others.contains(&name));
-                let before = taken.get(place).copied().unwrap_or(true);
-                if not || before || without.get(place).copied().unwrap_or(true) {
+                let before = is_chosen.get(place).copied().unwrap_or(true);
+                if not || before || is_excluded.get(place).copied().unwrap_or(true) {
                     continue;
                 }
                 self.find(name)?;
-                if let Some(taken) = taken.get_mut(place) {
-                    *taken = true;
+                if let Some(is_chosen) = is_chosen.get_mut(place) {
+                    *is_chosen = true;
                 }
                 chosen.push(place);
             }
@@ -83,18 +84,21 @@ impl<'a> Header<'a> {
         if chosen.is_empty() {
             let (entries, more) = entries.split_at(entries.len().min(SHOWN));
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-            return Err(format!("data.features = {entries:?}{more} leaves no column of: {}", self.list()));
+            return Err(format!(
+                "data.features = {entries:?}{more} selects no column; allowed: {}",
+                self.list()
+            ));
         }
         Ok(chosen)
     }
 
-    /// The entry after the `!` of one that leaves columns out.
-    fn left_out<'e>(&self, entry: &'e str) -> Option<&'e str> {
+    /// Entry after the `!` if it excludes columns.
+    fn excluded<'e>(&self, entry: &'e str) -> Option<&'e str> {
         entry.strip_prefix('!').filter(|_| !self.places.contains_key(entry))
     }
 
-    /// Columns that an entry names, and whether it may name several.
-    fn named(&self, entry: &str) -> Result<(Vec<usize>, bool), String> {
+    /// Columns that an entry names, and whether the entry may name several.
+    fn columns_of(&self, entry: &str) -> Result<(Vec<usize>, bool), String> {
         if self.places.contains_key(entry) {
             return Ok((vec![self.find(entry)?], false));
         }
@@ -105,7 +109,7 @@ impl<'a> Header<'a> {
             let (first, last) = (self.find(from.trim())?, self.find(to.trim())?);
             if first > last {
                 return Err(format!(
-                    "data.features {entry:?}: column {from:?} is number {}, and {to:?} is number {}, before it",
+                    "data.features {entry:?}: column {from:?} is number {}, after {to:?}, which is number {}; swap them",
                     first + 1,
                     last + 1
                 ));
@@ -120,12 +124,12 @@ impl<'a> Header<'a> {
         let places: Vec<usize> =
             (0..).zip(self.names).filter(|(_, name)| fits(name)).map(|(place, _)| place).collect();
         if places.is_empty() {
-            return Err(format!("data.features: no column fits {entry:?}, there are: {}", self.list()));
+            return Err(format!("data.features: no column matches {entry:?}, allowed: {}", self.list()));
         }
         Ok((places, true))
     }
 
-    /// Names for a message: all, or the first of many.
+    /// Joins the names for a message: all, or the first of many.
     fn list(&self) -> String {
         let first = self.names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
         match self.names.len().checked_sub(SHOWN) {
@@ -135,16 +139,16 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Whether an entry is one column's name and nothing else.
+/// True if an entry is a single column's name.
 #[must_use]
 pub fn is_plain(entry: &str) -> bool {
     !entry.starts_with('!') && !entry.contains(['*', '?']) && !entry.contains("..")
 }
 
-/// Whether a pattern fits the whole of a text, in time of the product of their lengths.
+/// True if a pattern matches the whole text. Takes time proportional to the product of their lengths.
 fn matches(pattern: &[char], text: &[char]) -> bool {
     let (mut at, mut place) = (0, 0);
-    // Where the last star stands, and how much of the text it has taken.
+    // Position of the last star, and of the text it has matched so far.
     let mut star: Option<(usize, usize)> = None;
     while place < text.len() {
         match pattern.get(at) {
@@ -157,10 +161,10 @@ fn matches(pattern: &[char], text: &[char]) -> bool {
                 place += 1;
             }
             _ => match star {
-                Some((of, taken)) => {
-                    star = Some((of, taken + 1));
-                    at = of + 1;
-                    place = taken + 1;
+                Some((star_at, matched)) => {
+                    star = Some((star_at, matched + 1));
+                    at = star_at + 1;
+                    place = matched + 1;
                 }
                 None => return false,
             },
@@ -178,12 +182,12 @@ mod tests {
 
     fn names(entries: &[&str]) -> Result<Vec<&'static str>, String> {
         let entries: Vec<String> = entries.iter().map(|entry| (*entry).to_owned()).collect();
-        let places = Header::new(&HEADER).choose(&entries, &["who", "y"])?;
+        let places = Header::new(&HEADER).select(&entries, &["who", "y"])?;
         Ok(places.into_iter().map(|place| HEADER[place]).collect())
     }
 
     #[test]
-    fn entries_name_columns_in_the_order_of_the_file() {
+    fn entries_select_columns_in_file_order() {
         for (entries, expected) in [
             (&["*"][..], &["acc_x", "acc_y", "gyr_x", "t", "!odd", "a*b"][..]),
             (&["acc_*"], &["acc_x", "acc_y"]),
@@ -203,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_name_nothing_are_refused() {
+    fn entry_without_columns_is_an_error() {
         for (entries, said) in [
-            (&["mag_*"][..], "no column fits \"mag_*\""),
+            (&["mag_*"][..], "no column matches \"mag_*\""),
             (&["acc_z"], "no column \"acc_z\""),
-            (&["t..acc_x"], "before it"),
+            (&["t..acc_x"], "swap them"),
             (&["acc_x..nowhere"], "no column \"nowhere\""),
             (&["*", "!nowhere"], "no column \"nowhere\""),
-            (&["t", "!t"], "leaves no column"),
+            (&["t", "!t"], "selects no column"),
         ] {
             let found = names(entries).unwrap_err();
             assert!(found.contains(said), "{entries:?}: {found}");
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_with_many_stars_take_no_time() {
+    fn pattern_with_many_stars_matches_quickly() {
         let pattern: Vec<char> = "*a".repeat(1000).chars().collect();
         assert!(!matches(&pattern, &['a'; 900]));
         assert!(matches(&pattern, &['a'; 1000]));

@@ -1,64 +1,65 @@
-//! CSV files and their kin: a header, and a row a sample, cut into columns by commas, semicolons, tabs or bars.
+//! Reader of CSV and similar files: a header and one row per sample, with columns separated by commas,
+//! semicolons, tabs or bars.
 
 use super::columns::{Header, is_plain};
 use super::names::{Merged, Names, is_missing};
-use super::number::{Cell, Mark, Numbers};
-use super::text::{Counter, DELIMITERS, decode, lines};
-use super::{CLASSES, CLIENTS, Coded, FEATURES, Table, Target};
+use super::number::{Cell, DecimalMark, Numbers};
+use super::text::{DELIMITERS, LineCounter, decode, lines};
+use super::{CLASSES, CLIENTS, CodedNames, FEATURES, Table, Target};
 use crate::data::DataError;
-use crate::data::file::unpacked;
+use crate::data::file::unpack;
 
-/// Largest file that is read, and largest that a gzipped one unpacks to.
+/// Largest file in bytes, plain or unpacked.
 pub const LARGEST_FILE: u64 = 1 << 30;
-/// Values that a table may have.
+/// Largest number of values of a table.
 const LARGEST_VALUES: usize = 1 << 28;
 
-/// Which columns mean what, and how they are written.
+/// Meaning and notation of the columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
-    /// Names the client a row belongs to; none where rows are cut into clients in another way.
+    /// Column with the client of each row; `None` if rows are partitioned instead.
     pub client: Option<String>,
-    /// The target. Where `classification`, its distinct names (in the order of their texts) are the classes.
+    /// Column of targets. If `classification`, its distinct names, sorted, are the classes.
     pub target: String,
-    /// The features: names, ranges ("a..c") and patterns ("mean_*").
+    /// Feature columns: names, ranges ("a..c") and patterns ("mean_*").
     pub features: Vec<String>,
-    /// Targets are classes.
+    /// True if targets are classes.
     pub classification: bool,
-    /// The mark between columns; none where it is to be found out.
+    /// Delimiter between columns; `None` to detect it.
     pub delimiter: Option<u8>,
-    /// The decimal mark; none where it is to be found out.
-    pub decimal: Option<Mark>,
-    /// Names of clients or classes that look like the mark of a missing value.
+    /// Decimal mark; `None` to detect it.
+    pub decimal: Option<DecimalMark>,
+    /// Names of clients or classes that look like the mark of a missing value but are not.
     pub not_missing: Vec<String>,
 }
 
 impl Columns {
-    /// The number of features, where it is known before a file is read.
+    /// Number of features, if it is known before a file is read.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
         self.features.iter().all(|entry| is_plain(entry)).then_some(self.features.len())
     }
 }
 
-/// Where columns stand in a file, and its numbers.
-struct Places {
+/// Positions of the columns in a file.
+struct ColumnPositions {
     client: Option<usize>,
     target: usize,
     features: Vec<usize>,
 }
 
-impl Places {
+impl ColumnPositions {
     fn find(header: &[&str], columns: &Columns) -> Result<Self, String> {
         let header = Header::new(header);
         let client = columns.client.as_deref();
         let others: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
         let client = client.map(|name| header.find(name)).transpose()?;
         let target = header.find(&columns.target)?;
-        let features = header.choose(&columns.features, &others)?;
+        let features = header.select(&columns.features, &others)?;
         if features.len() > FEATURES {
             let found = features.len();
             return Err(format!(
-                "data.features: {found} columns, allowed: at most {FEATURES}, the constant among them"
+                "data.features: found {found} columns, allowed: at most {FEATURES}, including the constant"
             ));
         }
         Ok(Self { client, target, features })
@@ -68,9 +69,9 @@ impl Places {
 /// Parses a file, plain or gzipped. Rows keep their order.
 ///
 /// # Errors
-/// [`DataError`] naming the file, the line and the column.
+/// [`DataError`] naming the file, the line and the column of the first error.
 pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, DataError> {
-    let bytes = unpacked(bytes, path, LARGEST_FILE)?;
+    let bytes = unpack(bytes, path, LARGEST_FILE)?;
     read(&bytes, path, columns).map_err(|message| DataError::new(path, message))
 }
 
@@ -90,11 +91,11 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let mut next =
         |record: &mut csv::StringRecord| reader.read_record(record).map_err(|error| error.to_string());
     if !next(&mut record)? {
-        return Err("empty: a table begins with a line of column names".to_owned());
+        return Err("found an empty file, expected a line of column names".to_owned());
     }
     let header = record.clone();
     let header: Vec<&str> = header.iter().collect();
-    let places = Places::find(&header, columns).map_err(|message| {
+    let positions = ColumnPositions::find(&header, columns).map_err(|message| {
         if header.len() > 1 {
             return message;
         }
@@ -103,10 +104,10 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
             .into_iter()
             .map(char::from)
             .collect();
-        format!("{message}; the header is one column, without any of {marks:?} (data.delimiter)")
+        format!("{message}; the header is a single column and contains none of {marks:?} (data.delimiter)")
     })?;
-    let mut rows = Rows::new(columns, &header, &places, lines.delimiter);
-    let mut counter = Counter::default();
+    let mut rows = Rows::new(columns, &header, &positions, lines.delimiter);
+    let mut counter = LineCounter::default();
     while next(&mut record)? {
         let blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
         if !blank {
@@ -117,7 +118,7 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     rows.finish(path)
 }
 
-/// The place at which a record begins. Its position may be that of empty lines before it.
+/// Byte offset at which a record starts. The reader's position may be that of preceding empty lines.
 fn start(record: &csv::StringRecord, text: &str) -> usize {
     let Some(position) = record.position() else { return 0 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
@@ -125,41 +126,46 @@ fn start(record: &csv::StringRecord, text: &str) -> usize {
     start + before.iter().take_while(|byte| **byte == b'\n' || **byte == b'\r').count()
 }
 
-/// Rows as they are read.
+/// Accumulator of the rows.
 struct Rows<'a> {
     columns: &'a Columns,
     header: &'a [&'a str],
-    places: &'a Places,
+    positions: &'a ColumnPositions,
     numbers: Numbers,
     delimiter: u8,
     x: Vec<f64>,
-    /// Of each feature and the target: in which line it is read first, and whether it is true or false there.
-    truths: Vec<Option<(u64, bool)>>,
+    /// First line of each feature and of the target, and whether the value there is a boolean.
+    bools: Vec<Option<(u64, bool)>>,
     values: Vec<f64>,
-    classes: Named,
-    clients: Named,
+    classes: NameColumn,
+    clients: NameColumn,
 }
 
-/// Names, and which of them each row has.
+/// Names of a column, and the code of each row.
 #[derive(Default)]
-struct Named {
+struct NameColumn {
     names: Names,
-    of: Vec<u32>,
+    codes: Vec<u32>,
 }
 
 impl<'a> Rows<'a> {
-    fn new(columns: &'a Columns, header: &'a [&'a str], places: &'a Places, delimiter: u8) -> Self {
+    fn new(
+        columns: &'a Columns,
+        header: &'a [&'a str],
+        positions: &'a ColumnPositions,
+        delimiter: u8,
+    ) -> Self {
         Self {
             columns,
             header,
-            places,
+            positions,
             numbers: Numbers::new(columns.decimal, delimiter),
             delimiter,
             x: Vec::new(),
-            truths: vec![None; places.features.len() + 1],
+            bools: vec![None; positions.features.len() + 1],
             values: Vec::new(),
-            classes: Named::default(),
-            clients: Named::default(),
+            classes: NameColumn::default(),
+            clients: NameColumn::default(),
         }
     }
 
@@ -168,30 +174,41 @@ impl<'a> Rows<'a> {
         if found != expected {
             let hint = match self.delimiter {
                 _ if found > expected && record.iter().skip(expected).all(str::is_empty) => {
-                    "; the line has marks between columns at its end, and the header has fewer"
+                    "; the line ends in empty columns that the header lacks"
                 }
-                b',' if found > expected => "; a decimal comma needs quotes, or another mark between columns",
+                b',' if found > expected => "; a decimal comma needs quotes or another delimiter",
                 _ => "",
             };
-            return Err(format!("line {line}: {found} columns, the header has {expected}{hint}"));
+            return Err(format!(
+                "line {line}: found {found} columns, expected {expected} as in the header{hint}"
+            ));
         }
-        if self.x.len() + self.places.features.len() > LARGEST_VALUES {
-            return Err(format!("line {line}: more than {LARGEST_VALUES} values (2^28)"));
+        if self.x.len() + self.positions.features.len() > LARGEST_VALUES {
+            return Err(format!(
+                "line {line}: found more than {LARGEST_VALUES} values (2^28), allowed: at most that"
+            ));
         }
-        let places = self.places;
-        for (which, &at) in places.features.iter().enumerate() {
+        let positions = self.positions;
+        for (which, &at) in positions.features.iter().enumerate() {
             let value = self.number(record, at, which, line, "")?;
             self.x.push(value);
         }
         if self.columns.classification {
-            named(&mut self.classes, self.columns, record, (places.target, self.header), line, "class")?;
+            read_name(
+                &mut self.classes,
+                self.columns,
+                record,
+                (positions.target, self.header),
+                line,
+                "class",
+            )?;
         } else {
-            let hint = " (class names, words or numbers, are for task = \"classes\")";
-            let value = self.number(record, places.target, places.features.len(), line, hint)?;
+            let hint = " (class names are for task = \"classes\")";
+            let value = self.number(record, positions.target, positions.features.len(), line, hint)?;
             self.values.push(value);
         }
-        if let Some(at) = places.client {
-            named(&mut self.clients, self.columns, record, (at, self.header), line, "client")?;
+        if let Some(at) = positions.client {
+            read_name(&mut self.clients, self.columns, record, (at, self.header), line, "client")?;
         }
         Ok(())
     }
@@ -209,13 +226,13 @@ impl<'a> Rows<'a> {
         let cell = self.numbers.read(text, line);
         let cell = cell
             .map_err(|expected| format!("line {line}, column {column}: found {text:?}, {expected}{hint}"))?;
-        let truth = matches!(cell, Cell::Truth(_));
-        match self.truths.get_mut(which) {
+        let truth = matches!(cell, Cell::Bool(_));
+        match self.bools.get_mut(which) {
             Some(first @ None) => *first = Some((line, truth)),
             Some(Some((first, before))) if *before != truth => {
                 let kind = |truth: bool| if truth { "true or false" } else { "a number" };
                 return Err(format!(
-                    "line {line}, column {column}: found {text:?}, {}, and in line {first} {}: a column has one of both",
+                    "line {line}, column {column}: found {text:?}, {}, but line {first} has {}: allowed: one kind in a column",
                     kind(truth),
                     kind(*before)
                 ));
@@ -226,20 +243,20 @@ impl<'a> Rows<'a> {
     }
 
     fn finish(self, path: &str) -> Result<Table, String> {
-        let rows = if self.columns.classification { self.classes.of.len() } else { self.values.len() };
+        let rows = if self.columns.classification { self.classes.codes.len() } else { self.values.len() };
         if rows == 0 {
-            return Err("no rows after the header".to_owned());
+            return Err("found no rows after the header".to_owned());
         }
-        let semicolons = (self.delimiter == b';').then_some(Mark::Comma);
-        let mark = self.numbers.finish()?.or(semicolons);
+        let semicolons = (self.delimiter == b';').then_some(DecimalMark::Comma);
+        let mark = self.numbers.decimal_mark()?.or(semicolons);
         let mut warnings = Vec::new();
-        let mut finish = |named: Named, kind: &str, column: &str, most: usize| {
+        let mut finish = |named: NameColumn, kind: &str, column: &str, most: usize| {
             let (coded, merged) =
-                named.names.finish(&named.of, mark).map_err(|said| format!("column {column}: {said}"))?;
-            warnings.extend(remark(path, kind, &merged));
+                named.names.encode(&named.codes, mark).map_err(|said| format!("column {column}: {said}"))?;
+            warnings.extend(merge_warning(path, kind, &merged));
             let found = coded.names.len();
             if found > most {
-                return Err(format!("column {column} has {found} {kind}s, at most {most}"));
+                return Err(format!("column {column}: found {found} {kind}s, allowed: at most {most}"));
             }
             Ok(coded)
         };
@@ -248,19 +265,19 @@ impl<'a> Rows<'a> {
         } else {
             Target::Values(self.values)
         };
-        let clients: Option<Coded> = match &self.columns.client {
+        let clients: Option<CodedNames> = match &self.columns.client {
             Some(column) => Some(finish(self.clients, "client", column, CLIENTS)?),
             None => None,
         };
         let name = |at: &usize| self.header.get(*at).copied().unwrap_or_default().to_owned();
-        let features = self.places.features.iter().map(name).collect();
+        let features = self.positions.features.iter().map(name).collect();
         Ok(Table { name: path.to_owned(), features, x: self.x, target, clients, tests_from: rows, warnings })
     }
 }
 
-/// Reads a name of a client or a class.
-fn named(
-    named: &mut Named,
+/// Reads the name of a client or a class.
+fn read_name(
+    column_names: &mut NameColumn,
     columns: &Columns,
     record: &csv::StringRecord,
     (at, header): (usize, &[&str]),
@@ -271,32 +288,32 @@ fn named(
     let column = header.get(at).copied().unwrap_or_default();
     let place = format_args!("line {line}, column {column}");
     if text.is_empty() {
-        return Err(format!("{place}: empty, expected the name of a {kind}"));
+        return Err(format!("{place}: found an empty cell, expected the name of a {kind}"));
     }
     if is_missing(text) && !columns.not_missing.iter().any(|name| name == text) {
         return Err(format!(
-            "{place}: found {text:?}, which stands for a missing value; where it is the name of a {kind}, say \
+            "{place}: found {text:?}, which stands for a missing value; if it is the name of a {kind}, set \
              data.not_missing = [{text:?}]"
         ));
     }
     let most = if kind == "class" { CLASSES } else { CLIENTS };
-    let (before, place_of) = (named.names.len(), named.names.place(text));
-    named.of.push(place_of);
-    if named.names.len() > before && named.names.exceed(most) {
-        return Err(format!("{place}: more than {most} {kind} names, allowed: at most {most}"));
+    let (before, code) = (column_names.names.len(), column_names.names.intern(text));
+    column_names.codes.push(code);
+    if column_names.names.len() > before && column_names.names.exceeds(most) {
+        return Err(format!("{place}: found more than {most} {kind} names, allowed: at most {most}"));
     }
     Ok(())
 }
 
-/// The remark on names that are one value, written in several ways.
-pub fn remark(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
+/// Warning about names that are the same value in different notations.
+pub fn merge_warning(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
     let first = merged.first()?;
     let more = match merged.len() - 1 {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
     Some(format!(
-        "{path}: {kind} {:?} is also written {:?}{more}: the same value is the same {kind}",
+        "{path}: {kind} {:?} is also written {:?}{more}: both are read as the same {kind}",
         first.name, first.also
     ))
 }

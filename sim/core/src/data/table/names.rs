@@ -1,45 +1,45 @@
-//! Names of clients and classes: one for each that occurs, however it is written.
+//! Names of clients and classes: one for each distinct value, in any notation.
 
 use std::collections::{HashMap, HashSet};
 
-use super::Coded;
-use super::number::{Mark, thousands};
+use super::CodedNames;
+use super::number::{DecimalMark, may_be_thousands};
 
-/// Texts that programs write where a value is missing: pandas reads them as such, files of the UCI repository have a question
-/// mark, and pandas writes `NaT` for a time.
+/// Texts that programs write for a missing value: those that pandas reads as missing, the question mark of
+/// files of the UCI repository, and pandas' `NaT` for a time.
 const MISSING: [&str; 15] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "None",
     "n/a", "?", "NaT",
 ];
-/// The same, whatever the case of their letters.
-const ANY_CASE: [&str; 3] = ["nan", "-nan", "null"];
+/// Texts for a missing value in any case of letters.
+const MISSING_ANY_CASE: [&str; 3] = ["nan", "-nan", "null"];
 
-/// Whether a text stands for a missing value.
+/// True if a text first_of for a missing value.
 #[must_use]
 pub fn is_missing(text: &str) -> bool {
-    MISSING.contains(&text) || ANY_CASE.iter().any(|missing| text.eq_ignore_ascii_case(missing))
+    MISSING.contains(&text) || MISSING_ANY_CASE.iter().any(|missing| text.eq_ignore_ascii_case(missing))
 }
 
-/// The names of a column, as they are met.
+/// Distinct texts of a column, in order of occurrence.
 #[derive(Debug, Default)]
 pub struct Names {
     places: HashMap<String, u32>,
-    /// In the order in which they were met first.
+    /// Texts in the order of their first occurrence.
     texts: Vec<String>,
 }
 
-/// A name that stands for others that are the same value.
+/// A text that is the same value as a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged {
-    /// As it was met first, which is the name.
+    /// Text that occurred first, which is the name.
     pub name: String,
-    /// As it was met later.
+    /// Text that occurred later.
     pub also: String,
 }
 
 impl Names {
-    /// The place of a text.
-    pub fn place(&mut self, text: &str) -> u32 {
+    /// Index of a text, which is added if it is new.
+    pub fn intern(&mut self, text: &str) -> u32 {
         if let Some(place) = self.places.get(text) {
             return *place;
         }
@@ -49,56 +49,62 @@ impl Names {
         place
     }
 
-    /// How many texts were met.
+    /// Number of distinct texts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Whether none was met.
+    /// True if there are no texts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// Whether the texts are more than `most` names, where it can be: once they are that many, and at every doubling after.
+    /// True if the texts are more than `most` names. Checks only when their number first exceeds `most` and
+    /// at every power of two after, since the check takes time proportional to it.
     #[must_use]
-    pub fn exceed(&self, most: usize) -> bool {
+    pub fn exceeds(&self, most: usize) -> bool {
         let texts = self.texts.len();
         let due = texts > most && (texts == most + 1 || texts.is_power_of_two());
-        // With either mark, so that what is one name is never counted twice.
+        // Accepts either decimal mark, so that two notations of one name are never counted twice.
         let numbers: HashSet<Decimal> = match due {
-            true => self.texts.iter().filter_map(|text| Decimal::of(text, ',')).collect(),
+            true => self.texts.iter().filter_map(|text| Decimal::parse(text, ',')).collect(),
             false => HashSet::new(),
         };
-        let words = || self.texts.iter().filter(|text| Decimal::of(text, ',').is_none()).count();
+        let words = || self.texts.iter().filter(|text| Decimal::parse(text, ',').is_none()).count();
         due && numbers.len() + words() > most
     }
 
-    /// Names in the order of their texts, for rows whose texts have the places `of`. Texts that are the same number, to
-    /// the last digit, or the same truth value, are one name: the one that was met first. The decimal mark is `mark`; where
-    /// that is not known it is a comma if a text has one that cannot stand for thousands.
+    /// Sorts the names by text and codes rows whose texts have the indices `of`. Texts of exactly the same
+    /// number, or of the same boolean, become one name: the first that occurred. `mark` is the decimal mark;
+    /// if it is unknown, it is a comma if any text has a comma that cannot separate thousands.
     ///
     /// # Errors
-    /// A sentence on a truth value beside a 0 or a 1, which may mean the same.
-    pub fn finish(self, of: &[u32], mark: Option<Mark>) -> Result<(Coded, Vec<Merged>), String> {
+    /// A one-line message if a column has both a boolean and a 0 or 1, which may mean the same.
+    pub fn encode(
+        self,
+        codes: &[u32],
+        mark: Option<DecimalMark>,
+    ) -> Result<(CodedNames, Vec<Merged>), String> {
         #[derive(PartialEq, Eq, Hash)]
         enum Key<'a> {
             Number(Decimal),
             Truth(bool),
             Word(&'a str),
         }
-        let comma = |text: &String| !thousands(text) && Decimal::of(text, ',').is_some();
+        let comma = |text: &String| !may_be_thousands(text) && Decimal::parse(text, ',').is_some();
         let found = || self.texts.iter().any(|text| text.contains(',') && comma(text));
-        let mark = mark.unwrap_or_else(|| if found() { Mark::Comma } else { Mark::Point }).character();
+        let mark =
+            mark.unwrap_or_else(|| if found() { DecimalMark::Comma } else { DecimalMark::Point }).character();
         let key = |text| match truth(text) {
             Some(truth) => Key::Truth(truth),
-            None => Decimal::of(text, mark).map_or(Key::Word(text), Key::Number),
+            None => Decimal::parse(text, mark).map_or(Key::Word(text), Key::Number),
         };
         let mut firsts: HashMap<Key<'_>, usize> = HashMap::new();
         let mut merged = Vec::new();
-        // For each text the one that stands for it.
-        let stands: Vec<usize> = (0..)
+        // Index of the first text that is the same value, for each text.
+        let first_of: Vec<usize> = (0..)
             .zip(&self.texts)
             .map(|(place, text)| {
                 let first = *firsts.entry(key(text)).or_insert(place);
@@ -112,59 +118,60 @@ impl Names {
         for (truth, number) in [(false, "0"), (true, "1")] {
             if let (Some(truth), Some(number)) = (name(&Key::Truth(truth)), name(&key(number))) {
                 return Err(format!(
-                    "found {truth:?} and {number:?}, which may be one name: a column has truth values or numbers"
+                    "found {truth:?} and {number:?}, which may be one name, allowed: booleans or numbers in a column"
                 ));
             }
         }
         let mut order: Vec<usize> = firsts.into_values().collect();
         order.sort_unstable_by_key(|place| self.texts.get(*place));
-        let mut codes = vec![0; self.texts.len()];
+        let mut code_of = vec![0; self.texts.len()];
         for (code, place) in (0u32..).zip(&order) {
-            if let Some(own) = codes.get_mut(*place) {
+            if let Some(own) = code_of.get_mut(*place) {
                 *own = code;
             }
         }
         let code = |place: &u32| {
-            let first = stands.get(*place as usize)?;
-            codes.get(*first).copied()
+            let first = first_of.get(*place as usize)?;
+            code_of.get(*first).copied()
         };
         let names = order.iter().filter_map(|place| self.texts.get(*place).cloned()).collect();
-        Ok((Coded { of: of.iter().filter_map(code).collect(), names }, merged))
+        Ok((CodedNames { codes: codes.iter().filter_map(code).collect(), names }, merged))
     }
 }
 
-/// The truth value that a text is.
+/// Boolean value of a text.
 fn truth(text: &str) -> Option<bool> {
     let is = |word| text.eq_ignore_ascii_case(word);
     if is("true") { Some(true) } else { is("false").then_some(false) }
 }
 
-/// Whether a name is a decimal number.
+/// True if a name is a decimal number.
 #[must_use]
 pub fn is_number(name: &str) -> bool {
-    Decimal::of(name, '.').is_some()
+    Decimal::parse(name, '.').is_some()
 }
 
-/// Whether two names are the same decimal number.
+/// True if two names are the same decimal number.
 #[must_use]
 pub fn is_same_number(one: &str, other: &str) -> bool {
-    let of = |name| Decimal::of(name, '.');
-    of(one).is_some_and(|one| of(other) == Some(one))
+    let parse = |name| Decimal::parse(name, '.');
+    parse(one).is_some_and(|one| parse(other) == Some(one))
 }
 
-/// A decimal number without what does not change it: leading and trailing zeros, and how its exponent is written.
+/// Decimal number in a normal form, without leading and trailing zeros and independent of the exponent's
+/// notation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Decimal {
     negative: bool,
-    /// Without zeros at its ends; none for zero.
+    /// Significant digits, without zeros at either end; empty for zero.
     digits: String,
-    /// Of the last digit.
+    /// Exponent of the last digit.
     exponent: i64,
 }
 
 impl Decimal {
-    /// Reads digits with at most one decimal mark and an exponent; nothing of any other text.
-    fn of(text: &str, mark: char) -> Option<Self> {
+    /// Parses digits with at most one decimal mark and an exponent; `None` for any other text.
+    fn parse(text: &str, mark: char) -> Option<Self> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
             None => (text, 0),
@@ -193,23 +200,23 @@ impl Decimal {
 mod tests {
     use super::*;
 
-    fn coded(texts: &[&str]) -> (Coded, Vec<Merged>) {
+    fn coded(texts: &[&str]) -> (CodedNames, Vec<Merged>) {
         let mut names = Names::default();
-        let of: Vec<u32> = texts.iter().map(|text| names.place(text)).collect();
-        names.finish(&of, None).unwrap()
+        let of: Vec<u32> = texts.iter().map(|text| names.intern(text)).collect();
+        names.encode(&of, None).unwrap()
     }
 
     #[test]
-    fn texts_of_one_number_are_one_name() {
+    fn texts_of_one_number_merge_into_one_name() {
         let (coded, merged) = coded(&["8", "walk", "8.0", "08", "8e0", "+8", "0.8e1", "80e-1", "-8", "walk"]);
         assert_eq!(coded.names, ["-8", "8", "walk"]);
-        assert_eq!(coded.of, [1, 2, 1, 1, 1, 1, 1, 1, 0, 2]);
+        assert_eq!(coded.codes, [1, 2, 1, 1, 1, 1, 1, 1, 0, 2]);
         assert_eq!(merged.len(), 6);
         assert!(merged.iter().all(|merged| merged.name == "8"));
     }
 
     #[test]
-    fn numbers_are_compared_to_the_last_digit_and_words_letter_by_letter() {
+    fn numbers_compare_exactly_and_words_by_letter() {
         let texts =
             ["12345678901234567890", "12345678901234567891", "a1", "A1", "a01", "1.", ".1", "0.1", "1e"];
         let (coded, merged) = coded(&texts);
@@ -218,27 +225,27 @@ mod tests {
     }
 
     #[test]
-    fn names_are_counted_and_not_their_spellings() {
+    fn exceed_counts_names_not_spellings() {
         let mut names = Names::default();
         let mut exceeded = Vec::new();
         for spelling in ["", ".0", ".00", "e0", ".", ",0", "e+0", "e00"] {
             for number in 0..100 {
-                names.place(&format!("{number}{spelling}"));
-                exceeded.push(names.exceed(100));
+                names.intern(&format!("{number}{spelling}"));
+                exceeded.push(names.exceeds(100));
             }
         }
         assert!(exceeded.iter().all(|exceeded| !exceeded));
         let mut names = Names::default();
         let exceeded = (0..101).map(|number| {
-            names.place(&format!("w{number}"));
-            names.exceed(100)
+            names.intern(&format!("w{number}"));
+            names.exceeds(100)
         });
         assert_eq!(exceeded.collect::<Vec<_>>().iter().position(|exceeded| *exceeded), Some(100));
     }
 
     #[test]
-    fn zeros_are_zero() {
+    fn all_zeros_are_one_name() {
         let (coded, _) = coded(&["0", "-0", "0.000", "0e7", "00"]);
-        assert_eq!((coded.names.as_slice(), coded.of.as_slice()), (&["0".to_owned()][..], &[0; 5][..]));
+        assert_eq!((coded.names.as_slice(), coded.codes.as_slice()), (&["0".to_owned()][..], &[0; 5][..]));
     }
 }

@@ -1,18 +1,18 @@
-//! Numbers of a table, with a decimal point or a decimal comma.
+//! Parser of a table's numbers, with a decimal point or a decimal comma.
 
 use super::narrow;
 
-/// The mark between a number's whole and its part.
+/// Decimal mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// 1.5
+pub enum DecimalMark {
+    /// Point, as in 1.5.
     Point,
-    /// 1,5
+    /// Comma, as in 1,5.
     Comma,
 }
 
-impl Mark {
-    /// The character.
+impl DecimalMark {
+    /// Character of the mark.
     #[must_use]
     pub fn character(self) -> char {
         match self {
@@ -22,123 +22,125 @@ impl Mark {
     }
 }
 
-/// A cell that was read as a number.
+/// Value of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cell {
     /// A finite number, within the range of an f32.
     Number(f64),
-    /// True or false, in any case of letters: 1 or 0.
-    Truth(f64),
+    /// Boolean, in any case of letters, as 1 or 0.
+    Bool(f64),
 }
 
 impl Cell {
-    /// The number.
+    /// Value as a number.
     #[must_use]
     pub fn value(self) -> f64 {
         match self {
-            Self::Number(value) | Self::Truth(value) => value,
+            Self::Number(value) | Self::Bool(value) => value,
         }
     }
 }
 
-/// A cell of a file, for messages.
+/// Cell of a file, for messages.
 #[derive(Clone, Debug)]
-struct Place {
+struct CellPosition {
     line: u64,
     text: String,
 }
 
-/// Reads cells, and finds out on the way which decimal mark the file has.
+/// Parser of cells that detects the decimal mark of the file on the way.
 #[derive(Debug)]
 pub struct Numbers {
-    /// As it was asked for.
-    mark: Option<Mark>,
-    /// Columns are cut at semicolons, as programs do where the decimal mark is a comma.
+    /// Decimal mark that was asked for; `None` to detect it.
+    mark: Option<DecimalMark>,
+    /// True if columns are separated by semicolons, as programs do when the decimal mark is a comma.
     semicolons: bool,
-    /// The first number with a point, and the first with a comma.
-    seen: [Option<Place>; 2],
-    /// A comma that cannot stand for thousands was met.
-    sure: bool,
+    /// First number with a point, and first with a comma.
+    seen: [Option<CellPosition>; 2],
+    /// True if a comma occurred that cannot separate thousands.
+    has_decimal_comma: bool,
 }
 
 impl Numbers {
-    /// A reader for a file that is cut at `delimiter`.
+    /// Makes a parser for a file with this delimiter between columns.
     #[must_use]
-    pub fn new(mark: Option<Mark>, delimiter: u8) -> Self {
-        Self { mark, semicolons: delimiter == b';', seen: [None, None], sure: false }
+    pub fn new(mark: Option<DecimalMark>, delimiter: u8) -> Self {
+        Self { mark, semicolons: delimiter == b';', seen: [None, None], has_decimal_comma: false }
     }
 
-    /// Reads one cell.
+    /// Parses one cell.
     ///
     /// # Errors
-    /// The end of a sentence on what is expected instead.
+    /// The end of a message: the value expected instead.
     pub fn read(&mut self, text: &str, line: u64) -> Result<Cell, String> {
         if text.eq_ignore_ascii_case("true") {
-            return Ok(Cell::Truth(1.0));
+            return Ok(Cell::Bool(1.0));
         }
         if text.eq_ignore_ascii_case("false") {
-            return Ok(Cell::Truth(0.0));
+            return Ok(Cell::Bool(0.0));
         }
         let (commas, points) = (text.matches(',').count(), text.matches('.').count());
         let mark = match (commas, points) {
             (0, 0) => None,
-            (0, 1) => Some(Mark::Point),
-            (1, 0) => Some(Mark::Comma),
-            _ => return Err(separated(text)),
+            (0, 1) => Some(DecimalMark::Point),
+            (1, 0) => Some(DecimalMark::Comma),
+            _ => return Err(expected_number(text)),
         };
         let value = match mark {
-            Some(Mark::Comma) => number(&text.replace(',', ".")),
+            Some(DecimalMark::Comma) => number(&text.replace(',', ".")),
             _ => number(text),
         };
-        let Some(value) = value else { return Err(separated(text)) };
+        let Some(value) = value else { return Err(expected_number(text)) };
         if let Some(mark) = mark {
             if self.mark.is_some_and(|asked| asked != mark) {
                 let asked = self.mark.unwrap_or(mark).character();
-                return Err(format!("expected a finite number, its decimal mark {asked:?} (data.decimal)"));
+                return Err(format!(
+                    "expected a finite number with the decimal mark {asked:?} (data.decimal)"
+                ));
             }
-            let seen = &mut self.seen[usize::from(mark == Mark::Comma)];
+            let seen = &mut self.seen[usize::from(mark == DecimalMark::Comma)];
             if seen.is_none() {
-                *seen = Some(Place { line, text: text.to_owned() });
+                *seen = Some(CellPosition { line, text: text.to_owned() });
             }
-            self.sure |= mark == Mark::Comma && !thousands(text);
+            self.has_decimal_comma |= mark == DecimalMark::Comma && !may_be_thousands(text);
         }
         Ok(Cell::Number(value))
     }
 
-    /// The decimal mark of the file; none where no number has one.
+    /// Decimal mark of the file; `None` if no number has one.
     ///
     /// # Errors
-    /// A sentence on what can be read in two ways.
-    pub fn finish(&self) -> Result<Option<Mark>, String> {
+    /// A one-line message if the numbers can be read in two ways.
+    pub fn decimal_mark(&self) -> Result<Option<DecimalMark>, String> {
         match &self.seen {
             [None, None] => Ok(self.mark),
-            [Some(_), None] => Ok(Some(Mark::Point)),
+            [Some(_), None] => Ok(Some(DecimalMark::Point)),
             [None, Some(comma)] => {
-                if self.sure || self.semicolons || self.mark.is_some() {
-                    return Ok(Some(Mark::Comma));
+                if self.has_decimal_comma || self.semicolons || self.mark.is_some() {
+                    return Ok(Some(DecimalMark::Comma));
                 }
                 Err(format!(
-                    "line {}: {:?} may have a decimal comma or one for thousands, and so may all numbers with a comma: \
-                     data.decimal = \",\" reads it as the former; commas for thousands are not read",
+                    "line {}: found {:?}, which may have a decimal comma or one that separates thousands, like every number in \
+                     this file; set data.decimal = \",\" for the former (separators for thousands are not allowed)",
                     comma.line, comma.text
                 ))
             }
             [Some(point), Some(comma)] => Err(format!(
-                "line {} has {:?} and line {} has {:?}: points and commas are decimal marks, not both in one file, and \
-                 not for thousands; data.decimal says which one it is",
+                "line {} has {:?} and line {} has {:?}: allowed: points or commas as decimal marks, not both, and no \
+                 separators for thousands; set data.decimal",
                 point.line, point.text, comma.line, comma.text
             )),
         }
     }
 }
 
-/// A finite number that an f32 can hold.
+/// Parses a finite number that fits an f32.
 fn number(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|value| narrow(*value).is_finite())
 }
 
-/// The message on a text that is no number, or has more marks than one.
-fn separated(text: &str) -> String {
+/// Message about a text that is no number or has several marks.
+fn expected_number(text: &str) -> String {
     let expected = format!("expected a finite number, at most {:?} in size", f32::MAX);
     let digits = |c: char| c.is_ascii_digit() || ".,' _\u{a0}\u{202f}\u{2019}".contains(c);
     let text = text.trim_start_matches(['+', '-']);
@@ -148,8 +150,8 @@ fn separated(text: &str) -> String {
     expected
 }
 
-/// Whether commas stand where they do between thousands: "1,234", but not "0,234" or "12,5".
-pub(super) fn thousands(text: &str) -> bool {
+/// True if a comma may separate thousands: in "1,234", but not in "0,234" or "12,5".
+pub(super) fn may_be_thousands(text: &str) -> bool {
     let unsigned = text.trim_start_matches(['+', '-']);
     let digits = |part: &str| part.bytes().all(|digit| digit.is_ascii_digit());
     unsigned.split_once(',').is_some_and(|(whole, part)| {
@@ -166,26 +168,29 @@ pub(super) fn thousands(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn all(texts: &[&str], delimiter: u8) -> Result<(Vec<f64>, Option<Mark>), String> {
+    fn all(texts: &[&str], delimiter: u8) -> Result<(Vec<f64>, Option<DecimalMark>), String> {
         let mut numbers = Numbers::new(None, delimiter);
         let values: Result<Vec<f64>, String> =
             (2..).zip(texts).map(|(line, text)| numbers.read(text, line).map(Cell::value)).collect();
-        Ok((values?, numbers.finish()?))
+        Ok((values?, numbers.decimal_mark()?))
     }
 
     #[test]
-    fn marks_are_found_out() {
+    fn decimal_mark_is_detected() {
         let point = all(&["1.5", "-2e3", "7"], b',').unwrap();
-        assert_eq!(point, (vec![1.5, -2000.0, 7.0], Some(Mark::Point)));
-        assert_eq!(all(&["1,5", "-2e3", "7"], b';').unwrap(), (vec![1.5, -2000.0, 7.0], Some(Mark::Comma)));
-        assert_eq!(all(&["1,5", "1,234"], b',').unwrap(), (vec![1.5, 1.234], Some(Mark::Comma)));
+        assert_eq!(point, (vec![1.5, -2000.0, 7.0], Some(DecimalMark::Point)));
+        assert_eq!(
+            all(&["1,5", "-2e3", "7"], b';').unwrap(),
+            (vec![1.5, -2000.0, 7.0], Some(DecimalMark::Comma))
+        );
+        assert_eq!(all(&["1,5", "1,234"], b',').unwrap(), (vec![1.5, 1.234], Some(DecimalMark::Comma)));
         assert_eq!(all(&["1,234"], b';').unwrap().0, [1.234]);
         assert_eq!(all(&["0,234"], b'\t').unwrap().0, [0.234]);
         assert_eq!(all(&["true", "FALSE"], b'\t').unwrap(), (vec![1.0, 0.0], None));
     }
 
     #[test]
-    fn readings_that_differ_by_a_thousand_are_refused() {
+    fn ambiguous_thousands_are_an_error() {
         for (texts, delimiter) in [
             (&["1,234", "12,345"][..], b','),
             (&["1.5", "1,5"], b';'),
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_finite_and_fit_an_f32() {
+    fn numbers_outside_f32_are_errors() {
         for text in
             ["inf", "nan", "1e400", "1e39", "-1e39", "", "1,5e", "0x10", "1_0", "--1", "1e", "e5", ","]
         {

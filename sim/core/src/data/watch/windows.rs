@@ -1,4 +1,4 @@
-//! Windows of the recordings as they were measured, for networks that look at series.
+//! Raw windows of the recordings, for networks on time series.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use fedspan_client::features::{CHANNELS, WINDOW};
 use super::super::{Client, DataError, Dataset, Layout, Set, Shape};
 use super::{HOP, Windows, recordings};
 
-/// Samples that are averaged into one: all that divide a window.
+/// Allowed numbers of samples that are averaged into one: all divisors of a window.
 pub const DECIMATIONS: [usize; 5] = [1, 2, 4, 5, 10];
 
-/// Values of a window, the constant not counted.
+/// Number of values of a window, without the constant.
 #[must_use]
 pub fn values(decimation: usize) -> usize {
     WINDOW / decimation.max(1) * CHANNELS
 }
 
-/// All windows in g and rad/s, `decimation` samples averaged into one, with a constant 1 at the end.
+/// All windows in g and rad/s, with `decimation` samples averaged into one and a constant 1 at the end.
 ///
 /// # Errors
-/// [`DataError`]; never, short of a broken build.
-pub fn measured(decimation: usize) -> Result<Windows, DataError> {
-    let mut of = Vec::new();
+/// [`DataError`] only if the build included a damaged file.
+pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
+    let mut all = Vec::new();
     for series in recordings()? {
         let samples = series.samples();
         let mut rows = Vec::with_capacity(series.windows() * (values(decimation) + 1));
@@ -35,15 +35,15 @@ pub fn measured(decimation: usize) -> Result<Windows, DataError> {
             }
             rows.push(1.0);
         }
-        of.push((series, rows));
+        all.push((series, rows));
     }
     let shape = Shape::Series { steps: WINDOW / decimation.max(1), channels: CHANNELS };
     let layout = Layout { shape: Some(shape), constant: true };
-    Ok(Windows { width: values(decimation) + 1, layout, of })
+    Ok(Windows { width: values(decimation) + 1, layout, series: all })
 }
 
-/// Brings every channel to mean 0 and deviation 1 over all that the clients train on, and what else there is in the
-/// same way: nothing that tests and nothing of newcomers has a say.
+/// Standardises every channel to mean 0 and deviation 1 over the clients' training windows. Test windows and
+/// newcomers are scaled in the same way but do not determine the scale.
 #[must_use]
 pub fn standardised(mut dataset: Dataset) -> Dataset {
     let d = dataset.features;
@@ -62,7 +62,7 @@ pub fn standardised(mut dataset: Dataset) -> Dataset {
     for ((scale, sum), square) in scales.iter_mut().zip(sums).zip(squares) {
         let mean = sum / f64::max(count, 1.0);
         let deviation = (square / f64::max(count, 1.0) - mean * mean).max(0.0).sqrt();
-        // A channel that never changes stays as it is, about 0.
+        // A constant channel is only centred.
         *scale = (narrow(mean), if deviation > 0.0 { narrow(deviation) } else { 1.0 });
     }
     let scaled = |set: &mut Arc<Set>| {

@@ -16,7 +16,7 @@ mod training;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::SampleSource;
 use fedspan_client::task::{Batches, Usage};
-use fedspan_engine::algorithm::network::{NetworkParameters, NetworkShape as Layers, Travelling, plan};
+use fedspan_engine::algorithm::network::{NetworkParameters, NetworkShape as Layers, SharedLayers, plan};
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, Descriptors, RoundId, RoundOpen, Task};
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
@@ -154,7 +154,7 @@ impl Rounds {
     }
 
     fn descriptors(&self, encoding: Encoding) -> Vec<TensorDescriptor> {
-        self.layers.descriptors(Travelling::All, self.copies(), encoding)
+        self.layers.descriptors(SharedLayers::All, self.copies(), encoding)
     }
 
     /// Whether a round of the baseline is open.

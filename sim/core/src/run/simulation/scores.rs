@@ -1,4 +1,4 @@
-//! When models are scored, and which: after rounds that are evaluated, and wherever training ends.
+//! Scoring during a run: after rounds that are to be evaluated, and when training ends.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use fedspan_engine::{Action, Phase};
 
 use super::Simulation;
 use crate::data::Dataset;
-use crate::evaluate::{self, ClientScore, Scores, Wanted};
-use crate::run::{Diverged, RECENT, RoundRow, RunError, Watcher, check_finite};
+use crate::evaluate::{self, ClientScore, MetricSet, Scores};
+use crate::run::{Diverged, RECENT_ROUNDS, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
-    /// Round 0: the initial model, with the bytes that the start took.
+    /// Records round 0: the initial model, and the bytes of the start.
     pub(super) fn record_initial(
         &mut self,
         queue: &mut VecDeque<Action>,
@@ -19,7 +19,7 @@ impl Simulation<'_> {
         self.find_scale();
         let scored = self.scores(0)?;
         let scores = scored.0;
-        self.untuned = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
+        self.before_tuning = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
             round: 0,
@@ -40,7 +40,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Data as devices see them, once the campaign has a scale: models are about those.
+    /// Scales the data as devices do, once the campaign has found a scale.
     fn find_scale(&mut self) {
         if let (None, Some(scale)) = (&self.scaled, self.engine.scale()) {
             let pooled = self.scenario.algorithm.power.is_some().then_some(self.scenario.model.target);
@@ -51,56 +51,60 @@ impl Simulation<'_> {
         }
     }
 
-    /// The data that models are about.
-    pub(super) fn seen(&self) -> &Dataset {
+    /// Data that the model is trained on: scaled, if the campaign has a scale.
+    pub(super) fn scored_data(&self) -> &Dataset {
         self.scaled.as_ref().unwrap_or(self.dataset)
     }
 
-    /// The loss of a network's client is not finite any more, or as good as: training ends.
-    pub(super) fn diverges(&mut self, client: u64, round: u32) {
+    /// Records that the loss of a network's client is no longer finite, which ends training.
+    pub(super) fn record_divergence(&mut self, client: u64, round: u32) {
         if self.scenario.algorithm.network.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
             self.diverged.get_or_insert(Diverged { client, round });
         }
     }
 
-    /// Networks are scored before their heads are tuned, wherever training ends: after a round that was not evaluated, as
-    /// it is left. What has diverged is not: then it is as it was scored last.
-    pub(super) fn score_untuned(&mut self) -> Result<(), RunError> {
+    /// Scores networks before their heads are tuned, if the last round was not evaluated. After a divergence
+    /// the previous scores stand.
+    pub(super) fn score_before_tuning(&mut self) -> Result<(), RunError> {
         let Some(row) = self.rows.last() else { return Ok(()) };
-        if self.scenario.algorithm.network.is_none() || self.untuned.is_some() || self.diverged.is_some() {
+        if self.scenario.algorithm.network.is_none()
+            || self.before_tuning.is_some()
+            || self.diverged.is_some()
+        {
             return Ok(());
         }
         let scored = self.scores(row.round)?;
         if let Some(row) = self.rows.last_mut() {
             row.scores = Some(scored.0);
         }
-        self.untuned = Some(scored);
+        self.before_tuning = Some(scored);
         Ok(())
     }
 
-    /// Whether a round is among the last ten, whose mean accuracy is reported of networks.
+    /// True for the last rounds, whose mean accuracy is reported for networks.
     pub(super) fn is_recent(&self, number: u32) -> bool {
         let algorithm = &self.scenario.algorithm;
-        algorithm.network.is_some() && number.saturating_add(RECENT) > algorithm.rounds
+        algorithm.network.is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
     }
 
-    /// The figures after a round, all of them numbers.
+    /// Computes the figures after a round and checks that they are finite.
     pub(super) fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
-        let dataset = self.attackers.as_ref().map_or(self.seen(), |(_, honest)| honest);
-        if self.wanted == Wanted::Distance {
+        let dataset = self.attackers.as_ref().map_or(self.scored_data(), |(_, honest)| honest);
+        if self.metrics == MetricSet::Distance {
             let scores = evaluate::distance(dataset, self.engine.representation());
             check_finite(&scores, round)?;
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
-        // Of what has diverged there is no figure.
-        if let (Some(_), Some(untuned)) = (self.diverged, &self.untuned) {
-            return Ok(untuned.clone());
+        // A diverged model has no figures; the previous ones stand.
+        if let (Some(_), Some(before_tuning)) = (self.diverged, &self.before_tuning) {
+            return Ok(before_tuning.clone());
         }
         if let Some(network) = algorithm.network {
             let devices = self.devices.as_slice();
             let tuning = network.tuned.then_some((algorithm.final_head, round));
-            let clients = evaluate::with_networks(&dataset.clients, devices, &self.engine.tensors(), tuning);
+            let clients =
+                evaluate::score_shared_layers(&dataset.clients, devices, &self.engine.tensors(), tuning);
             let scores = evaluate::average(&clients);
             check_finite(&scores, round)?;
             return Ok((scores, clients));
@@ -118,8 +122,8 @@ impl Simulation<'_> {
         Ok((scores, clients))
     }
 
-    /// Whether `[stop]` asks for the end; figures count where the round was evaluated.
-    pub(super) fn reached(&self, scores: Option<&Scores>) -> bool {
+    /// True if a condition of `[stop]` is met. Figures are compared only if the round was evaluated.
+    pub(super) fn stop_reached(&self, scores: Option<&Scores>) -> bool {
         let stop = &self.scenario.stop;
         let below =
             |value: Option<f64>, limit: Option<f64>| matches!((value, limit), (Some(v), Some(l)) if v <= l);

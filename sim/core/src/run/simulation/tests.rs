@@ -1,7 +1,7 @@
 use fedspan_client::Task;
 
 use super::*;
-use crate::run::{Job, Unwatched};
+use crate::run::{Job, NoProgress};
 
 const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\nfresh = true\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.2\n\
@@ -11,27 +11,28 @@ fn heads(devices: &mut Devices) -> Vec<Vec<f32>> {
     devices.iter_mut().map(|device| device.session.task_mut().head().to_vec()).collect()
 }
 
-/// It does not hear of the round, and keeps the head it had; everyone else has a new one.
+/// A device that drops out does not receive the round and keeps its head; all others get a new one.
 #[test]
-fn who_drops_out_keeps_its_head() -> Result<(), RunError> {
+fn dropped_device_keeps_its_head() -> Result<(), RunError> {
     let scenario = Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
     let dataset = Job::prepare(&scenario, 3)?.dataset;
-    let times = Times::of(&scenario, &dataset, 3)?;
+    let times = Times::new(&scenario, &dataset, 3)?;
     let mut run = Simulation::new(&scenario, &dataset, 3, None, times)?;
-    run.devices.connect(&dataset.clients, Joins::First)?;
+    run.devices.connect(&dataset.clients, JoinTime::BeforeTraining)?;
     let mut actions = Vec::new();
     for id in 0..9 {
         run.engine.handle(0, Event::Joined(id), &mut actions);
     }
     let mut lost = 0;
     loop {
-        run.act(&mut actions, &mut Unwatched)?;
+        run.execute(&mut actions, &mut NoProgress)?;
         if run.engine.phase() == Phase::FitHead {
             break;
         }
         let before = heads(&mut run.devices);
-        let asked: Vec<bool> = (0..9).map(|i| run.arrivals.due(i).is_some_and(|asked| asked.lost)).collect();
-        run.step(&mut actions, &mut Unwatched)?;
+        let asked: Vec<bool> =
+            (0..9).map(|i| run.arrivals.pending(i).is_some_and(|asked| asked.dropped_out)).collect();
+        run.step(&mut actions, &mut NoProgress)?;
         for ((before, after), dropped) in before.iter().zip(heads(&mut run.devices)).zip(asked) {
             assert_eq!(*before == after, dropped);
             lost += u64::from(dropped);

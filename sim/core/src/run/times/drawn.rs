@@ -1,26 +1,26 @@
-//! Times that are drawn: once for each client, or in every round (SRPFL, section 5).
+//! Computation times drawn from a distribution: once for each client, or in every round (SRPFL, section 5).
 
 use fedspan_engine::random::{Purpose, stream};
 
-use crate::scenario::{Reading, Speed};
+use crate::scenario::{DynamicParameter, Speed};
 
-/// The drawn times of a fleet.
+/// DrawnTimes computation times of a fleet.
 #[derive(Clone, Debug)]
-pub struct Drawn {
-    /// Times change from round to round.
+pub struct DrawnTimes {
+    /// True if times change from round to round.
     dynamic: bool,
     seed: u64,
-    /// Each client's own: its time, or the mean around which its times are drawn.
-    own: Vec<f64>,
+    /// Time of each client, or the mean around which its times are drawn.
+    parameters: Vec<f64>,
 }
 
-impl Drawn {
-    /// Draws what belongs to the clients themselves.
+impl DrawnTimes {
+    /// Draws the parameters of the clients.
     pub fn new(speed: Speed, seed: u64, clients: usize) -> Self {
         let least = 1.0 / clients.max(1) as f64;
         let draw = |client: u64| stream(seed, Purpose::Speed, client);
         let parameter = |client| least + (1.0 - least) * draw(client).uniform();
-        // The means of a uniform variable on [least, 1] and of its reciprocal.
+        // Means of a uniform variable on [least, 1] and of its reciprocal.
         let (mean, reciprocal) =
             (0.5 * (1.0 + least), if least < 1.0 { -least.ln() / (1.0 - least) } else { 1.0 });
         let means = match speed {
@@ -37,38 +37,38 @@ impl Drawn {
                 let mean = usize::try_from(client).ok().and_then(|client| means.get(client));
                 mean.copied().unwrap_or(1.0) * draw(client).exponential()
             }
-            Speed::Dynamic(Reading::Mean) => parameter(client) / mean,
-            Speed::Dynamic(Reading::Rate) => 1.0 / parameter(client) / reciprocal,
+            Speed::Dynamic(DynamicParameter::Mean) => parameter(client) / mean,
+            Speed::Dynamic(DynamicParameter::Rate) => 1.0 / parameter(client) / reciprocal,
         };
         let dynamic = matches!(speed, Speed::Dynamic(_));
-        Self { dynamic, seed, own: (0..clients as u64).map(own).collect() }
+        Self { dynamic, seed, parameters: (0..clients as u64).map(own).collect() }
     }
 
-    /// Deals what belongs to the clients anew: the first of `order` becomes the fastest.
+    /// Reassigns the drawn parameters: the first client of `order` becomes the fastest.
     #[must_use]
-    pub fn dealt(mut self, order: &[usize]) -> Self {
-        let mut sorted = self.own.clone();
+    pub fn assign_in_order(mut self, order: &[usize]) -> Self {
+        let mut sorted = self.parameters.clone();
         sorted.sort_by(f64::total_cmp);
         for (&client, time) in order.iter().zip(sorted) {
-            if let Some(own) = self.own.get_mut(client) {
+            if let Some(own) = self.parameters.get_mut(client) {
                 *own = time;
             }
         }
         self
     }
 
-    /// Time of a client in a round; 1 for one that is not known.
+    /// Computation time of a client in a round; 1 for an unknown client.
     pub fn time(&self, client: usize, round: u32) -> f64 {
-        let own = self.own.get(client).copied().unwrap_or(1.0);
+        let own = self.parameters.get(client).copied().unwrap_or(1.0);
         if self.dynamic {
-            own * stream(self.seed, Purpose::RoundSpeed, in_round(client, round)).exponential()
+            own * stream(self.seed, Purpose::RoundSpeed, stream_index(client, round)).exponential()
         } else {
             own
         }
     }
 }
 
-/// Each client's mean: a random choice of exactly so many clients, rounded, is slow.
+/// Mean of each client. A random choice of the given fraction of clients, rounded, is slow.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a count")]
 fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) -> Vec<f64> {
     let slow = ((slow_fraction * clients as f64).round() as usize).min(clients);
@@ -83,8 +83,8 @@ fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) ->
     means
 }
 
-/// The index of a stream for a client in a round.
-pub fn in_round(client: usize, round: u32) -> u64 {
+/// Index of the random stream of a client in a round.
+pub fn stream_index(client: usize, round: u32) -> u64 {
     u64::from(round) << 32 | client as u64
 }
 
@@ -97,18 +97,19 @@ mod tests {
         Speed::Uniform,
         Speed::Exponential,
         Speed::TwoClass { slow_fraction: 0.2, slow_factor: 10.0 },
-        Speed::Dynamic(Reading::Mean),
-        Speed::Dynamic(Reading::Rate),
+        Speed::Dynamic(DynamicParameter::Mean),
+        Speed::Dynamic(DynamicParameter::Rate),
     ];
 
-    /// Mean 1 over clients and rounds. The reading as a rate has the heaviest tail: a variance of about
-    /// `2 M / ln^2 M`, 42 for 1000 clients; with 1000 clients of 100 seeds the mean is good to 0.03.
+    /// Checks a mean of 1 over clients and rounds. With the parameter as a rate the tail is heaviest: the
+    /// variance is about `2 M / ln^2 M`, 42 for 1000 clients, so 1000 clients of 100 seeds give the mean to
+    /// 0.03.
     #[test]
-    fn the_mean_computation_is_one() {
+    fn mean_time_is_one() {
         for kind in KINDS {
             let mut sum = 0.0;
             for seed in 0..100 {
-                let drawn = Drawn::new(kind, seed, 1000);
+                let drawn = DrawnTimes::new(kind, seed, 1000);
                 sum += (0..1000).map(|client| drawn.time(client, 7)).sum::<f64>();
             }
             assert!((sum / 1e5 - 1.0).abs() < 0.1, "{kind:?}: {}", sum / 1e5);
@@ -116,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn dynamic_times_change_from_round_to_round_and_no_others() {
+    fn only_dynamic_times_change_between_rounds() {
         for kind in KINDS {
-            let drawn = Drawn::new(kind, 1, 20);
+            let drawn = DrawnTimes::new(kind, 1, 20);
             let dynamic = matches!(kind, Speed::Dynamic(_));
             for client in 0..20 {
                 assert!(drawn.time(client, 1) > 0.0);
@@ -129,21 +130,21 @@ mod tests {
     }
 
     #[test]
-    fn uniform_times_are_below_two() {
-        let drawn = Drawn::new(Speed::Uniform, 3, 1000);
+    fn uniform_times_stay_below_two() {
+        let drawn = DrawnTimes::new(Speed::Uniform, 3, 1000);
         assert!((0..1000).all(|client| (0.0..2.0).contains(&drawn.time(client, 1))));
         assert!((0..1000).any(|client| drawn.time(client, 1) > 1.9));
     }
 
     #[test]
-    fn a_single_client_has_mean_one_too() {
-        for kind in [Speed::Dynamic(Reading::Mean), Speed::Dynamic(Reading::Rate)] {
-            assert_eq!(Drawn::new(kind, 1, 1).own, [1.0]);
+    fn single_client_has_mean_one() {
+        for kind in [Speed::Dynamic(DynamicParameter::Mean), Speed::Dynamic(DynamicParameter::Rate)] {
+            assert_eq!(DrawnTimes::new(kind, 1, 1).parameters, [1.0]);
         }
     }
 
     #[test]
-    fn exactly_as_many_are_slow_as_was_asked_for() {
+    fn two_class_has_exact_number_of_slow_clients() {
         for (fraction, slow) in [(0.0, 0), (0.1, 3), (0.5, 13), (0.99, 25), (1.0, 25)] {
             let means = two_class(fraction, 100.0, 5, 25);
             let least = means.iter().copied().fold(f64::INFINITY, f64::min);
@@ -151,18 +152,18 @@ mod tests {
             assert!((means.iter().sum::<f64>() - 25.0).abs() < 1e-9, "the means have mean 1");
         }
         let means = |seed| two_class(0.2, 100.0, seed, 50);
-        assert!(means(1) != means(2), "chance says which");
+        assert!(means(1) != means(2), "the seed selects the slow clients");
     }
 
     #[test]
-    fn dealt_times_are_the_same_ones_in_the_order_that_was_given() {
+    fn assigning_in_order_permutes_the_times() {
         let order: Vec<usize> = (0..30).rev().collect();
         for kind in KINDS {
-            let before = Drawn::new(kind, 4, 30);
-            let after = before.clone().dealt(&order);
-            assert!(after.own.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
-            let sorted = |drawn: &Drawn| {
-                let mut own = drawn.own.clone();
+            let before = DrawnTimes::new(kind, 4, 30);
+            let after = before.clone().assign_in_order(&order);
+            assert!(after.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
+            let sorted = |drawn: &DrawnTimes| {
+                let mut own = drawn.parameters.clone();
                 own.sort_by(f64::total_cmp);
                 own
             };

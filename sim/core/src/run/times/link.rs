@@ -1,6 +1,6 @@
-//! How long what is sent takes.
+//! Transmission times of a round's frames.
 
-use fedspan_engine::Opening;
+use fedspan_engine::RoundBroadcast;
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::encode;
@@ -10,33 +10,33 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::drawn::in_round;
+use super::drawn::stream_index;
 use crate::scenario::LinkSection;
 
-/// The links of a fleet.
+/// Links of a fleet.
 #[derive(Clone, Debug)]
 pub struct Link {
     settings: LinkSection,
     seed: u64,
-    /// The devices' frame limit.
+    /// Frame limit of the devices, in bytes.
     limit: usize,
-    /// Bytes of each frame of a round, which are the same for all devices.
+    /// Lengths of a round's frames, equal for all devices.
     frames: (RoundId, Vec<usize>),
 }
 
 impl Link {
-    /// Links of devices with a frame limit.
+    /// Makes the links of devices with this frame limit.
     pub fn new(settings: LinkSection, seed: u64, limit: u16) -> Self {
         Self { settings, seed, limit: limit.into(), frames: Default::default() }
     }
 
-    /// Time that the frames of a round take to and from a client: each is sent until it arrives.
-    pub fn time(&mut self, client: usize, opening: &Opening) -> f64 {
+    /// Time that the frames of a round take to and from a client. Each frame is sent until it arrives.
+    pub fn time(&mut self, client: usize, opening: &RoundBroadcast) -> f64 {
         if self.frames.0 != opening.id {
-            self.frames = (opening.id, frames(opening, self.limit));
+            self.frames = (opening.id, frame_lengths(opening, self.limit));
         }
         let LinkSection { bandwidth, spread, loss } = self.settings;
-        let mut random = stream(self.seed, Purpose::Loss, in_round(client, opening.id.round));
+        let mut random = stream(self.seed, Purpose::Loss, stream_index(client, opening.id.round));
         let mut bytes = 0;
         for frame in &self.frames.1 {
             bytes += frame;
@@ -49,21 +49,21 @@ impl Link {
     }
 }
 
-/// Bytes of the encoded frames that open a round and answer it, each at its longest: zeros in what it carries
-/// would make it shorter, by less than one byte in 254.
-pub fn frames(opening: &Opening, limit: usize) -> Vec<usize> {
+/// Lengths of the encoded frames that open a round and answer it, in bytes. Upper bounds: zeros in the
+/// content would shorten them by less than one byte in 254.
+pub fn frame_lengths(opening: &RoundBroadcast, limit: usize) -> Vec<usize> {
     let (id, request) = (opening.id, &opening.request);
     let down: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
     let up: Descriptors = request.expects.iter().copied().collect();
     let open = |tensors| ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
-    // As many samples as make the number no longer than a usual one: its length varies by a byte or two.
+    // The length of the sample count varies by a byte or two; 100 has a usual length.
     let update = |tensors| ToServer::Update(Update { id, samples: 100, skipped: 0, tensors });
-    let mut frames = one_way(id, down, limit, open, ToDevice::Chunk);
-    frames.extend(one_way(id, up, limit, update, ToServer::Chunk));
+    let mut frames = direction(id, down, limit, open, ToDevice::Chunk);
+    frames.extend(direction(id, up, limit, update, ToServer::Chunk));
     frames
 }
 
-fn one_way<M: Message>(
+fn direction<M: Message>(
     id: RoundId,
     mut tensors: Descriptors,
     limit: usize,

@@ -1,63 +1,63 @@
-//! When each client answers each round. All of it is a function of seed, client and round, so that nothing depends
-//! on the order in which it is asked for.
+//! Answer times of clients. Every time is a function of seed, client and round, so nothing depends on the
+//! order of queries.
 
 mod drawn;
 mod dropout;
 mod link;
-mod order;
-mod recorded;
+mod speed_order;
+mod time_table;
 mod trace;
 
 use std::collections::BTreeMap;
 
-use drawn::Drawn;
+use drawn::DrawnTimes;
 pub use dropout::Dropouts;
 use fedspan_protocol::message::Task;
 pub use link::Link;
-use order::order;
-use recorded::Recorded;
+use speed_order::speed_order;
+use time_table::TimeTable;
 
 use crate::data::{DataError, Dataset};
-use crate::scenario::{Computing, Scenario};
+use crate::scenario::{ComputeTimes, Scenario};
 
-/// The computing times of a fleet.
+/// Computation times of a fleet.
 #[derive(Clone, Debug)]
 pub struct Times(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Drawn(Drawn),
-    Recorded(Recorded),
+    Drawn(DrawnTimes),
+    Given(TimeTable),
 }
 
 impl Times {
-    /// The times that a scenario draws or names for those who train.
+    /// Reads or draws the computation times of a scenario's training clients.
     ///
     /// # Errors
-    /// [`DataError`] if a trace cannot be used.
-    pub fn of(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Self, DataError> {
+    /// [`DataError`] if a trace file cannot be used.
+    pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Self, DataError> {
         let clients = dataset.clients.len();
-        Ok(Self(match &scenario.fleet.computing {
-            Computing::Drawn(speed, correlation) => {
-                let drawn = Drawn::new(*speed, seed, clients);
-                Kind::Drawn(match order(scenario, dataset, *correlation, seed) {
-                    Some(order) => drawn.dealt(&order),
+        Ok(Self(match &scenario.fleet.compute_times {
+            ComputeTimes::Drawn(speed, correlation) => {
+                let drawn = DrawnTimes::new(*speed, seed, clients);
+                Kind::Drawn(match speed_order(scenario, dataset, *correlation, seed) {
+                    Some(order) => drawn.assign_in_order(&order),
                     None => drawn,
                 })
             }
-            Computing::Trace(path) => Kind::Recorded(trace::read(&scenario.locate(path), clients)?),
+            ComputeTimes::Trace(path) => Kind::Given(trace::read(&scenario.locate(path), clients)?),
         }))
     }
 
-    /// Times as they were seen, by client (from 0) and round (as devices see it: from 1, those of the start
-    /// included). A client never answers a round for which it has no entry.
+    /// Uses a table of times by client (from 0) and round (as devices count: from 1, including rounds of the
+    /// start). A client never answers a round without an entry.
     #[must_use]
-    pub fn recorded(table: BTreeMap<(usize, u32), f64>) -> Self {
-        Self(Kind::Recorded(Recorded::once(table)))
+    pub fn from_table(table: BTreeMap<(usize, u32), f64>) -> Self {
+        Self(Kind::Given(TimeTable::once(table)))
     }
 
-    /// Time of a client in a round with this task; infinite if it never answers. A power iteration is a computation: what
-    /// is drawn counts for each.
+    /// Time of a client in a round with this task; infinite if it never answers. Each power iteration takes
+    /// one drawn computation time.
     #[must_use]
     pub fn time(&self, client: usize, round: u32, task: &Task) -> f64 {
         let computations = match *task {
@@ -66,7 +66,7 @@ impl Times {
         };
         match &self.0 {
             Kind::Drawn(drawn) => computations * drawn.time(client, round),
-            Kind::Recorded(recorded) => recorded.time(client, round),
+            Kind::Given(table) => table.time(client, round),
         }
     }
 }

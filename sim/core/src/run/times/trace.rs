@@ -1,35 +1,36 @@
-//! Times from a CSV file: `client`, `round`, `time`.
+//! Reader of computation times from a CSV file with columns `client`, `round` and `time`.
 
 use std::collections::BTreeMap;
 
-use super::recorded::Recorded;
+use super::time_table::TimeTable;
 use crate::data::table::text::decode;
 use crate::data::{DataError, file};
 
-/// Rounds that a trace may have.
+/// Largest round number of a trace.
 const ROUNDS_MAX: u32 = 10_000_000;
 
-/// Largest file that is read: ten million rounds of one client.
+/// Largest file in bytes: ten million rounds of one client.
 const LARGEST_FILE: u64 = 1 << 28;
 
-/// Reads a trace for clients 0 to `clients - 1`, each with a time for every round from 1 to the last. Without a
-/// column `round` every round is the same.
+/// Reads a trace for clients 0 to `clients - 1`, with a time for each client and round. Without a column
+/// `round` every round is the same.
 ///
 /// # Errors
-/// [`DataError`] naming the file, the line and what is allowed there.
-pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
+/// [`DataError`] naming the file, the line and the values allowed there.
+pub fn read(path: &str, clients: usize) -> Result<TimeTable, DataError> {
     let wrong = |message: String| DataError::new(path, message);
     let bytes = file::read(path, LARGEST_FILE)?;
-    let bytes = file::unpacked(&bytes, path, LARGEST_FILE)?;
+    let bytes = file::unpack(&bytes, path, LARGEST_FILE)?;
     let content = decode(&bytes).map_err(wrong)?;
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(content.as_bytes());
     let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();
     let known = ["client", "round", "time"];
     if let Some(stranger) = header.iter().find(|column| !known.contains(column)) {
-        return Err(wrong(format!("column {stranger:?}, allowed: client, round, time")));
+        return Err(wrong(format!("found column {stranger:?}, allowed: client, round, time")));
     }
     let find = |name: &str| header.iter().position(|column| column == name);
-    let needed = |name: &str| find(name).ok_or_else(|| wrong(format!("no column {name:?}")));
+    let needed =
+        |name: &str| find(name).ok_or_else(|| wrong(format!("no column {name:?}; add it to the header")));
     let (client_at, round_at, time_at) = (needed("client")?, find("round"), needed("time")?);
     let mut table = BTreeMap::new();
     let mut rounds = 0;
@@ -42,8 +43,9 @@ pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
         };
         let client = text(client_at).parse::<usize>().ok().filter(|client| *client < clients);
         let last = clients.saturating_sub(1);
-        let client = client
-            .ok_or_else(|| no("client", client_at, format!("an integer from 0 to {last}, who trains")))?;
+        let client = client.ok_or_else(|| {
+            no("client", client_at, format!("an integer from 0 to {last}, a training client"))
+        })?;
         let round = match round_at {
             None => 1,
             Some(at) => {
@@ -54,15 +56,17 @@ pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
         let time = text(time_at).parse::<f64>().ok().filter(|time| time.is_finite() && *time >= 0.0);
         let time = time.ok_or_else(|| no("time", time_at, "a finite number from 0".to_owned()))?;
         if table.insert((client, round), time).is_some() {
-            let message = format!("line {line}: client {client} has a time for round {round} already");
+            let message =
+                format!("line {line}: client {client} already has a time for round {round}; remove one");
             return Err(wrong(message));
         }
         rounds = round.max(rounds);
     }
     if table.is_empty() {
-        return Err(wrong("no rows after the header".to_owned()));
+        return Err(wrong("no rows after the header; add a row for each client".to_owned()));
     }
-    // The first gap, which is found without walking to the end of a round number that is a mistake.
+    // A complete table needs no search, and the search stops at the first gap, so a mistyped huge round
+    // number costs no time.
     let every = (1..=rounds).flat_map(|round| (0..clients).map(move |client| (client, round)));
     if table.len() as u64 != u64::from(rounds) * clients as u64
         && let Some((client, round)) = every.into_iter().find(|key| !table.contains_key(key))
@@ -73,5 +77,5 @@ pub fn read(path: &str, clients: usize) -> Result<Recorded, DataError> {
         );
         return Err(wrong(message));
     }
-    Ok(Recorded::repeated(table, rounds))
+    Ok(TimeTable::repeated(table, rounds))
 }

@@ -1,48 +1,48 @@
-//! Labelled samples from files that are cut into clients.
+//! `[data]` of labelled samples that are read from files and partitioned among clients.
 
 use fedspan_engine::config::{Problem, Section};
 
-use super::cutting::{Brings, read_cutting};
-use super::read::read_sums;
+use super::read::read_checksums;
+use super::split_plan::{PoolContents, read_plan};
 use crate::data::augment::Augment;
 use crate::data::cifar::{self, Kind};
 use crate::data::file::Files;
 use crate::data::idx::{self, Bundled, Idx};
 use crate::data::leaf::Leaf;
-use crate::data::pool::{Cutting, Pool, SplitBy};
+use crate::data::pool::{Pool, SplitBy, SplitPlan};
 use crate::data::{DataError, Dataset};
 
-/// Lines of a file of word vectors that may be looked at: more than any in use has.
+/// Largest number of lines that are read from a file of word vectors: more than any file in use has.
 const VOCABULARY: usize = 10_000_000;
 
-/// Labelled samples, and how they become clients.
+/// Labelled samples, and their division among clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PooledSection {
-    /// Where they come from.
+    /// Source of the samples.
     pub source: PoolSource,
-    /// SHA-256 of the files, in the order in which they are read; none for no check.
-    pub sums: Vec<String>,
-    /// How they become clients.
-    pub cutting: Cutting,
-    /// Images that train are moved and mirrored, otherwise in every round.
+    /// SHA-256 of the files in reading order; empty for no check.
+    pub checksums: Vec<String>,
+    /// Division of the samples among clients.
+    pub plan: SplitPlan,
+    /// Augments training images: each round shifts and mirrors them differently.
     pub augment: bool,
 }
 
-/// Where samples come from.
+/// Source of labelled samples.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PoolSource {
-    /// With the program.
+    /// Data set that is built into the program.
     Bundled(Bundled),
-    /// From IDX files.
+    /// IDX files.
     Idx(Idx),
-    /// From the files of a directory.
+    /// CIFAR's files in a directory.
     Cifar(String, Kind),
-    /// From LEAF's files.
+    /// LEAF's files.
     Leaf(Leaf),
 }
 
 impl PoolSource {
-    /// IDX files.
+    /// Reads the keys of `kind = "idx"`.
     pub(super) fn read_idx(section: &Section<'_>) -> Result<Self, Problem> {
         let file = "an IDX file name";
         let pair =
@@ -59,14 +59,14 @@ impl PoolSource {
         }))
     }
 
-    /// CIFAR's files.
+    /// Reads the keys of `kind = "cifar"`.
     pub(super) fn read_cifar(section: &Section<'_>) -> Result<Self, Problem> {
         let kinds = [("cifar-10", Kind::Ten), ("cifar-100", Kind::Fine), ("cifar-100-coarse", Kind::Coarse)];
         let path = section.string("path", None, "a directory of the binary version")?;
         Ok(Self::Cifar(path, section.choice("version", Some("cifar-10"), &kinds)?))
     }
 
-    /// LEAF's files.
+    /// Reads the keys of `kind = "leaf"`.
     pub(super) fn read_leaf(section: &Section<'_>) -> Result<Self, Problem> {
         let place = "a file name or a directory";
         Ok(Self::Leaf(Leaf {
@@ -78,12 +78,12 @@ impl PoolSource {
         }))
     }
 
-    fn brings(&self) -> Brings {
+    fn contents(&self) -> PoolContents {
         match self {
-            Self::Bundled(_) => Brings::default(),
-            Self::Idx(idx) => Brings { tests: idx.test.is_some(), ..Brings::default() },
-            Self::Cifar(..) => Brings { tests: true, ..Brings::default() },
-            Self::Leaf(leaf) => Brings { tests: leaf.test_path.is_some(), users: true, names: true },
+            Self::Bundled(_) => PoolContents::default(),
+            Self::Idx(idx) => PoolContents { tests: idx.test.is_some(), ..PoolContents::default() },
+            Self::Cifar(..) => PoolContents { tests: true, ..PoolContents::default() },
+            Self::Leaf(leaf) => PoolContents { tests: leaf.test_path.is_some(), users: true, names: true },
         }
     }
 
@@ -98,35 +98,37 @@ impl PoolSource {
 }
 
 impl PooledSection {
-    /// Reads what all kinds have.
+    /// Reads the keys that all kinds share.
     pub(super) fn read(
         source: PoolSource,
         section: &Section<'_>,
         split: &Section<'_>,
     ) -> Result<Self, Problem> {
-        let cutting = read_cutting(section, split, source.brings())?;
+        let plan = read_plan(section, split, source.contents())?;
         let augment = match source {
             PoolSource::Cifar(..) => section.boolean("augment", false)?,
             _ => false,
         };
-        let sums = match source {
+        let checksums = match source {
             PoolSource::Bundled(_) => Vec::new(),
-            _ => read_sums(section)?,
+            _ => read_checksums(section)?,
         };
-        Ok(Self { source, sums, cutting, augment })
+        Ok(Self { source, checksums, plan, augment })
     }
 
-    /// Cuts the samples into clients; `name` is the scenario's.
+    /// Loads the samples and divides them among clients; `name` is the scenario's name.
     pub(super) fn dataset(&self, name: &str, seed: u64) -> Result<Dataset, DataError> {
-        let mut files = Files::new(name, &self.sums);
+        let mut files = Files::new(name, &self.checksums);
         let pool = self.source.load(&mut files)?;
-        let strangers = match &self.source {
-            PoolSource::Leaf(leaf) if self.cutting.by == SplitBy::Files => leaf.strangers(&pool, &files)?,
+        let warning = match &self.source {
+            PoolSource::Leaf(leaf) if self.plan.by == SplitBy::Files => {
+                leaf.untrained_users_warning(&pool, &files)?
+            }
             _ => None,
         };
         files.finish()?;
-        let mut dataset = self.cutting.dataset(&pool, seed)?;
-        dataset.warnings.extend(strangers);
+        let mut dataset = self.plan.dataset(&pool, seed)?;
+        dataset.warnings.extend(warning);
         if let Some(shape) = pool.layout.shape.filter(|_| self.augment) {
             for (client, one) in (0..).zip(&mut dataset.clients) {
                 one.augment = Some(Augment { seed, client, shape });

@@ -1,4 +1,4 @@
-//! Reads `[data]` and `[split]`, a function a kind.
+//! Readers of `[data]` and `[split]`, one for each kind of data.
 
 use fedspan_engine::config::{Problem, Section};
 
@@ -13,17 +13,17 @@ use crate::data::synthetic::{HeadNorm, LinearRegression};
 use crate::data::watch::windows::DECIMATIONS;
 use crate::data::watch::{self, Validation, WatchSettings};
 
-/// Kinds without a `[split]`: what tests is made, too.
-const MADE: [&str; 4] =
+/// Kinds without a `[split]`: their test samples are generated, too.
+const SYNTHETIC_KINDS: [&str; 4] =
     ["linear-regression", "low-rank-regression", "spiked-covariance", "stochastic-block-model"];
 
-/// Reads one kind of `[data]`, with its `[split]`.
+/// Reader of one kind of `[data]` and its `[split]`.
 type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
 
-/// Reads `[data]` with the `[split]` that belongs to it.
+/// Reads `[data]` and `[split]`.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake.
+/// [`Problem`] for the first error.
 pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
     let kinds: [(&str, Reader); 12] = [
         ("linear-regression", |section, _| read_linear(section)),
@@ -42,9 +42,9 @@ pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSecti
     let (word, read) = section.choice("kind", None, &kinds.map(|(word, read)| (word, (word, read))))?;
     let data = read(section, split)?;
     section.finish()?;
-    if let Some(key) = split.first_key().filter(|_| MADE.contains(&word)) {
+    if let Some(key) = split.first_key().filter(|_| SYNTHETIC_KINDS.contains(&word)) {
         let cut: Vec<&str> =
-            kinds.iter().map(|(word, _)| *word).filter(|word| !MADE.contains(word)).collect();
+            kinds.iter().map(|(word, _)| *word).filter(|word| !SYNTHETIC_KINDS.contains(word)).collect();
         let message =
             format!("kind = {word:?} has no [split]: leave the section out; kinds that have one: {cut:?}");
         return Err(split.problem(&key, message));
@@ -117,8 +117,8 @@ fn read_blocks(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
-/// SHA-256 of files, in the order in which they are read.
-pub(super) fn read_sums(section: &Section<'_>) -> Result<Vec<String>, Problem> {
+/// Reads the SHA-256 checksums of the files, in reading order.
+pub(super) fn read_checksums(section: &Section<'_>) -> Result<Vec<String>, Problem> {
     let allowed = "a list of sums of 64 hexadecimal digits, one for each file";
     let sum = |text: &str| {
         let digits = text.len() == 64 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -133,7 +133,7 @@ fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection,
     split.choice("by", Some("time"), &[("time", ())])?;
     let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
     let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
-    // Those who are left when one group is held out, in groups of the same size.
+    // Training users that remain when one group is held out, in groups of the same size.
     let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
     let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;

@@ -1,49 +1,49 @@
-//! `[data]` and `[split]` of labelled tables: CSV and npz files, which can do the same things.
+//! `[data]` and `[split]` of labelled tables: CSV and npz files, which support the same settings.
 
 use std::collections::HashSet;
 
 use fedspan_engine::config::{Problem, Section};
 
-use super::cutting::{By, CLIENTS, SAMPLES, read_holdout_classes, read_partition, read_tests};
-use super::read::read_sums;
+use super::read::read_checksums;
+use super::split_plan::{CLIENTS, SAMPLES, SplitKind, read_holdout_classes, read_partition, read_tests};
 use crate::data::file::Files;
 use crate::data::holdout::Holdout;
 use crate::data::npz::{self, Arrays};
 use crate::data::partition::Partition;
-use crate::data::pool::{Cutting, SplitBy};
+use crate::data::pool::{SplitBy, SplitPlan};
 use crate::data::scale::Scale;
 use crate::data::split::{Order, OrderSplit};
-use crate::data::table::number::Mark;
+use crate::data::table::number::DecimalMark;
 use crate::data::table::text::DELIMITERS;
 use crate::data::table::{self, Columns};
 use crate::data::{DataError, Dataset};
 
-/// Whether targets are classes.
+/// Values of `task`: true for classes.
 const TASKS: [(&str, bool); 2] = [("regression", false), ("classes", true)];
-/// How features are scaled. The fleet's scale is found by the campaign, from the numbers as they are.
+/// Values of `scale`. With "fleet" the campaign finds the scale, from unscaled features.
 const SCALES: [(&str, Scale); 4] =
     [("standard", Scale::Standard), ("robust", Scale::Robust), ("none", Scale::None), ("fleet", Scale::None)];
 
-/// A labelled table, and how its rows become clients.
+/// A labelled table, and the division of its rows among clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSection {
-    /// What is read.
+    /// Format of the file and the columns or arrays to read.
     pub source: TableSource,
-    /// The file's name.
+    /// Path of the file.
     pub path: String,
-    /// Its SHA-256, if that is to be checked.
-    pub sums: Vec<String>,
-    /// How rows become clients.
-    pub cutting: Cutting,
-    /// How features are scaled; none where the file decides.
+    /// SHA-256 of the file; empty for no check.
+    pub checksums: Vec<String>,
+    /// Division of the rows among clients.
+    pub plan: SplitPlan,
+    /// Scaling of the features; `None` lets the file decide.
     pub scale: Option<Scale>,
-    /// Whether a constant 1 is the last feature; none where the file decides.
+    /// Appends a constant 1 as the last feature; `None` lets the file decide.
     pub constant: Option<bool>,
-    /// Whether the file must bring a test part where it is the file that decides what tests.
-    pub tested: bool,
+    /// The file must have a test part if the split is "files".
+    pub requires_test_part: bool,
 }
 
-/// What a table is read from.
+/// Format of a table's file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TableSource {
     /// A CSV file.
@@ -53,7 +53,7 @@ pub enum TableSource {
 }
 
 impl TableSection {
-    /// Whether targets are classes.
+    /// True if targets are classes.
     #[must_use]
     pub fn classification(&self) -> bool {
         match &self.source {
@@ -62,7 +62,7 @@ impl TableSection {
         }
     }
 
-    /// The number of features, where it is known before the file is read.
+    /// Number of features, if it is known before the file is read.
     pub(super) fn features(&self) -> Option<usize> {
         match &self.source {
             TableSource::Csv(columns) => Some(columns.count()? + usize::from(self.constant?)),
@@ -70,7 +70,7 @@ impl TableSection {
         }
     }
 
-    /// `kind = "csv"`.
+    /// Reads the keys of `kind = "csv"`.
     pub(super) fn read_csv(section: &Section<'_>, split: &Section<'_>) -> Result<Self, Problem> {
         let classification = section.choice("task", Some("regression"), &TASKS)?;
         let partition = read_partition(&section.section("partition")?, true, classification)?;
@@ -80,7 +80,7 @@ impl TableSection {
             Partition::Natural { .. } => Some(section.string("client", None, or_cut)?),
             _ => section.optional_string("client", column)?,
         };
-        // Blanks around cells do not count, so that none stand around names.
+        // Blanks around cells are ignored, so names are trimmed as well.
         let trimmed = |name: String| name.trim().to_owned();
         let names = "\"*\", a pattern, or a list of column names, ranges (\"a..z\") and patterns";
         let columns = Columns {
@@ -92,7 +92,7 @@ impl TableSection {
             decimal: section.choice(
                 "decimal",
                 Some("auto"),
-                &[("auto", None), (".", Some(Mark::Point)), (",", Some(Mark::Comma))],
+                &[("auto", None), (".", Some(DecimalMark::Point)), (",", Some(DecimalMark::Comma))],
             )?,
             not_missing: read_not_missing(section)?,
         };
@@ -103,7 +103,7 @@ impl TableSection {
                 return wrong("which is the target");
             }
             if !before.insert(name) {
-                return wrong("twice");
+                return wrong("listed twice; list each column once");
             }
         }
         if columns.client.as_ref() == Some(&columns.target) {
@@ -112,15 +112,15 @@ impl TableSection {
         Ok(Self {
             source: TableSource::Csv(columns),
             path: section.string("path", None, "a file name")?,
-            sums: read_sums(section)?,
-            cutting: read_cutting(split, partition, classification, false)?,
+            checksums: read_checksums(section)?,
+            plan: read_plan(split, partition, classification, false)?,
             scale: Some(section.choice("scale", Some("standard"), &SCALES)?),
             constant: Some(section.boolean("constant", true)?),
-            tested: true,
+            requires_test_part: true,
         })
     }
 
-    /// `kind = "npz"`.
+    /// Reads the keys of `kind = "npz"`.
     pub(super) fn read_npz(section: &Section<'_>, split: &Section<'_>) -> Result<Self, Problem> {
         let classification = section.choice("task", Some("regression"), &TASKS)?;
         let partition = read_partition(&section.section("partition")?, true, classification)?;
@@ -132,12 +132,12 @@ impl TableSection {
             client: both("client", "client_test")?,
             truth: name("b_star")?,
             classification,
-            owned: matches!(partition, Partition::Natural { .. }),
+            requires_client: matches!(partition, Partition::Natural { .. }),
             not_missing: read_not_missing(section)?,
         };
         let scale = match section.has("scale") {
             true => Some(section.choice("scale", Some("standard"), &SCALES)?),
-            // The key is known all the same.
+            // Reading the key marks it as known.
             false => section.optional_string("scale", "")?.and(None),
         };
         let constant = match section.has("constant") {
@@ -147,18 +147,19 @@ impl TableSection {
         Ok(Self {
             source: TableSource::Npz(arrays),
             path: section.string("path", None, "a file name")?,
-            sums: read_sums(section)?,
-            cutting: read_cutting(split, partition, classification, true)?,
+            checksums: read_checksums(section)?,
+            plan: read_plan(split, partition, classification, true)?,
             scale,
             constant,
-            tested: split.has("by"),
+            requires_test_part: split.has("by"),
         })
     }
 
-    /// Reads the file, cuts it into clients and scales it; `name` is the scenario's. A `given` start is a matrix of the
-    /// features as they are, and so is the truth that an npz file may hold: an npz file is then taken as it is.
-    pub(super) fn dataset(&self, name: &str, seed: u64, given: bool) -> Result<Dataset, DataError> {
-        let mut files = Files::new(name, &self.sums);
+    /// Reads the file, divides its rows among clients and scales it; `name` is the scenario's name. A given
+    /// start, or the true representation in an npz file, refers to unscaled features, so the features then
+    /// stay unscaled by default.
+    pub(super) fn dataset(&self, name: &str, seed: u64, has_given_start: bool) -> Result<Dataset, DataError> {
+        let mut files = Files::new(name, &self.checksums);
         let (table, truth) = match &self.source {
             TableSource::Csv(columns) => {
                 let (bytes, path) = files.read(&self.path, table::LARGEST_FILE)?;
@@ -170,64 +171,64 @@ impl TableSection {
             }
         };
         files.finish()?;
-        let as_it_is = truth.is_some() || given;
-        let scale = self.scale.unwrap_or(if as_it_is { Scale::None } else { Scale::Standard });
-        let constant = self.constant.unwrap_or(!as_it_is);
+        let unscaled = truth.is_some() || has_given_start;
+        let scale = self.scale.unwrap_or(if unscaled { Scale::None } else { Scale::Standard });
+        let constant = self.constant.unwrap_or(!unscaled);
         if truth.is_some() && scale != Scale::None {
             let message = format!(
-                "data.scale = {:?}: the file has a true representation of the features as they are; allowed here: \"none\"",
+                "data.scale = {:?}: the file holds a true representation of the unscaled features; allowed here: \"none\"",
                 scale.word()
             );
             return Err(DataError::new(table.name, message));
         }
         let (features, most) = (table.features.len(), table::FEATURES - usize::from(constant));
         if features > most {
-            let beside = if constant { " beside the constant 1" } else { "" };
-            let message = format!("{features} features{beside}, allowed: at most {most}");
+            let plus = if constant { " plus the constant 1" } else { "" };
+            let message = format!("{features} features{plus}, allowed: at most {most}");
             return Err(DataError::new(table.name, message));
         }
         let pool = table.pool(constant);
-        let mut cutting = self.cutting.clone();
-        if cutting.by == SplitBy::Files && !self.tested && pool.tests_from >= pool.set.len() {
-            // Nobody has asked for tests, and there are none.
-            let split = OrderSplit { test: 0.0, ..cutting.split };
-            cutting = Cutting { by: SplitBy::Clients, split, ..cutting };
+        let mut plan = self.plan.clone();
+        if plan.by == SplitBy::Files && !self.requires_test_part && pool.tests_from >= pool.set.len() {
+            // The file has no test part and the scenario asks for none.
+            let split = OrderSplit { test: 0.0, ..plan.split };
+            plan = SplitPlan { by: SplitBy::Clients, split, ..plan };
         }
-        let mut dataset = cutting.dataset(&pool, seed)?;
+        let mut dataset = plan.dataset(&pool, seed)?;
         let (features, path) = (pool.feature_names, pool.name);
         drop(pool.set);
-        dataset = scale.finish(dataset, &features, &path)?;
+        dataset = scale.apply(dataset, &features, &path)?;
         dataset.feature_names = features.clone();
-        // The truth has no part in the constant.
+        // The constant feature has no part in the true representation.
         dataset.truth = truth.map(|b| if constant { b.insert_row(features.len(), 0.0) } else { b });
         Ok(dataset)
     }
 }
 
-/// `[split]` of a table; `files` where it may bring a test part.
-fn read_cutting(
+/// Reads `[split]` of a table; `files` is true if the file may have a test part.
+fn read_plan(
     split: &Section<'_>,
     partition: Partition,
     classification: bool,
     files: bool,
-) -> Result<Cutting, Problem> {
+) -> Result<SplitPlan, Problem> {
     let all = [
-        ("time", By::Clients(Order::Time)),
-        ("random", By::Clients(Order::Random)),
-        ("stratified", By::Clients(Order::Stratified)),
-        ("classes", By::Classes),
-        ("files", By::Files),
+        ("time", SplitKind::Clients(Order::Time)),
+        ("random", SplitKind::Clients(Order::Random)),
+        ("stratified", SplitKind::Clients(Order::Stratified)),
+        ("classes", SplitKind::Classes),
+        ("files", SplitKind::Files),
     ];
-    let by_class = |by: &By| matches!(by, By::Classes | By::Clients(Order::Stratified));
-    let known: Vec<(&str, By)> = all
+    let by_class = |by: &SplitKind| matches!(by, SplitKind::Classes | SplitKind::Clients(Order::Stratified));
+    let known: Vec<(&str, SplitKind)> = all
         .into_iter()
-        .filter(|(_, by)| (classification || !by_class(by)) && (files || !matches!(by, By::Files)))
+        .filter(|(_, by)| (classification || !by_class(by)) && (files || !matches!(by, SplitKind::Files)))
         .collect();
-    // Whoever says how much tests does not want what the file says.
+    // An explicit test fraction takes precedence over the file's test part.
     let word = if files && !split.has("test") { "files" } else { "time" };
     let (by, order, test) = split.choice("by", Some(word), &known)?.read(split, Order::Time)?;
     let tests = match partition {
-        Partition::Natural { .. } => crate::data::pool::Tests::Share,
+        Partition::Natural { .. } => crate::data::pool::TestAssignment::UpdateWeight,
         _ => read_tests(split, by)?,
     };
     let gap = match order {
@@ -249,7 +250,7 @@ fn read_cutting(
     };
     let validation = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let split = OrderSplit { test, validation, gap };
-    Ok(Cutting { partition, by, order, split, tests, holdout, holdout_classes })
+    Ok(SplitPlan { partition, by, order, split, tests, holdout, holdout_classes })
 }
 
 fn read_delimiter(section: &Section<'_>) -> Result<Option<u8>, Problem> {

@@ -1,9 +1,10 @@
-//! Low-rank adapters (LoRA, Hu et al. 2022) and what is made of many: the mean of products `A_i B_i` is not the product of means.
+//! Averaging of low-rank adapters (LoRA, Hu et al. 2022), for which the mean of the products `A_i B_i` is not
+//! the product of the means.
 //!
-//! RoLoRA (Chen et al. 2025, Algorithm 1) trains one factor a round and holds the other: odd rounds the up-projection B, even
-//! ones the down-projection A. Either mean is then exact, and half as much is sent. FFA-LoRA (Sun et al. 2024) only ever
-//! trains B. Plain averaging trains both and takes the mean of each, FlexLoRA (Bai et al. 2024) the best factors of
-//! the mean of products.
+//! RoLoRA (Chen et al. 2025, Algorithm 1) trains one factor per round and keeps the other: the up-projection
+//! B in odd rounds, the down-projection A in even ones. Either mean is then exact, and half as much is sent.
+//! FFA-LoRA (Sun et al. 2024) only ever trains B. Plain averaging trains both and takes the mean of each;
+//! FlexLoRA (Bai et al. 2024) takes the best factors of the mean of products.
 
 mod products;
 
@@ -12,29 +13,29 @@ use std::collections::BTreeMap;
 use fedspan_protocol::message::{HeadSolve, Task, Trained};
 use fedspan_protocol::tensor::Role;
 
-use super::{NetworkParameters, Plan, Travelling};
-use crate::aggregate::{RoundAggregate, Share};
+use super::{NetworkParameters, Plan, SharedLayers};
+use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::decoded;
+use crate::algorithm::fedrep::as_decoded;
 use crate::linalg::{Matrix, RankDeficient, from_f32};
 use crate::types::{DeviceId, Request, Tensor};
 use products::{Factors, MeanOfProducts};
 
-/// What is trained, and what is made of it.
+/// Trained factors, and the way they are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Averaging {
-    /// One factor a round, in turn.
+    /// RoLoRA: one factor per round, in turn.
     RoLora,
-    /// Both factors, the mean of each.
+    /// Plain averaging: both factors, the mean of each.
     Lora,
-    /// The up-projection alone.
+    /// FFA-LoRA: the up-projection alone.
     FfaLora,
-    /// Both factors, the best of the mean of products.
+    /// FlexLoRA: both factors, the best rank-r factors of the mean of products.
     FlexLora,
 }
 
 impl Averaging {
-    /// What round `number` trains, counted from 0.
+    /// Factors trained in round `number`, counted from 0.
     fn trained(self, number: u32) -> Trained {
         match self {
             Self::RoLora if number % 2 == 1 => Trained::Down,
@@ -43,14 +44,14 @@ impl Averaging {
         }
     }
 
-    /// What has not changed since the round before, for who was in it.
+    /// Roles of the factors unchanged since the last round, for devices that took part in it.
     fn unchanged(self, number: u32) -> &'static [Role] {
         match (self, self.trained(number)) {
-            // Trained now, and before the last round: it came with that.
+            // A was last trained two rounds ago, and sent with the last round.
             (Self::RoLora, Trained::Down) => &[Role::AdapterDown],
             (Self::RoLora, _) => &[Role::AdapterUp],
             (Self::FfaLora, _) => &[Role::AdapterDown],
-            _ => &[],
+            (Self::Lora | Self::FlexLora, _) => &[],
         }
     }
 }
@@ -58,30 +59,30 @@ impl Averaging {
 pub(super) fn plan(parameters: &NetworkParameters, trained: Trained) -> Plan {
     let NetworkParameters { descent, head_epochs, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Sgd { descent, head_epochs, epochs, trained, encoding };
-    Plan { travelling: Travelling::Factors, task }
+    Plan { shared: SharedLayers::Factors, task }
 }
 
-/// An adapter that everyone shares.
+/// Shared low-rank adapter.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     parameters: NetworkParameters,
     averaging: Averaging,
-    /// A, then B, as one column.
+    /// A, then B, concatenated into one column.
     values: Matrix,
-    /// Finished rounds.
+    /// Number of finished rounds.
     rounds: u32,
     round: RoundAggregate,
-    /// What came of both factors, where the mean of products is not the product of means.
+    /// Uploads of both factors, for averaging methods whose mean of products is not the product of means.
     both: BTreeMap<DeviceId, Factors>,
     interference: Option<f64>,
 }
 
 impl Adapter {
-    /// Starts from the adapter that all begin with.
+    /// Starts from the initial adapter.
     #[must_use]
     pub fn new(parameters: NetworkParameters, averaging: Averaging) -> Self {
         let shape = parameters.shape;
-        let range = shape.range(shape.travelling(Travelling::Factors));
+        let range = shape.range(shape.shared_layers(SharedLayers::Factors));
         let start = shape.start(parameters.seed, true);
         let values = start.get(range).unwrap_or_default();
         let values = Matrix::from_column_slice(values.len(), 1, values);
@@ -94,15 +95,15 @@ impl Adapter {
             both: BTreeMap::new(),
             interference: None,
         };
-        adapter.begin();
+        adapter.start_round();
         adapter
     }
 
-    /// What round `number` asks for.
-    fn request_of(&self, number: u32) -> Request {
+    /// Request of round `number`, counted from 0.
+    fn request_for(&self, number: u32) -> Request {
         let NetworkParameters { shape, download_encoding: encoding, upload_encoding, .. } = self.parameters;
         let trained = self.averaging.trained(number);
-        let mut expects = shape.descriptors(Travelling::Factors, 1, upload_encoding);
+        let mut expects = shape.descriptors(SharedLayers::Factors, 1, upload_encoding);
         expects.retain(|factor| match trained {
             Trained::Down => factor.role == Role::AdapterDown,
             Trained::Up => factor.role == Role::AdapterUp,
@@ -112,8 +113,8 @@ impl Adapter {
         Request { task, tensors: self.tensors(), encoding, expects }
     }
 
-    /// Where the trained factors are among the values.
-    fn place(&self) -> std::ops::Range<usize> {
+    /// Range of the trained factors among the values.
+    fn trained_range(&self) -> std::ops::Range<usize> {
         let shape = self.parameters.shape;
         match self.averaging.trained(self.rounds) {
             Trained::Down => shape.range(0..1),
@@ -122,10 +123,10 @@ impl Adapter {
         }
     }
 
-    /// Makes ready for a round.
-    fn begin(&mut self) {
+    /// Prepares the next round.
+    fn start_round(&mut self) {
         let NetworkParameters { rule, weighting, .. } = self.parameters;
-        self.round = RoundAggregate::new(rule, weighting, self.place().len());
+        self.round = RoundAggregate::new(rule, weighting, self.trained_range().len());
         self.both.clear();
     }
 
@@ -135,7 +136,7 @@ impl Adapter {
         super::mean::tensors(&plan, shape, self.values.as_slice(), 1, download_encoding)
     }
 
-    fn put(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
+    fn set_values(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
         for (own, value) in self.values.iter_mut().skip(place.start).take(place.len()).zip(values) {
             *own = value;
         }
@@ -144,53 +145,57 @@ impl Adapter {
 
 impl Algorithm for Adapter {
     fn request(&self) -> Request {
-        self.request_of(self.rounds)
+        self.request_for(self.rounds)
     }
 
     fn requests(&self) -> Vec<Request> {
-        (self.rounds..self.rounds.saturating_add(2)).map(|number| self.request_of(number)).collect()
+        (self.rounds..self.rounds.saturating_add(2)).map(|number| self.request_for(number)).collect()
     }
 
     fn unchanged(&self) -> &[Role] {
         self.averaging.unchanged(self.rounds)
     }
 
-    fn absorb(&mut self, device: DeviceId, share: Share, tensors: &[Tensor]) {
-        self.round.absorb(device, share, tensors);
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        self.round.absorb(device, weight, tensors);
         if let [down, up] = tensors {
             let matrix = |tensor: &Tensor| from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values);
-            let weight = f64::from(share.weight(self.parameters.weighting));
+            let weight = f64::from(weight.weight(self.parameters.weighting));
             self.both.insert(device, Factors { weight, down: matrix(down), up: matrix(up) });
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let place = self.place();
-        let held: Vec<f64> = self
+        let place = self.trained_range();
+        let on_devices: Vec<f64> = self
             .tensors()
             .into_iter()
-            .flat_map(|tensor| decoded(tensor.values, self.parameters.download_encoding))
+            .flat_map(|tensor| as_decoded(tensor.values, self.parameters.download_encoding))
             .map(f64::from)
             .collect();
-        let centre = held.get(place.clone()).filter(|_| self.round.rule().keeps_updates());
-        let mean = self.round.numbers(centre.unwrap_or_default());
+        let centre = on_devices.get(place.clone()).filter(|_| self.round.rule().needs_all_updates());
+        let mean = self.round.take_vector(centre.unwrap_or_default());
         let both: Vec<Factors> = std::mem::take(&mut self.both).into_values().collect();
         let products = MeanOfProducts::new(&both);
-        // Where one factor is common to all, the mean of products is the product of means.
+        // With one common factor, the mean of products is the product of means, and there is no
+        // interference.
         self.interference = Some(products.as_ref().map_or(0.0, MeanOfProducts::interference));
         let truncated =
             products.filter(|_| self.averaging == Averaging::FlexLora).and_then(|p| p.truncated());
         match (truncated, mean) {
             (Some((down, up)), _) => {
-                // Row-major, as they travel.
+                // Row-major, as on the wire.
                 let rows = [down.transpose(), up.transpose()];
-                self.put(place, rows.iter().flat_map(|matrix| matrix.iter().copied()).collect::<Vec<_>>());
+                self.set_values(
+                    place,
+                    rows.iter().flat_map(|matrix| matrix.iter().copied()).collect::<Vec<_>>(),
+                );
             }
-            (None, Some(mean)) => self.put(place, mean),
+            (None, Some(mean)) => self.set_values(place, mean),
             (None, None) => {}
         }
         self.rounds = self.rounds.saturating_add(1);
-        self.begin();
+        self.start_round();
         Ok(())
     }
 
@@ -207,7 +212,7 @@ impl Algorithm for Adapter {
         Request { task: Task::FitHead { head }, tensors: self.tensors(), encoding, expects: Vec::new() }
     }
 
-    /// The factors, and after them the rounds.
+    /// The factors, then the number of finished rounds.
     fn state(&self) -> Vec<f64> {
         self.values.iter().copied().chain([self.rounds.into()]).collect()
     }
@@ -216,12 +221,12 @@ impl Algorithm for Adapter {
         let Some((rounds, values)) = state.split_last() else { return false };
         let fits = values.len() == self.values.len();
         if fits {
-            self.put(0..values.len(), values.iter().copied());
+            self.set_values(0..values.len(), values.iter().copied());
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of rounds")]
             {
                 self.rounds = *rounds as u32;
             }
-            self.begin();
+            self.start_round();
         }
         fits
     }

@@ -1,15 +1,15 @@
-//! The mean of products `A_i B_i`, by its factors: never a matrix of the layer's size.
+//! Mean of the products `A_i B_i`, in factored form: no matrix of the layer's size is formed.
 //!
-//! With all A_i side by side as D (d x Nr) and all B_i, each times its part of the weight, one below the other as U (Nr x h), the
-//! mean of products is D U. From the QR factorisations of D and of U^T a core is left, `R_D R_U^T`, of at most Nr rows and
-//! columns, with the same norm and singular values.
+//! With all A_i side by side as D (d x Nr), and all B_i, each times its part of the weight, stacked as U (Nr
+//! x h), the mean of products is D U. The QR factorisations of D and of U^T leave a core `R_D R_U^T` of at
+//! most Nr rows and columns, with the same norm and singular values.
 
 use crate::linalg::{Matrix, product};
 
-/// An update of both factors.
+/// Upload of both factors.
 #[derive(Clone, Debug)]
 pub struct Factors {
-    /// Its weight.
+    /// Weight of the upload.
     pub weight: f64,
     /// A, d x r.
     pub down: Matrix,
@@ -17,20 +17,20 @@ pub struct Factors {
     pub up: Matrix,
 }
 
-/// The mean of the products of updates, in two factors.
+/// Mean of the products of uploads, as two factors.
 #[derive(Clone, Debug)]
 pub struct MeanOfProducts {
     /// D: all A_i, side by side.
     downs: Matrix,
-    /// U: all B_i times their part of the weight, one below the other.
+    /// U: all B_i times their part of the weight, stacked.
     ups: Matrix,
-    /// Of each update.
+    /// Part of the weight of each upload.
     parts: Vec<f64>,
     rank: usize,
 }
 
 impl MeanOfProducts {
-    /// Of updates of the same sizes, of which some have a weight. `None` without.
+    /// Creates the mean of uploads of equal sizes; `None` if their total weight is 0.
     #[must_use]
     pub fn new(updates: &[Factors]) -> Option<Self> {
         let total: f64 = updates.iter().map(|update| update.weight).sum();
@@ -46,11 +46,12 @@ impl MeanOfProducts {
         Some(Self { downs, ups, parts, rank })
     }
 
-    /// How far the product of the means is from the mean of the products, in Frobenius norms, relative to the latter: what
-    /// plain averaging of both factors adds (Chen et al. 2025, equations 1 and 2). 0 where all is zero.
+    /// Distance between the product of the means and the mean of the products, in Frobenius norms, relative
+    /// to the latter: the error of plain averaging of both factors (Chen et al. 2025, equations 1 and 2). 0
+    /// if all is zero.
     ///
-    /// `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`, with E the parts of the weight times identities, one below the other,
-    /// and J identities side by side.
+    /// `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`, with E the parts of the weight times identities,
+    /// stacked, and J identities side by side.
     #[must_use]
     pub fn interference(&self) -> f64 {
         let mut means = Matrix::zeros(self.rank, self.ups.ncols());
@@ -68,8 +69,8 @@ impl MeanOfProducts {
         if whole > 0.0 { norm(&apart) / whole } else { 0.0 }
     }
 
-    /// The best factors of rank r (Eckart and Young 1936): A has orthonormal columns, B the singular values (FlexLoRA, Bai
-    /// et al. 2024). `None` if a value is not finite.
+    /// Best factors of rank r (Eckart and Young 1936): A has orthonormal columns, B contains the singular
+    /// values (FlexLoRA, Bai et al. 2024). `None` if a value is not finite.
     #[must_use]
     pub fn truncated(&self) -> Option<(Matrix, Matrix)> {
         let left = self.downs.clone().qr();
@@ -87,7 +88,7 @@ impl MeanOfProducts {
         let (left, right) = (product(&left.q(), &u), product(&right.q(), &v_t.transpose()));
         for (place, &from) in order.iter().take(self.rank).enumerate() {
             let value = svd.singular_values[from];
-            // One result, not one up to signs: the largest entry of a column is positive.
+            // The largest entry of a column is made positive, so that the result is unique.
             let column = left.column(from);
             let sign =
                 column.iter().fold(0.0f64, |most, v| if v.abs() > most.abs() { *v } else { most }).signum();
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
     use crate::random::{Purpose, stream};
 
-    /// Updates of these sizes, drawn.
+    /// Random uploads of these sizes.
     fn drawn(seed: u64, count: usize, [d, rank, h]: [usize; 3]) -> Vec<Factors> {
         let mut random = stream(seed, Purpose::Network, 0);
         let update = |number: usize| Factors {
@@ -115,7 +116,7 @@ mod tests {
         (0..count).map(update).collect()
     }
 
-    /// The means of A, of B, and of their products, all of them dense.
+    /// Dense means of A, of B, and of their products.
     fn dense(updates: &[Factors]) -> (Matrix, Matrix, Matrix) {
         let total: f64 = updates.iter().map(|update| update.weight).sum();
         let mean = |of: &dyn Fn(&Factors) -> Matrix| {
@@ -130,9 +131,9 @@ mod tests {
 
     const SIZES: [[usize; 3]; 4] = [[9, 2, 5], [4, 3, 11], [20, 1, 20], [3, 2, 3]];
 
-    /// Against dense matrices, and against the identity `mean((A_i - mean A)(B_i - mean B))`.
+    /// Compared with dense matrices, and with the identity `mean((A_i - mean A)(B_i - mean B))`.
     #[test]
-    fn interference_is_what_it_is_for_dense_matrices() {
+    fn interference_equals_dense_computation() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
             for count in [1, 2, 5] {
                 let updates = drawn(seed as u64, count, sizes);
@@ -150,9 +151,9 @@ mod tests {
         }
     }
 
-    /// Where all have one of the factors in common there is none.
+    /// With one common factor the interference vanishes.
     #[test]
-    fn alternating_rounds_do_not_interfere() {
+    fn common_factor_has_no_interference() {
         for down_is_common in [true, false] {
             let mut updates = drawn(7, 4, [12, 3, 6]);
             let first = updates[0].clone();
@@ -164,9 +165,10 @@ mod tests {
         }
     }
 
-    /// The error of the truncation is what singular values are left, and one update is kept whole.
+    /// The squared error equals the sum of the discarded squared singular values, and a single upload is kept
+    /// exactly.
     #[test]
-    fn truncation_is_the_best_there_is() {
+    fn truncation_is_optimal() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
             for count in [1, 2, 5] {
                 let updates = drawn(seed as u64, count, sizes);
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn without_weight_there_is_no_mean() {
+    fn zero_weight_gives_no_mean() {
         assert!(MeanOfProducts::new(&[]).is_none());
         let mut updates = drawn(1, 1, [2, 1, 2]);
         updates[0].weight = 0.0;

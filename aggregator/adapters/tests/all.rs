@@ -1,0 +1,16 @@
+//! Tests of adapter files and their HTTP rounds, in one program because linking each file alone takes longer than its tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod common;
+
+mod average_laws;
+mod buffers;
+mod configurations;
+mod experts;
+mod headers;
+mod http_hostile_peers;
+mod http_refusals;
+mod http_rounds;
+mod http_weights;
+mod invalid_files;
+mod round_state;

@@ -1,0 +1,162 @@
+//! Adapter server for tests, with real sockets and files.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use fedspan_adapters::files::{AverageJob, Dtype, Inputs, Output, RoundKind, average};
+use fedspan_adapters::http::{AdapterServer, ServeSummary, ServerError, Settings};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use super::Adapter;
+use super::http::{Response, request};
+
+pub const CLIENTS: [&str; 3] = ["anton", "beate", "carla"];
+
+/// Temporary directory with a base, a configuration and the state directory of a server.
+pub struct ServerDirectory {
+    pub directory: TempDir,
+    pub base: Adapter,
+}
+
+impl ServerDirectory {
+    pub fn new() -> Self {
+        Self::with(Adapter::random(Dtype::F32, 1, 4, 30, 10))
+    }
+
+    pub fn with(base: Adapter) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        base.write(&directory.path().join("base.safetensors"));
+        Self { directory, base }
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Text of the configuration.
+    pub fn config(&self) -> String {
+        let (state, base) = (self.at("state"), self.at("base.safetensors"));
+        format!(
+            "listen = \"127.0.0.1:0\"\nstate = {state:?}\nbase = {base:?}\nclients = {CLIENTS:?}\nrounds = 3\n"
+        )
+    }
+
+    /// Starts a server with changed settings.
+    pub fn serve(&self, changes: &[&str]) -> RunningServer {
+        self.try_serve(changes).unwrap()
+    }
+
+    pub fn try_serve(&self, changes: &[&str]) -> Result<RunningServer, ServerError> {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let settings = Settings::parse("exchange.toml", &self.config(), &changes).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let server = runtime.block_on(AdapterServer::open(settings))?;
+        let address = server.address().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread =
+            std::thread::spawn(move || runtime.block_on(server.run(async { drop(stopped.await) }, false, 2)));
+        Ok(RunningServer { address, running: Some((stop, thread)) })
+    }
+}
+
+type RunResult = Result<ServeSummary, ServerError>;
+
+/// Server in this process, or a client of a server in another process.
+pub struct RunningServer {
+    pub address: SocketAddr,
+    pub running: Option<(oneshot::Sender<()>, JoinHandle<RunResult>)>,
+}
+
+impl RunningServer {
+    pub fn get(&self, client: &str, path: &str) -> Response {
+        request(self.address, "GET", client, path, &[])
+    }
+
+    pub fn put(&self, client: &str, round: u32, samples: u32, body: &[u8]) -> Response {
+        let path = format!("/round/{round}/adapter_model.safetensors?samples={samples}");
+        request(self.address, "PUT", client, &path, body)
+    }
+
+    /// Response of `GET /round` once a round above `after` is open or all rounds are committed.
+    pub fn round_after(&self, client: &str, after: u32) -> Value {
+        self.get(client, &format!("/round?after={after}&wait=60")).json(200)
+    }
+
+    /// Bytes of the whole current adapter.
+    pub fn model(&self) -> Vec<u8> {
+        self.get(CLIENTS[0], "/adapter/adapter_model.safetensors").expect(200)
+    }
+
+    /// Value of a counter of the status.
+    pub fn count(&self, name: &str) -> u64 {
+        let status = self.get(CLIENTS[0], "/status").json(200);
+        status["counts"][name].as_u64().unwrap_or(0)
+    }
+
+    pub fn stop(mut self) -> RunResult {
+        let (stop, thread) = self.running.take().unwrap();
+        drop(stop);
+        thread.join().unwrap()
+    }
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
+            drop(thread.join());
+        }
+    }
+}
+
+/// Mean of clients with samples, as `adapter average` writes it.
+pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], kind: RoundKind) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    base.write(&at("base.safetensors"));
+    let paths: Vec<PathBuf> = (0..clients.len()).map(|index| at(&format!("{index}.safetensors"))).collect();
+    clients.iter().zip(&paths).for_each(|((_, client), path)| client.write(path));
+    let samples: Vec<u64> = clients.iter().map(|(samples, _)| u64::from(*samples)).collect();
+    let inputs = Inputs::open(&at("base.safetensors"), &paths, Some(&samples)).unwrap();
+    let job = AverageJob { kind, output: Output::from_path(&at("next.safetensors")), threads: 1 };
+    average(&inputs, job, &|_, _| true).unwrap();
+    std::fs::read(at("next.safetensors")).unwrap()
+}
+
+/// Tensors that a round does not freeze.
+pub fn trained_part(adapter: &Adapter, kind: RoundKind) -> Adapter {
+    let mut trained = adapter.clone();
+    trained.tensors.retain(|name, _| match kind {
+        RoundKind::Up => !name.contains("lora_A"),
+        RoundKind::Down => !name.contains("lora_B"),
+        RoundKind::Plain => true,
+    });
+    trained
+}
+
+/// Parses the bytes of an adapter file.
+pub fn parse(bytes: &[u8]) -> Adapter {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    Adapter::read(file.path())
+}
+
+/// Sorted paths of all files below a directory, relative to it.
+pub fn list_files(directory: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            found.extend(list_files(&path).into_iter().map(|file| format!("{name}/{file}")));
+        } else {
+            found.push(path.file_name().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    found
+}

@@ -1,0 +1,133 @@
+//! Hostile HTTP peers: wrong lengths, invalid HTTP, slow peers, too many connections.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+
+use fedspan_adapters::files::RoundKind;
+
+use crate::common::http::{read_response, send_raw};
+use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
+
+fn head(length: &str) -> String {
+    format!(
+        "PUT /round/1/adapter_model.safetensors?samples=3 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer anton\r\n{length}\r\n\r\n"
+    )
+}
+
+/// Asserts that no temporary files are left and that the round still accepts updates.
+fn assert_clean(directory: &ServerDirectory, server: &RunningServer) {
+    // The task that removes temporary files may end shortly after the connection.
+    while list_files(&directory.at("state")).iter().any(|file| file.starts_with("incoming/")) {
+        std::thread::yield_now();
+    }
+    assert_eq!(server.get(CLIENTS[0], "/round").json(200)["updates"], 0);
+    server.put(CLIENTS[0], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect(201);
+}
+
+#[test]
+fn wrong_body_lengths_are_refused() {
+    let directory = ServerDirectory::new();
+    let server = directory.serve(&[]);
+    let body = directory.base.trained(RoundKind::Up, 1).bytes();
+    let max_len = body.len() + (1 << 16);
+    // Content-Length beyond the limit: refused before the body is read.
+    let response = send_raw(server.address, &[head(&format!("Content-Length: {}", max_len + 1)).as_bytes()]);
+    assert_eq!(response.unwrap().error(413).0, "too-long");
+    let expect_continue = format!("Content-Length: {}\r\nExpect: 100-continue", max_len + 1);
+    let response = send_raw(server.address, &[head(&expect_continue).as_bytes()]);
+    assert_eq!(response.unwrap().error(413).0, "too-long");
+    // Chunked body beyond the limit.
+    let mut chunked = head("Transfer-Encoding: chunked\r\nConnection: close").into_bytes();
+    let block = vec![b'x'; 1 << 14];
+    for _ in 0..=max_len / block.len() {
+        chunked.extend_from_slice(format!("{:x}\r\n", block.len()).as_bytes());
+        chunked.extend_from_slice(&block);
+        chunked.extend_from_slice(b"\r\n");
+    }
+    chunked.extend_from_slice(b"0\r\n\r\n");
+    assert_eq!(send_raw(server.address, &[&chunked]).unwrap().error(413).0, "too-long");
+    // Connection closed in the middle of the body.
+    let length = format!("Content-Length: {}", body.len());
+    let mut cut = TcpStream::connect(server.address).unwrap();
+    cut.write_all(head(&length).as_bytes()).unwrap();
+    cut.write_all(&body[..body.len() / 2]).unwrap();
+    cut.shutdown(Shutdown::Write).unwrap();
+    assert!(read_response(cut).is_none_or(|response| response.status == 400));
+    while server.count("truncated") < 1 {
+        std::thread::yield_now();
+    }
+    // Contradicting or negative lengths are invalid HTTP.
+    for length in ["Content-Length: 5\r\nContent-Length: 6", "Content-Length: -1", "Content-Length: 5, 6"] {
+        assert_eq!(
+            send_raw(server.address, &[head(length).as_bytes(), &body]).map(|response| response.status),
+            Some(400)
+        );
+    }
+    assert_eq!(server.count("too-long"), 3);
+    assert_clean(&directory, &server);
+}
+
+#[test]
+fn invalid_http_is_refused() {
+    let directory = ServerDirectory::new();
+    let server = directory.serve(&[]);
+    let long = format!("GET /round HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 18));
+    let many = format!("GET /round HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
+    for (bytes, status) in [
+        (&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], 400),
+        (b"GET\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (long.as_bytes(), 431),
+        (many.as_bytes(), 431),
+    ] {
+        let response = send_raw(server.address, &[bytes]);
+        assert!(response.as_ref().is_none_or(|response| response.status == status), "{response:?}");
+    }
+    assert!(server.count("connections-broken") > 0);
+    assert_clean(&directory, &server);
+}
+
+#[test]
+fn slow_peers_are_disconnected() {
+    let directory = ServerDirectory::new();
+    let server = directory.serve(&["limits.head=0.05", "limits.transfer=0.1"]);
+    let mut silent = TcpStream::connect(server.address).unwrap();
+    silent.write_all(b"GET /round HT").unwrap();
+    assert!(read_response(silent).is_none_or(|response| response.status == 408));
+    let body = directory.base.trained(RoundKind::Up, 1).bytes();
+    let mut slow = TcpStream::connect(server.address).unwrap();
+    slow.write_all(head(&format!("Content-Length: {}", body.len())).as_bytes()).unwrap();
+    slow.write_all(&body[..100]).unwrap();
+    let response = read_response(slow);
+    assert!(response.as_ref().is_none_or(|response| response.status == 408), "{response:?}");
+    assert_eq!(server.count("slow"), 1);
+    drop(server);
+    assert_clean(&directory, &directory.serve(&[]));
+}
+
+#[test]
+fn connection_limit_is_enforced() {
+    let directory = ServerDirectory::new();
+    let server = directory.serve(&["limits.connections=2"]);
+    let wait = "GET /round?after=1&wait=60 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer anton\r\n\r\n";
+    let mut held: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    held.iter_mut().for_each(|stream| stream.write_all(wait.as_bytes()).unwrap());
+    // The server accepts connections in order, so the two have the slots.
+    let response = send_raw(server.address, &[]).unwrap();
+    assert_eq!((response.status, response.header("retry-after")), (503, Some("5")));
+    drop(held);
+    // Closed connections give their slots back.
+    let update = trained_part(&directory.base.trained(RoundKind::Up, 1), RoundKind::Up).bytes();
+    let request =
+        [head(&format!("Content-Length: {}\r\nConnection: close", update.len())).into_bytes(), update]
+            .concat();
+    let status = loop {
+        match send_raw(server.address, &[&request]) {
+            Some(response) if response.status != 503 => break response.status,
+            _ => std::thread::yield_now(),
+        }
+    };
+    // An earlier attempt may have been accepted although its response was lost.
+    assert!([200, 201].contains(&status), "{status}");
+    assert!(server.count("connections-refused") >= 1);
+}

@@ -1,0 +1,176 @@
+//! Refused uploads, requests and settings: status, error kind and text; refused uploads leave no files.
+
+use fedspan_adapters::files::RoundKind;
+use fedspan_adapters::http::{ParticipationPolicy, Settings};
+
+use crate::common::http::{request, send_raw};
+use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
+use crate::common::{Adapter, DOWN, SAVED, UP};
+
+/// Asserts that the round has no updates and the state directory no further files.
+fn assert_untouched(directory: &ServerDirectory, server: &RunningServer) {
+    assert_eq!(server.get(CLIENTS[0], "/round").json(200)["updates"], 0);
+    let found = list_files(&directory.at("state"));
+    assert_eq!(found, ["lock", "round-0000/adapter_model.safetensors", "round-0000/round.json"]);
+}
+
+#[test]
+fn invalid_updates_are_refused() {
+    let directory = ServerDirectory::new();
+    let server = directory.serve(&[]);
+    let good = directory.base.trained(RoundKind::Up, 1);
+    let changed = |change: &dyn Fn(&mut Adapter)| {
+        let mut adapter = good.clone();
+        change(&mut adapter);
+        adapter.bytes()
+    };
+    let cut = good.bytes().len() - 4;
+    let cases: [(Vec<u8>, &[&str]); 11] = [
+        (changed(&|one| one.tensors.get_mut(UP).unwrap().1[23] = f32::NAN), &[UP, "element 23", "NaN"]),
+        (changed(&|one| one.add(UP, &[10, 3], 7)), &["q_proj.lora_B", "rank 3", "expected 4"]),
+        (changed(&|one| one.add(SAVED, &[30], 7)), &[SAVED, "[30]", "the adapter of this round"]),
+        (changed(&|one| drop(one.tensors.remove(UP))), &[UP, "missing"]),
+        (
+            changed(&|one| one.add("base_model.model.more", &[2], 7)),
+            &["base_model.model.more", "no such tensor"],
+        ),
+        (
+            directory.base.trained(RoundKind::Down, 8).bytes(),
+            &["lora_A", "frozen", "the wrong factor, or both"],
+        ),
+        (directory.base.trained(RoundKind::Plain, 8).bytes(), &["lora_A", "frozen"]),
+        (trained_part(&good, RoundKind::Down).bytes(), &["lora_B", "missing"]),
+        (good.bytes()[..cut].to_vec(), &["from the header"]),
+        (b"hello".to_vec(), &["truncated"]),
+        (Vec::new(), &["truncated"]),
+    ];
+    let count = cases.len() as u64;
+    for (body, expected) in cases {
+        let (kind, text) = server.put(CLIENTS[0], 1, 4, &body).error(422);
+        assert_eq!(kind, "unsound", "{text}");
+        for part in expected {
+            assert!(text.contains(part), "{text:?} has no {part:?}");
+        }
+        let ours = directory.directory.path().display().to_string();
+        assert!(!text.contains(&ours) && !text.contains("incoming"), "{text}");
+    }
+    assert_eq!(server.count("unsound"), count);
+    assert_untouched(&directory, &server);
+    // The client can still send a valid update. NaN in a frozen factor is refused as a changed frozen factor.
+    server.put(CLIENTS[0], 1, 4, &good.bytes()).expect(201);
+    let (_, text) = server
+        .put(CLIENTS[1], 1, 4, &{
+            let mut adapter = good.clone();
+            adapter.tensors.get_mut(DOWN).unwrap().1[7] = f32::NAN;
+            adapter.bytes()
+        })
+        .error(422);
+    assert!(text.contains("element 7 "), "{text}");
+}
+
+#[test]
+fn invalid_requests_are_refused() {
+    let directory = ServerDirectory::new();
+    let server = directory.serve(&[]);
+    let body = directory.base.trained(RoundKind::Up, 1).bytes();
+    let model = "/round/1/adapter_model.safetensors?samples=3";
+    for token in ["", "dora", "anton ", "ANTON", "anton, beate", "\u{e9}"] {
+        // Spaces around a header value are ignored, so this token is valid.
+        if token != "anton " {
+            let response = request(server.address, "PUT", token, model, &body);
+            assert_eq!(response.header("www-authenticate"), Some("Bearer"));
+            assert_eq!(response.error(401).0, "unauthorized", "{token:?}");
+        }
+    }
+    let lower = format!("GET /status HTTP/1.1\r\nHost: x\r\nauthorization: bearer {}\r\n\r\n", CLIENTS[0]);
+    assert_eq!(send_raw(server.address, &[lower.as_bytes()]).unwrap().status, 200);
+    for (round, kind) in [(0, "not-open"), (2, "not-open"), (4, "not-open"), (u32::MAX, "not-open")] {
+        assert_eq!(server.put(CLIENTS[0], round, 3, &body).error(409).0, kind);
+    }
+    for (method, path, status, kind) in [
+        ("GET", "/", 404, "not-found"),
+        ("GET", "/round/1/../../lock", 404, "not-found"),
+        ("GET", "/adapter/adapter_config.json", 404, "not-found"),
+        ("PUT", "/round/1/adapter_model.safetensors", 400, "bad-request"),
+        ("PUT", "/round/1/adapter_model.safetensors?samples=536870912", 400, "bad-request"),
+        ("PUT", "/round/1/adapter_model.safetensors?samples=1&samples=2", 400, "bad-request"),
+        ("PUT", "/round/..%2f1/adapter_model.safetensors?samples=1", 404, "not-found"),
+        ("POST", model, 405, "method-not-allowed"),
+        ("DELETE", "/adapter/adapter_model.safetensors", 405, "method-not-allowed"),
+        ("PUT", "/status", 405, "method-not-allowed"),
+    ] {
+        let (found, text) = request(server.address, method, CLIENTS[0], path, &body).error(status);
+        assert_eq!(found, kind, "{method} {path}: {text}");
+    }
+    assert_eq!((server.count("unauthorized"), server.count("not-open")), (5, 4));
+    assert_eq!((server.count("not-found"), server.count("method-not-allowed")), (4, 3));
+    assert_untouched(&directory, &server);
+}
+
+#[test]
+fn invalid_settings_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = directory.path().join("tokens");
+    std::fs::write(&tokens, "anton 0123456789abcdef\n").unwrap();
+    let shared = format!("tokens={tokens:?}");
+    let least = "base = \"base\"\nrounds = 10\n";
+    let good = ["clients=[\"a\", \"b\"]"];
+    assert!(Settings::parse("x.toml", least, &good.map(str::to_owned)).is_ok());
+    for (changes, expected) in [
+        (&[][..], "neither tokens nor clients"),
+        (&["clients=[]"], "clients"),
+        (&["clients=[\"a/b\"]"], "letters, digits"),
+        (&["clients=[\"a\", \"a\"]"], "twice"),
+        (&["clients=[\"a\"]", "listen=\"0.0.0.0:4480\""], "set tokens"),
+        (&["clients=[\"a\"]", "listen=\"here\""], "an IP address and a port"),
+        (&["clients=[\"a\"]", &shared], "allowed: one of them"),
+        (&["tokens=\"/nowhere\""], "No such file"),
+        (&["clients=[\"a\"]", "method=\"flexlora\""], "as large as the model"),
+        (&["clients=[\"a\"]", "method=\"fedavg\""], "rolora"),
+        (&["clients=[\"a\"]", "rounds=0"], "rounds"),
+        (&["clients=[\"a\"]", "minimum=2"], "minimum"),
+        (&["clients=[\"a\"]", "deadline=-1.0"], "deadline"),
+        (
+            &["clients=[\"a\"]", "participation.policy=\"doubling\"", "participation.n0=1"],
+            "adapter files do not support",
+        ),
+        (
+            &["clients=[\"a\"]", "participation.policy=\"first-arrivals\"", "participation.n=2"],
+            "participation.n",
+        ),
+        (&["clients=[\"a\"]", "limits.connections=0"], "connections"),
+        (&["clients=[\"a\"]", "colour=\"blue\""], "colour"),
+    ] {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let problem = Settings::parse("x.toml", least, &changes).unwrap_err().to_string();
+        assert!(problem.contains(expected), "{changes:?}: {problem}");
+        assert!(!problem.contains("0123456789abcdef"), "{problem}");
+    }
+}
+
+#[test]
+fn unsupported_policies_are_refused_with_the_supported_ones() {
+    let parse = |policy: &str| {
+        let changes = ["base=\"base\"", "rounds=1", "clients=[\"a\", \"b\"]"];
+        let changes: Vec<String> = changes.into_iter().chain(policy.split(' ')).map(str::to_owned).collect();
+        Settings::parse("x.toml", "", &changes).map(|settings| settings.participation)
+    };
+    for (policy, expected) in [
+        ("participation.policy=\"full\"", ParticipationPolicy::Full),
+        ("participation.policy=\"fraction\" participation.r=0.5", ParticipationPolicy::Fraction { r: 0.5 }),
+        (
+            "participation.policy=\"first-arrivals\" participation.n=1",
+            ParticipationPolicy::FirstArrivals { n: 1, cohort: None },
+        ),
+    ] {
+        assert_eq!(parse(policy).unwrap(), expected);
+    }
+    for (policy, name) in [
+        ("participation.policy=\"with-replacement\" participation.draws=2", "with-replacement"),
+        ("participation.policy=\"doubling\" participation.n0=1", "doubling"),
+    ] {
+        let text = parse(policy).unwrap_err().to_string();
+        assert!(text.contains(&format!("found {name:?}")), "{text}");
+        assert!(text.contains("allowed: \"full\", \"fraction\", \"first-arrivals\""), "{text}");
+    }
+}

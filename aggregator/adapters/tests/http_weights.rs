@@ -1,0 +1,145 @@
+//! Updates without samples, buffers that are not averaged, stacks of experts: every round can be committed.
+
+use fedspan_adapters::files::{Dtype, RoundKind};
+use fedspan_adapters::http::RoundRecord;
+use safetensors::Dtype as FileDtype;
+
+use crate::common::http::request;
+use crate::common::live::{CLIENTS, ServerDirectory, mean};
+use crate::common::{Adapter, Buffer};
+
+fn record(directory: &ServerDirectory, round: u32) -> RoundRecord {
+    let path = directory.at(&format!("state/round-{round:04}/round.json"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// An update without samples is accepted and reported, and does not change the mean of the others.
+#[test]
+fn update_without_samples_has_no_weight() {
+    for (weights, own) in [("samples", [5, 3]), ("uniform", [1, 1])] {
+        let directory = ServerDirectory::new();
+        let server = directory.serve(&[&format!("weights={weights:?}")]);
+        let updates: Vec<Adapter> =
+            (0..3).map(|client| directory.base.trained(RoundKind::Up, client)).collect();
+        let response = server.put(CLIENTS[0], 1, 0, &updates[0].bytes()).json(201);
+        assert_eq!(
+            (&response["samples"], &response["weighs"], &response["update"]),
+            (&0.into(), &false.into(), &"counted".into())
+        );
+        let response = server.put(CLIENTS[0], 1, 0, &updates[0].bytes()).json(200);
+        assert_eq!((&response["weighs"], &response["update"]), (&false.into(), &"repeated".into()));
+        assert_eq!(server.put(CLIENTS[0], 1, 1, &updates[0].bytes()).error(409).0, "another");
+        assert_eq!(server.get(CLIENTS[0], "/round").json(200)["updates"], 1);
+        assert_eq!(server.put(CLIENTS[1], 1, 5, &updates[1].bytes()).json(201)["weighs"], true);
+        server.put(CLIENTS[2], 1, 3, &updates[2].bytes()).expect(201);
+        server.round_after(CLIENTS[0], 1);
+        let counted = [(own[0], updates[1].clone()), (own[1], updates[2].clone())];
+        assert_eq!(server.model(), mean(&directory.base, &counted, RoundKind::Up), "{weights}");
+        assert_eq!((server.count("counted"), server.count("counted-without-weight")), (3, 1));
+        let record = record(&directory, 1);
+        assert_eq!((record.clients.len(), record.clients[CLIENTS[0]].0), (3, 0));
+    }
+}
+
+/// If no update has samples, the adapter stays byte for byte and the next round opens, also after a restart.
+#[test]
+fn round_without_samples_keeps_adapter() {
+    for method in ["rolora", "lora"] {
+        let directory = ServerDirectory::new();
+        let change = format!("method={method:?}");
+        let server = directory.serve(&[&change]);
+        let trains = if method == "lora" { RoundKind::Plain } else { RoundKind::Up };
+        let before = server.model();
+        server.put(CLIENTS[0], 1, 0, &directory.base.trained(trains, 1).bytes()).expect(201);
+        server.put(CLIENTS[1], 1, 0, &directory.base.trained(trains, 2).bytes()).expect(201);
+        drop(server);
+        let server = directory.serve(&[&change]);
+        assert_eq!(server.get(CLIENTS[0], "/round").json(200)["updates"], 2);
+        server.put(CLIENTS[2], 1, 0, &directory.base.trained(trains, 3).bytes()).expect(201);
+        assert_eq!(server.round_after(CLIENTS[0], 1)["round"], 2);
+        assert_eq!(server.model(), before);
+        assert_eq!((record(&directory, 1).interference, record(&directory, 1).clients.len()), (Some(0.0), 3));
+        let part = server.get(CLIENTS[0], "/adapter/adapter_model.safetensors?since=0");
+        assert_eq!(part.header("fedspan-part"), Some("changed"));
+    }
+}
+
+#[test]
+fn sample_count_is_bounded() {
+    let directory = ServerDirectory::new();
+    let server = directory.serve(&[]);
+    let body = directory.base.trained(RoundKind::Up, 1).bytes();
+    for (samples, found) in [
+        ("536870912", "536870912"),
+        ("99999999999999999999", "99999999999999999999"),
+        ("-1", "-1"),
+        ("1.5", "1.5"),
+        ("", "\"\""),
+    ] {
+        let path = format!("/round/1/adapter_model.safetensors?samples={samples}");
+        let (kind, text) = request(server.address, "PUT", CLIENTS[0], &path, &body).error(400);
+        assert!(
+            kind == "bad-request" && text.contains(found) && text.contains("from 0 to 536870911"),
+            "{text}"
+        );
+    }
+    server.put(CLIENTS[0], 1, 536_870_911, &body).expect(201);
+}
+
+/// Integers become the largest value. An update whose boolean differs from the base is refused and does not block the round.
+#[test]
+fn buffers_are_merged_or_refused_on_upload() {
+    let directory = ServerDirectory::new();
+    let buffers = |count: i64, flag: u8| -> [Buffer; 2] {
+        [
+            ("norm.num_batches_tracked", FileDtype::I64, vec![], count.to_le_bytes().to_vec()),
+            ("norm.initialized", FileDtype::BOOL, vec![1], vec![flag]),
+        ]
+    };
+    std::fs::write(directory.at("base.safetensors"), directory.base.bytes_with(&buffers(3, 0))).unwrap();
+    let server = directory.serve(&[]);
+    let update = |client: u64, count, flag| {
+        directory.base.trained(RoundKind::Up, client).bytes_with(&buffers(count, flag))
+    };
+    let (kind, text) = server.put(CLIENTS[0], 1, 1, &update(0, 9, 1)).error(422);
+    assert_eq!(kind, "unsound");
+    assert!(
+        text.contains(
+            "norm.initialized: element 0 of dtype BOOL is true, but false in the adapter of this round"
+        ),
+        "{text}"
+    );
+    for (client, count) in [(0, 9), (1, 70), (2, 900)] {
+        // The client with the largest counter has no weight.
+        server.put(CLIENTS[client as usize], 1, u32::from(client < 2), &update(client, count, 0)).expect(201);
+    }
+    server.round_after(CLIENTS[0], 1);
+    let model = server.model();
+    let file = safetensors::SafeTensors::deserialize(&model).unwrap();
+    assert_eq!(file.tensor("norm.num_batches_tracked").unwrap().data(), 70_i64.to_le_bytes());
+    assert_eq!(file.tensor("norm.initialized").unwrap().data(), [0]);
+}
+
+#[test]
+fn expert_stacks_complete_rounds() {
+    let mut base = Adapter::random(Dtype::F32, 1, 12, 6, 9);
+    base.tensors.retain(|name, _| name.contains("q_proj"));
+    let directory = ServerDirectory::with(base);
+    std::fs::create_dir(directory.at("base")).unwrap();
+    directory.base.write(&directory.at("base/adapter_model.safetensors"));
+    let write = |target: &str| {
+        let config =
+            format!(r#"{{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_parameters": [{target:?}]}}"#);
+        std::fs::write(directory.at("base/adapter_config.json"), config).unwrap();
+    };
+    let base = format!("base={:?}", directory.at("base"));
+    write("k_proj.weight");
+    assert!(directory.try_serve(&[&base]).is_err());
+    write("q_proj.weight");
+    let server = directory.serve(&[&base, "method=\"lora\"", "rounds=1"]);
+    for (index, client) in CLIENTS.iter().enumerate() {
+        server.put(client, 1, 1, &directory.base.trained(RoundKind::Plain, index as u64).bytes()).expect(201);
+    }
+    server.round_after(CLIENTS[0], 1);
+    assert!(record(&directory, 1).interference.unwrap() > 0.0);
+}

@@ -1,0 +1,53 @@
+//! One file for algorithms on linear models and on networks: a table `[model.network]` beside a linear
+//! `[model]`, for the algorithms that need a network.
+
+use super::algorithm_name::{AlgorithmName, read_name};
+use super::network::read_network;
+use super::reader::Section;
+use super::sections::{
+    AlgorithmSection, MeasuredSteps, ModelSection, read_algorithm, read_linear, read_model,
+    read_model_with_default, read_network_algorithm,
+};
+use super::source::Problem;
+
+/// Reads `[model]` and `[algorithm]`. A linear model may be accompanied by a table `[model.network]`, with
+/// the keys of a network's `[model]`, and by `[algorithm.network]`, with the keys of networks: these apply if
+/// the algorithm exists only on networks. Rounds, weighting and encodings are those of `[algorithm]`. Step
+/// sizes of linear models may be left to be measured.
+///
+/// # Errors
+/// [`Problem`] for the first mistake, also in tables that this algorithm does not use.
+pub fn read_linear_or_network(
+    model: &Section<'_>,
+    algorithm: &Section<'_>,
+) -> Result<(ModelSection, AlgorithmSection, MeasuredSteps), Problem> {
+    let linear = model.peek_str("kind").is_none_or(|kind| kind == "linear");
+    // The key is known for linear models alone.
+    let table = linear.then(|| model.section("network")).transpose()?.filter(Section::is_present);
+    let own = read_model(model)?;
+    let Some(table) = table else {
+        if own.network.is_none() {
+            let (algorithm, measured) = read_linear(algorithm, read_name(algorithm, &own)?.0, true, true)?;
+            return Ok((own, algorithm, measured));
+        }
+        let algorithm = read_algorithm(algorithm, &own)?;
+        return Ok((own, algorithm, MeasuredSteps::default()));
+    };
+    let beside = read_model_with_default(&table, "mlp")?;
+    let Some(network) = &beside.network else {
+        let message = "found a linear kind, which [model] has; allowed here: \"mlp\", \"cnn\", \"lstm\"";
+        return Err(table.problem("kind", message));
+    };
+    let needed = algorithm.peek_str("name").is_some_and(AlgorithmName::needs_network);
+    let (name, tuned) = if needed { read_name(algorithm, &beside)? } else { (AlgorithmName::FedRep, false) };
+    let common = algorithm.section("network")?;
+    let steps = read_network(algorithm, &common, network, name, tuned)?;
+    common.finish()?;
+    if needed {
+        read_linear(algorithm, AlgorithmName::FedRep, false, true)?;
+        let algorithm = read_network_algorithm(algorithm, name, steps)?;
+        return Ok((beside, algorithm, MeasuredSteps::default()));
+    }
+    let (algorithm, measured) = read_linear(algorithm, read_name(algorithm, &own)?.0, true, true)?;
+    Ok((own, algorithm, measured))
+}

@@ -1,0 +1,433 @@
+//! Privacy account, compared with tables, with an integral of the densities, and with laws that any account
+//! obeys.
+
+use fedspan_engine::privacy::calibration::{max_releases, noise_multiplier};
+use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};
+use fedspan_engine::privacy::{
+    Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases, renyi,
+};
+use fedspan_engine::random::{Purpose, Stream, stream};
+use proptest::prelude::*;
+
+fn epsilon(value: f64) -> Epsilon {
+    Epsilon::new(value).unwrap()
+}
+
+fn delta(value: f64) -> Delta {
+    Delta::new(value).unwrap()
+}
+
+fn releases(value: u32) -> Releases {
+    Releases::new(value).unwrap()
+}
+
+fn multiplier(value: f64) -> NoiseMultiplier {
+    NoiseMultiplier::new(value).unwrap()
+}
+
+fn repeated(z: f64, count: u32) -> Composition {
+    Composition::repeated(multiplier(z), releases(count))
+}
+
+/// One release with this `mu`, up to rounding.
+fn of_mu(mu: f64) -> Composition {
+    repeated(1.0 / mu, 1)
+}
+
+/// Logarithmically uniform between powers of ten.
+fn magnitude(random: &mut Stream, from: f64, to: f64) -> f64 {
+    libm::pow(10.0, from + (to - from) * random.uniform())
+}
+
+/// Oracle: the integral of `max(0, p - e^epsilon q)` for the densities `p` of N(mu, 1) and `q` of N(0, 1),
+/// without any tail function.
+///
+/// The densities cross at `x = mu + a`, `a = epsilon/mu - mu/2`; at a distance `t` beyond that the integrand
+/// is `p (1 - e^(-mu t))`. With `t = e^v` the trapezoidal rule is exact to rounding, since the integrand is
+/// analytic in a strip and decays fast at both ends. Below, `a` is a sum of two floats, as its square is in
+/// an exponent.
+mod oracle {
+    /// `ln delta` for `a` of at least -40.
+    pub fn ln_delta(mu: f64, epsilon: f64) -> f64 {
+        let centre = epsilon / mu;
+        let centre_low = f64::mul_add(-centre, mu, epsilon) / mu;
+        let half = 0.5 * mu;
+        let a = centre - half;
+        let back = a - centre;
+        let low = (centre - (a - back)) - (half + back) + centre_low;
+        // exp(-(a + t)^2 / 2), without the factor exp(-a^2 / 2) if that is small.
+        let exponent =
+            |t: f64| if a > 0.0 { -t * (a + low + 0.5 * t) } else { -0.5 * (a + low + t) * (a + low + t) };
+        let outside = if a > 0.0 { -0.5 * a * a - a * low - f64::mul_add(a, a, -(a * a)) / 2.0 } else { 0.0 };
+        let end = if a > 0.0 { 90.0 / (a + (a * a + 90.0).sqrt()) } else { 10.0 - a };
+        let begin = 1e-10 / (a.abs() + mu + 1.0);
+        let step = if a < -2.0 { 1.0 / 512.0 } else { 1.0 / 64.0 };
+        let steps = ((end / begin).ln() / step).ceil() as u32;
+        // Summed from the small terms up.
+        let term = |index: u32| {
+            let t = end * libm::exp(-step * f64::from(index));
+            libm::exp(exponent(t)) * -libm::expm1(-mu * t) * t
+        };
+        let sum: f64 = (0..=steps).rev().map(term).sum();
+        outside + libm::log(sum * step) - 0.918_938_533_204_672_7
+    }
+
+    /// Epsilon at this `delta`; 0 if the profile is below it everywhere.
+    pub fn epsilon(mu: f64, delta: f64) -> f64 {
+        let (ln, mut below) = (libm::log(delta), 0.0);
+        if ln_delta(mu, below) <= ln {
+            return 0.0;
+        }
+        // A well-known upper bound.
+        let mut above = 0.5 * mu * mu + mu * (-2.0 * ln).sqrt();
+        while (above - below) > 1e-15 * above {
+            let middle = 0.5 * (below + above);
+            if middle <= below || middle >= above {
+                break;
+            }
+            *(if ln_delta(mu, middle) > ln { &mut below } else { &mut above }) = middle;
+        }
+        above
+    }
+}
+
+/// `mu`, `epsilon`, `ln delta`, `ln (1 - delta)`, computed with 400 digits from the closed form.
+const PROFILE: [(f64, f64, f64, f64); 18] = [
+    (1e-6, 0.0, -14.734_449_091_168_988, -3.989_423_599_789_087_6e-7),
+    (1e-6, 1e-6, -16.300_631_083_676_993, -8.331_551_571_616_288e-8),
+    (1e-6, 3.7e-5, -706.458_452_221_234_8, 0.0),
+    (0.001, 0.01, -62.455_877_437_764_09, -7.512_025_722_358_202e-28),
+    (0.25, 0.9263, -11.512_254_952_899_248, -0.000_010_006_757_436_574_692),
+    (0.5, 0.1, -1.837_214_006_084_878, -0.173_473_426_107_403_38),
+    (1.0, 5.0, -14.361_320_786_606_816, -5.793_723_370_280_694e-7),
+    (1.0, 0.0, -0.959_916_333_695_622_3, -0.482_764_581_033_673_3),
+    (1.5, 40.0, -342.920_522_209_183_4, 0.0),
+    (5.0, 12.5, -0.860_192_349_749_233, -0.550_052_874_983_967_5),
+    (5.0, 100.0, -158.417_925_673_341_07, 0.0),
+    (5.0, 0.5, -0.016_010_014_832_908_787, -4.142_535_152_911_503),
+    (20.0, 1000.0, -805.707_747_545_284_3, 0.0),
+    (30.0, 1000.0, -172.364_639_137_491_45, 0.0),
+    (40.0, 700.0, -0.006_699_144_232_918_063, -5.009_123_189_351_336),
+    (10.0, 5.0, -6.215_993_399_515_113_5e-6, -11.988_388_114_748_65),
+    (1000.0, 500_000.0, -0.693_945_382_801_532_8, -0.692_349_614_937_059_6),
+    (1000.0, 504_260.0, -11.495_497_378_561_579, -0.000_010_175_860_190_156_143),
+];
+
+#[test]
+fn oracle_matches_closed_form() {
+    let mut worst: f64 = 0.0;
+    for (mu, epsilon, ln, _) in PROFILE {
+        let got = oracle::ln_delta(mu, epsilon);
+        assert!((got - ln).abs() < 1e-14 * (10.0 + ln.abs()), "{mu} {epsilon}: {got}, not {ln}");
+        worst = worst.max((got - ln).abs());
+    }
+    println!("the oracle's ln delta is off by {worst:.1e}");
+    // At epsilon 0 delta is the total variation distance.
+    for mu in [1e-6, 1e-3, 0.1, 1.0, 3.0, 8.0] {
+        let distance = libm::erf(mu / 8f64.sqrt());
+        assert!((oracle::ln_delta(mu, 0.0) - distance.ln()).abs() < 2e-14, "mu = {mu}");
+    }
+}
+
+/// Never below the closed form, and above by no more than the allowed rounding, which is largest where `a` is
+/// a difference of large numbers.
+#[test]
+fn delta_matches_closed_form() {
+    let mut worst: f64 = 0.0;
+    for (mu, at, ln, ln_rest) in PROFILE.into_iter().filter(|row| row.1 > 0.0) {
+        let got = of_mu(mu).delta(epsilon(at));
+        if ln < -745.0 {
+            assert_eq!(got, f64::from_bits(1), "below all floats, not 0");
+            continue;
+        }
+        let over = if ln < -0.4 { libm::log(got) - ln } else { ln_rest - libm::log(1.0 - got) };
+        assert!(over > -1e-14 * (1.0 + ln.abs()), "{mu} {at}: {got:e}, below by {over}");
+        assert!(over < 1e-10, "{mu} {at}: {got:e}, above by {over}");
+        worst = worst.max(over);
+    }
+    println!("ln delta is above by {worst:.1e} at most");
+}
+
+/// The exact figures are also those of a privacy loss distribution accountant.
+#[test]
+fn account_matches_golden_table() {
+    for (count, z, exact, real, classical) in [
+        (1, 4.0, 0.926_341_503_998, 1.012_286_638, 1.230_881_478),
+        (100, 20.0, 1.993_091_404_42, 2.165_715_545, 2.524_262_956),
+        (50, 10.0, 2.943_225_239_8, 3.188_971_159, 3.643_070_212),
+    ] {
+        let (account, delta) = (repeated(z, count), delta(1e-5));
+        let got = account.epsilon(delta);
+        assert!((got - exact).abs() < 1e-11, "{got}, not {exact}");
+        let bound = renyi::epsilon(account, delta);
+        assert!((bound.epsilon - real).abs() < 1e-9, "{bound:?}, not {real}");
+        // Mironov's conversion, which is that of zCDP, and on which the paper's calibration is based.
+        let mu: f64 = account.mu();
+        assert!((0.5 * mu * mu + mu * (2.0 * 1e5f64.ln()).sqrt() - classical).abs() < 1e-9);
+        println!("T = {count}, z = {z}: {got:.4}, Renyi {:.4} at order {:.2}", bound.epsilon, bound.order);
+    }
+    // Over the orders 1.1, 1.2, ..., 10.9, 11, 12, ..., 63 that other libraries use, to the four digits that
+    // they print.
+    let orders = || (1..100).map(|tenth| 1.0 + f64::from(tenth) / 10.0).chain((11..64).map(f64::from));
+    for (count, z, printed) in [(1, 4.0, 1.0126), (100, 20.0, 2.1657), (50, 10.0, 3.1890)] {
+        let at = |order| renyi::epsilon_at(repeated(z, count), delta(1e-5), order).unwrap().epsilon;
+        let best = orders().map(at).fold(f64::INFINITY, f64::min);
+        assert!((best - printed).abs() < 0.5e-4, "{best}, not {printed}");
+    }
+    assert_eq!(renyi::epsilon_at(repeated(4.0, 1), delta(1e-5), 1.0), Err(ParameterError::Order(1.0)));
+}
+
+#[test]
+fn epsilon_bounds_oracle_tightly() {
+    let (mut worst, mut zero): (f64, u32) = (0.0, 0);
+    for index in 0..1000 {
+        let random = &mut stream(7, Purpose::Test, index);
+        let count = magnitude(random, 0.0, 4.0) as u32;
+        // mu from 1e-6 to 1e3, delta down to 1e-300; a third of both in the usual range.
+        let (mu, at) = if index % 3 == 0 {
+            (magnitude(random, -2.0, 1.0), magnitude(random, -10.0, -2.0))
+        } else {
+            (magnitude(random, -6.0, 3.0), magnitude(random, -300.0, -0.2))
+        };
+        let z = f64::from(count).sqrt() / mu;
+        let account = repeated(z, count);
+        let (got, exact) = (account.epsilon(delta(at)), oracle::epsilon(f64::from(count).sqrt() / z, at));
+        assert!(got >= exact, "T = {count}, z = {z}, delta = {at:e}: {got} below {exact}");
+        zero += u32::from(exact == 0.0);
+        assert!(got <= exact * (1.0 + 1e-4), "T = {count}, z = {z}, delta = {at:e}: {got} above {exact}");
+        if exact > 0.0 {
+            worst = worst.max(got / exact - 1.0);
+        }
+        // The inverse: at this epsilon, delta is the requested one.
+        if got > 0.0 {
+            let back = account.delta(epsilon(got));
+            assert!(back <= at * (1.0 + 1e-9) && back >= at * (1.0 - 1e-9), "{back:e}, not {at:e}");
+        }
+    }
+    println!("epsilon is above by a part of {worst:.1e} at most; it is 0 in {zero} of 1000");
+    assert!(zero < 200);
+}
+
+#[test]
+fn calibrated_noise_meets_budget_tightly() {
+    let mut worst: f64 = 0.0;
+    for index in 0..200 {
+        let random = &mut stream(8, Purpose::Test, index);
+        let count = releases(magnitude(random, 0.0, 5.0) as u32);
+        let (budget, at) = (magnitude(random, -4.0, 3.0), magnitude(random, -30.0, -0.5));
+        let z = noise_multiplier(epsilon(budget), delta(at), count).unwrap();
+        let spent = Composition::repeated(z, count).epsilon(delta(at));
+        assert!(spent <= budget, "{spent} over {budget}");
+        assert!(spent >= budget * (1.0 - 1e-6), "{spent} leaves of {budget}, delta = {at:e}");
+        worst = worst.max(1.0 - spent / budget);
+        let exact = oracle::epsilon(f64::from(count.get()).sqrt() / z.get(), at);
+        assert!(exact <= budget, "{exact} over {budget}");
+        // The noise allows the number of releases that it was calibrated for.
+        assert_eq!(max_releases(z, epsilon(budget), delta(at)), count.get());
+        // Theorem 6 asks for more noise.
+        assert!(paper_multiplier(epsilon(budget), delta(at), count) > z.get());
+    }
+    println!("calibrated noise leaves a part of {worst:.1e} of epsilon at most");
+}
+
+#[test]
+fn max_releases_is_largest_within_budget() {
+    for (z, budget) in [(4.0, 1.0), (20.0, 1.0), (100.0, 0.5), (3.0, 10.0), (1000.0, 8.0)] {
+        let most = max_releases(multiplier(z), epsilon(budget), delta(1e-5));
+        assert!(most > 0 && repeated(z, most).epsilon(delta(1e-5)) <= budget);
+        assert!(repeated(z, most + 1).epsilon(delta(1e-5)) > budget);
+    }
+    assert_eq!(max_releases(multiplier(1.0), epsilon(0.5), delta(1e-5)), 0);
+    assert_eq!(max_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
+}
+
+/// Setting of the paper's Model I: n = 2 000 000 records on m = 20 machines, rank 5, T = 10, delta = 1e-4.
+#[test]
+fn paper_calibration_adds_six_to_nine_times_the_noise() {
+    let products = Products::new(5, 20.0 / 2e6).unwrap();
+    let (paper, tight) = (Calibration::Paper, Calibration::Tight);
+    let sensitivities = products.sensitivity(paper) / products.sensitivity(tight);
+    assert!((sensitivities - 10f64.sqrt()).abs() < 1e-14, "2 sqrt 5 over sqrt 2");
+    for (budget, z_paper, z_tight, ratio) in [
+        (0.5, 54.289_123_395_3, 18.637_793_464_2, 9.2112),
+        (1.0, 27.144_561_697_7, 10.074_077_397_1, 8.5207),
+        (10.0, 2.714_456_169_77, 1.439_674_751_78, 5.9624),
+    ] {
+        let noise = |how| products.noise(how, epsilon(budget), delta(1e-4), releases(10)).unwrap();
+        let z = |how| noise(how) / products.sensitivity(how);
+        assert!((z(paper) / z_paper - 1.0).abs() < 1e-10 && (z(tight) / z_tight - 1.0).abs() < 1e-10);
+        assert!((noise(paper) / noise(tight) - ratio).abs() < 0.5e-4);
+        println!(
+            "epsilon {budget}: nu = {:.4e} and {:.4e}, ratio {:.1}",
+            noise(paper),
+            noise(tight),
+            noise(paper) / noise(tight)
+        );
+    }
+    assert_eq!(Calibration::default().as_str(), "tight");
+    assert_eq!(Products::new(0, 1.0), Err(ParameterError::Rank(0)));
+    assert_eq!(Products::new(5, 0.0), Err(ParameterError::Weight(0.0)));
+}
+
+/// `|(u u^T - v v^T) Z|` over random records in the unit ball and random bases in 6 dimensions.
+#[test]
+fn tight_sensitivity_is_attained_and_never_exceeded() {
+    const D: usize = 6;
+    let dot = |x: &[f64; D], y: &[f64; D]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
+    let moved = |u: &[f64; D], v: &[f64; D], basis: &[[f64; D]]| {
+        let column =
+            |z: &[f64; D]| (0..D).map(|i| (u[i] * dot(u, z) - v[i] * dot(v, z)).powi(2)).sum::<f64>();
+        basis.iter().map(column).sum::<f64>().sqrt()
+    };
+    for rank in 1..=5u32 {
+        let products = Products::new(rank, 1.0).unwrap();
+        let (tight, paper) =
+            (products.sensitivity(Calibration::Tight), products.sensitivity(Calibration::Paper));
+        assert!(tight < paper);
+        let mut most: f64 = 0.0;
+        for index in 0..20_000 {
+            let random = &mut stream(9, Purpose::Test, index);
+            let mut vector = || {
+                let x: [f64; D] = std::array::from_fn(|_| random.normal());
+                x.map(|value| value / dot(&x, &x).sqrt())
+            };
+            let (mut u, mut v) = (vector(), vector());
+            let mut basis: Vec<[f64; D]> = Vec::new();
+            while basis.len() < rank as usize {
+                let mut z = vector();
+                for _ in 0..2 {
+                    for other in &basis {
+                        let along = dot(&z, other);
+                        z.iter_mut().zip(other).for_each(|(z, other)| *z -= along * other);
+                    }
+                }
+                basis.push(z.map(|value| value / dot(&z, &z).sqrt()));
+            }
+            match index % 3 {
+                0 => u = u.map(|value| value * 0.5),
+                1 => v = basis[0],
+                _ => {}
+            }
+            most = most.max(moved(&u, &v, &basis));
+            // The pair that attains the bound: both in the basis, or for one column, one in it and one
+            // orthogonal.
+            let worst = match basis.get(1) {
+                Some(second) => moved(&basis[0], second, &basis),
+                None => moved(&basis[0], &[0.0; D], &basis),
+            };
+            assert!((worst - tight).abs() < 1e-12);
+        }
+        assert!(most <= tight + 1e-12, "rank {rank}: {most} over {tight}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn cost_grows_with_releases_and_shrinks_with_noise_and_delta(
+        count in 1u32..10_000, z in -1.0f64..3.0, at in -100.0f64..-0.5, more in 1u32..50, part in 0.01f64..0.99
+    ) {
+        let (z, at) = (libm::pow(10.0, z), libm::pow(10.0, at));
+        let spent = |count, z, at| repeated(z, count).epsilon(delta(at));
+        let here = spent(count, z, at);
+        let worse = [spent(count + more, z, at), spent(count, z * part, at), spent(count, z, at * part)];
+        for worse in worse {
+            prop_assert!(worse > here || (worse == here && here == 0.0), "{worse} {here}");
+        }
+        let cost = |budget: f64| repeated(z, count).delta(epsilon(budget));
+        for budget in [1e-3, 1.0, 30.0] {
+            let (less, more) = (cost(budget * part), cost(budget));
+            prop_assert!(less > more || (less == more && !(1e-300..=1.0 - 1e-10).contains(&less)), "{less} {more}");
+        }
+        // A smaller epsilon takes more noise.
+        let noise = |budget| noise_multiplier(epsilon(budget), delta(at), releases(count)).unwrap().get();
+        prop_assert!(noise(part) > noise(1.0));
+    }
+
+    #[test]
+    fn renyi_account_bounds_exact_one_with_best_order(
+        mu in -6.0f64..3.0, at in -300.0f64..-0.01, other in 0.001f64..1000.0
+    ) {
+        let (account, delta) = (of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, at)));
+        let bound = renyi::epsilon(account, delta);
+        prop_assert!(bound.epsilon >= account.epsilon(delta));
+        let other = renyi::epsilon_at(account, delta, 1.0 + other).unwrap();
+        prop_assert!(other.epsilon >= bound.epsilon * (1.0 - 1e-12), "{bound:?} {other:?}");
+    }
+
+    #[test]
+    fn composition_is_order_free_and_one_gaussian(
+        parts in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40), turn in 0usize..40
+    ) {
+        let parts: Vec<_> = parts.into_iter().map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n))).collect();
+        let whole = Composition::new(&parts);
+        let mut turned = parts.clone();
+        turned.rotate_left(turn % parts.len());
+        turned.reverse();
+        prop_assert_eq!(Composition::new(&turned), whole);
+        let sum: f64 = parts.iter().map(|(z, n)| f64::from(n.get()) / z.get() / z.get()).sum();
+        prop_assert!(whole.mu() >= sum.sqrt() && whole.mu() < sum.sqrt() * (1.0 + 1e-13));
+        let single = of_mu(sum.sqrt());
+        let (got, exact) = (whole.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
+        prop_assert!((got - exact).abs() <= 1e-11 * exact, "{got} {exact}");
+        // One more release is never free.
+        let more: Vec<_> = parts.iter().copied().chain([parts[0]]).collect();
+        prop_assert!(Composition::new(&more).mu() > whole.mu());
+    }
+}
+
+#[test]
+fn account_holds_at_extreme_floats() {
+    let at = delta(1e-5);
+    // No release costs nothing.
+    let nothing = Composition::new(&[]);
+    assert_eq!(
+        (nothing.mu(), nothing.epsilon(at), nothing.delta(epsilon(1.0))),
+        (0.0, 0.0, f64::from_bits(1))
+    );
+    // With this much noise delta alone covers the loss.
+    for z in [1e6, 1e150, 1e300, f64::MAX] {
+        assert_eq!(repeated(z, 1).epsilon(at), 0.0, "z = {z}");
+        assert!(repeated(z, 1).delta(epsilon(1.0)) < 1e-300);
+        assert!(repeated(z, u32::MAX).mu() > 0.0);
+    }
+    assert!(repeated(1e300, 1).epsilon(delta(1e-305)) > 0.0);
+    // With this little noise nothing is protected.
+    for z in [1e-10, 1e-160, 1e-308, f64::from_bits(1)] {
+        let account = repeated(z, 3);
+        assert_eq!((account.epsilon(at), account.delta(epsilon(1e3))), (f64::INFINITY, 1.0), "z = {z}");
+        assert!(renyi::epsilon(account, at).epsilon > 1e19);
+        assert_eq!(max_releases(multiplier(z), epsilon(1e3), at), 0);
+        let mixed = Composition::new(&[(multiplier(z), releases(1)), (multiplier(1.0), releases(2))]);
+        assert_eq!(mixed.epsilon(at), f64::INFINITY);
+    }
+    let huge = repeated(1e-8, 1);
+    assert!((huge.epsilon(at) / 5e15 - 1.0).abs() < 1e-6);
+    // The smallest and the largest budget.
+    for (budget, at) in [(f64::MIN_POSITIVE, 1e-300), (f64::MAX, 0.5), (1e-300, 1.0 - 1e-15), (1e300, 1e-300)]
+    {
+        match noise_multiplier(epsilon(budget), delta(at), releases(3)) {
+            Ok(z) => assert!(Composition::repeated(z, releases(3)).epsilon(delta(at)) <= budget),
+            Err(error) => assert!(matches!(error, ParameterError::OutOfReach { releases: 3, .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn invalid_parameter_is_refused_with_its_value() {
+    for bad in [0.0, -1.0, f64::INFINITY, f64::NEG_INFINITY] {
+        assert_eq!(Epsilon::new(bad), Err(ParameterError::Epsilon(bad)));
+        assert_eq!(NoiseMultiplier::new(bad), Err(ParameterError::NoiseMultiplier(bad)));
+    }
+    for bad in [0.0, 1.0, -0.1, 2.0, f64::INFINITY] {
+        assert_eq!(Delta::new(bad), Err(ParameterError::Delta(bad)));
+    }
+    assert!(matches!(Epsilon::new(f64::NAN), Err(ParameterError::Epsilon(bad)) if bad.is_nan()));
+    assert!(matches!(Delta::new(f64::NAN), Err(ParameterError::Delta(bad)) if bad.is_nan()));
+    assert!(
+        matches!(NoiseMultiplier::new(f64::NAN), Err(ParameterError::NoiseMultiplier(bad)) if bad.is_nan())
+    );
+    assert_eq!(Releases::new(0), Err(ParameterError::Releases(0)));
+    assert_eq!(Delta::new(1.5).unwrap_err().to_string(), "delta is 1.5, must be above 0 and below 1");
+}

@@ -1,0 +1,272 @@
+//! Adaptive schedule in a small world: a model that contracts towards the truth with noise, and devices that
+//! answer in a fixed order.
+
+use crate::common::gaussian;
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
+use fedspan_engine::participation::{ClosedRound, DoubleBy, Doubling, Schedule, UpdateArrival};
+use fedspan_engine::random::{Purpose, Stream, stream};
+use fedspan_engine::{DeviceId, Participation};
+use fedspan_protocol::tensor::Role;
+use proptest::prelude::*;
+
+const D: usize = 10;
+const K: usize = 2;
+const N: usize = 64;
+const STEP: f64 = 0.125;
+
+fn doubling(by: DoubleBy) -> Doubling {
+    Doubling::new(4, None, Schedule::Adaptive, by, 1)
+}
+
+/// Fleet whose device `i` answers after `times[i]`, ascending, and has the head `heads[i]`.
+struct World {
+    times: Vec<u64>,
+    heads: Vec<Matrix>,
+    truth: Matrix,
+    model: Matrix,
+    random: Stream,
+    noise: f64,
+}
+
+impl World {
+    fn new(times: Vec<u64>, seed: u64) -> Self {
+        let mut random = stream(seed, Purpose::Truth, 0);
+        let heads = (0..times.len()).map(|_| gaussian(K, 1, &mut random)).collect();
+        let truth = random_basis(D, K, &mut random);
+        // A start like that of the method of moments.
+        let off = gaussian(D, K, &mut random) * 0.2;
+        let model = orthonormal(&(&truth + off)).unwrap();
+        Self { times, heads, truth, model, random, noise: 0.3 }
+    }
+
+    /// Exponential times of mean 1000, plus `communication`.
+    fn exponential(communication: u64, seed: u64) -> Self {
+        let mut random = stream(seed, Purpose::Speed, 0);
+        let mut times: Vec<u64> =
+            (0..N).map(|_| communication + (1000.0 * random.exponential()) as u64).collect();
+        times.sort_unstable();
+        Self::new(times, seed)
+    }
+
+    /// Runs one round, and returns the number of updates and the round's duration.
+    fn round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
+        let fleet: Vec<DeviceId> = (0..self.times.len() as u64).collect();
+        let cohort = policy.cohort(number, &fleet);
+        let n = cohort
+            .sample_target
+            .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
+        let mut sum = Matrix::zeros(D, K);
+        for (place, (head, after)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
+            // The population gradient of a device, plus noise.
+            let missed = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
+            let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
+            let gradient = (missed * head * -1.0 + noise) * head.transpose();
+            let values = to_f32(&gradient);
+            let tensors = [Tensor { role: Role::Gradient, rows: D as u16, cols: K as u16, values }];
+            let answer =
+                UpdateArrival { elapsed: *after, samples: 10 * place, tensors: &tensors, model: &self.model };
+            policy.counted(&answer);
+            sum += from_f32(D, K, &tensors[0].values);
+        }
+        let before = self.model.clone();
+        self.model = orthonormal(&(&before - sum * (STEP / n as f64))).unwrap();
+        let after = self.times[n - 1];
+        policy.closed(&ClosedRound { elapsed: after, short_of: None, before: &before, model: &self.model });
+        (n, after)
+    }
+
+    fn rounds(&mut self, policy: &mut Doubling, rounds: u32) -> Vec<usize> {
+        (1..=rounds).map(|number| self.round(policy, number).0).collect()
+    }
+}
+
+#[test]
+fn schedule_measures_all_then_grows_from_few_to_all() {
+    for seed in 1..=10 {
+        let n = World::exponential(0, seed).rounds(&mut doubling(DoubleBy::Devices), 150);
+        assert_eq!((n[0], n[149]), (N, N), "{n:?}");
+        assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
+        assert!(n.iter().all(|n| [4, 8, 16, 32, 64].contains(n)));
+    }
+}
+
+#[test]
+fn schedule_waits_for_all_if_that_is_free() {
+    for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
+        let n = World::new(times, 3).rounds(&mut doubling(DoubleBy::Devices), 40);
+        assert_eq!(n, [N; 40]);
+    }
+}
+
+/// Only ratios of times matter.
+#[test]
+fn schedule_is_independent_of_time_unit() {
+    let world = |factor: u64| {
+        let mut world = World::exponential(500, 5);
+        world.times.iter_mut().for_each(|time| *time *= factor);
+        world.rounds(&mut doubling(DoubleBy::Devices), 100)
+    };
+    assert_eq!(world(1), world(64));
+}
+
+/// Only three devices are present for one round, then all again: the schedule goes on as before.
+#[test]
+fn schedule_survives_outage() {
+    let mut world = World::exponential(0, 2);
+    let mut policy = doubling(DoubleBy::Devices);
+    let before = world.rounds(&mut policy, 6);
+    let (times, heads) = (world.times.clone(), world.heads.clone());
+    world.times.truncate(3);
+    world.heads.truncate(3);
+    assert_eq!(world.rounds(&mut policy, 2), [3, 3]);
+    (world.times, world.heads) = (times, heads);
+    let after = world.rounds(&mut policy, 200);
+    assert!(before[5] < N && after[0] <= 2 * before[5], "one stage further at most: {before:?} {after:?}");
+    assert_eq!(after[199], N);
+}
+
+/// A model of which every value matters, such as a shared head, rather than a span. Devices upload their
+/// models.
+#[test]
+fn schedule_handles_models_without_representation() {
+    for seed in 1..=5 {
+        let mut world = World::exponential(0, seed);
+        let mut policy = doubling(DoubleBy::Devices);
+        let fleet: Vec<DeviceId> = (0..N as u64).collect();
+        let mut n = Vec::new();
+        for number in 1..=150 {
+            let target = policy.cohort(number, &fleet).target;
+            let before = world.model.clone();
+            let mut sum = Matrix::zeros(D, K);
+            for (place, after) in (1..).zip(&world.times[..target]) {
+                let noise = gaussian(D, K, &mut world.random) * 0.1;
+                let own = &before - (&before - &world.truth + noise) * STEP;
+                let values = to_f32(&own);
+                let tensors = [Tensor { role: Role::SharedHead, rows: D as u16, cols: K as u16, values }];
+                let samples = 10 * place;
+                policy.counted(&UpdateArrival {
+                    elapsed: *after,
+                    samples,
+                    tensors: &tensors,
+                    model: &before,
+                });
+                sum += own;
+            }
+            world.model = sum / target as f64;
+            let after = world.times[target - 1];
+            policy.closed(&ClosedRound {
+                elapsed: after,
+                short_of: None,
+                before: &before,
+                model: &world.model,
+            });
+            n.push(target);
+        }
+        assert_eq!((n[0], n[149]), (N, N), "{n:?}");
+        assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
+    }
+}
+
+#[test]
+fn doubling_samples_equals_doubling_devices_for_equal_devices() {
+    let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
+    assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
+    // Also where the coverage of the first stage matters, to which the round that measures times does not
+    // belong.
+    let run = |by| {
+        let mut world = World::exponential(0, 7);
+        world.model = random_basis(D, K, &mut world.random);
+        for head in world.heads.iter_mut().take(16) {
+            head[(1, 0)] = 0.0;
+        }
+        world.rounds(&mut doubling(by), 120)
+    };
+    assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
+}
+
+/// The fastest sixteen devices cover one direction only, so waiting for them alone would never learn the
+/// other. The stage has one round; without the coverage estimate it would last for tens of rounds.
+#[test]
+fn schedule_rejects_devices_covering_one_direction() {
+    for seed in 1..=10 {
+        let mut world = World::exponential(0, seed);
+        world.model = random_basis(D, K, &mut world.random);
+        for head in world.heads.iter_mut().take(16) {
+            head[(1, 0)] = 0.0;
+        }
+        let n = world.rounds(&mut doubling(DoubleBy::Devices), 40);
+        assert_eq!(n[..4], [64, 4, 8, 16]);
+        assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
+    }
+}
+
+/// One more device, of the slowest kind, does not make the schedule wait for all devices from then on.
+#[test]
+fn schedule_survives_late_device() {
+    for seed in 1..=10 {
+        let mut world = World::exponential(0, seed);
+        let mut policy = doubling(DoubleBy::Devices);
+        let before = world.rounds(&mut policy, 5);
+        world.times.push(world.times[N - 1] + 1);
+        world.heads.push(gaussian(K, 1, &mut world.random));
+        let after = world.round(&mut policy, 6).0;
+        assert!(after <= 2 * before[4], "{before:?}, then {after}");
+    }
+}
+
+/// With one update per round there is no variance between updates: the estimates stay finite and can be
+/// restored.
+#[test]
+fn single_update_rounds_leave_valid_state() {
+    for seed in 0..20 {
+        let mut world = World::new(vec![10], seed);
+        let mut policy = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
+        for round in 1..=60 {
+            world.round(&mut policy, round);
+            let state = policy.state();
+            assert!(state.iter().all(|value| value.is_finite()), "round {round}: {state:?}");
+            let mut resumed = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
+            assert!(resumed.restore(&state));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The state is enough for the next decision to be the same, and the schedule still ends with all
+    /// devices.
+    #[test]
+    fn restart_preserves_decisions(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
+        let by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
+        let mut world = World::exponential(200, seed);
+        let mut policy = doubling(by);
+        world.rounds(&mut policy, stop);
+        let mut resumed = doubling(by);
+        prop_assert!(resumed.restore(&policy.state()));
+        prop_assert_eq!(resumed.state(), policy.state());
+        let fleet: Vec<DeviceId> = (0..N as u64).collect();
+        prop_assert_eq!(resumed.cohort(stop + 1, &fleet), policy.cohort(stop + 1, &fleet));
+        let n = world.rounds(&mut resumed, 200);
+        prop_assert_eq!(n.last(), Some(&N));
+    }
+
+    /// A state that is cut, or contains NaN, is refused and changes nothing.
+    #[test]
+    fn damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
+        let mut policy = doubling(DoubleBy::Devices);
+        World::exponential(0, 1).rounds(&mut policy, rounds);
+        let mut state = policy.state();
+        let place = place.index(state.len());
+        if cut {
+            state.truncate(place);
+        } else {
+            state[place] = f64::NAN;
+        }
+        let mut fresh = doubling(DoubleBy::Devices);
+        let before = fresh.state();
+        prop_assert!(!fresh.restore(&state));
+        prop_assert_eq!(fresh.state(), before);
+    }
+}

@@ -1,0 +1,128 @@
+//! Mean in fixed point: correct, and independent of the order.
+
+use fedspan_engine::aggregate::{FixedPointMean, MAGNITUDE_MAX};
+use proptest::prelude::*;
+
+/// Grid step as documented.
+const STEP: f64 = 1.0 / (1u64 << 40) as f64;
+
+const LEN: usize = 3;
+
+fn mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
+    let mut mean = FixedPointMean::new(LEN);
+    for (weight, values) in updates {
+        // A vector cut at any place is the same vector.
+        let (first, rest) = values.split_at(*weight as usize % (LEN + 1));
+        mean.absorb(*weight, [first, rest]);
+    }
+    mean
+}
+
+/// Values of every accepted magnitude, from far below the grid to the bound.
+fn value() -> impl Strategy<Value = f32> {
+    let magnitude = (-60i32..=22, 0.5f32..1.0, any::<bool>());
+    magnitude.prop_map(|(exponent, mantissa, negative)| {
+        let value = mantissa * 2f32.powi(exponent);
+        if negative { -value } else { value }
+    })
+}
+
+fn updates() -> impl Strategy<Value = Vec<(u32, [f32; LEN])>> {
+    let weight = prop_oneof![3 => 1u32..100, 1 => any::<u32>()];
+    proptest::collection::vec((weight, [value(), value(), value()]), 1..40)
+}
+
+/// Nearest multiple of the step to a value, as an integer: f32 times 2^40 is exact in f64.
+fn steps(value: f32) -> i128 {
+    (f64::from(value) / STEP).round_ties_even() as i128
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn mean_is_order_free_bit_for_bit(
+        (sorted, shuffled) in updates().prop_flat_map(|u| (Just(u.clone()), Just(u).prop_shuffle()))
+    ) {
+        let (a, b) = (mean(&sorted), mean(&shuffled));
+        prop_assert_eq!(&a, &b);
+        let bits = |m: &FixedPointMean| m.value().map(|v| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+        prop_assert_eq!(bits(&a), bits(&b));
+    }
+
+    #[test]
+    fn mean_is_weighted_mean_of_rounded_values(updates in updates()) {
+        let weight: u128 = updates.iter().map(|(w, _)| u128::from(*w)).sum();
+        let result = mean(&updates);
+        prop_assert_eq!(u128::from(result.weight()), weight);
+        let Some(values) = result.value() else {
+            prop_assert_eq!(weight, 0);
+            return Ok(());
+        };
+        for (place, value) in values.iter().enumerate() {
+            // Exact in integers, then compared to a few units in the last place.
+            let sum: i128 = updates.iter().map(|(w, v)| i128::from(*w) * steps(v[place])).sum();
+            let exact = sum as f64 / weight as f64 * STEP;
+            prop_assert!((value - exact).abs() <= exact.abs() * 1e-15, "{value:e} {exact:e}");
+            // Compared with the f64 mean of the values: half a step, plus f64's own rounding.
+            let total: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place])).sum();
+            let size: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place]).abs()).sum();
+            let bound = STEP / 2.0 + size / weight as f64 * 1e-14;
+            prop_assert!((value - total / weight as f64).abs() <= bound);
+        }
+    }
+
+    /// For every bit pattern, and for halves of a step, which round to even.
+    #[test]
+    fn value_is_rounded_to_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
+        for value in [f32::from_bits(bits), (f64::from(halves) * STEP / 2.0) as f32] {
+            let bounded = value.clamp(-MAGNITUDE_MAX, MAGNITUDE_MAX);
+            let expected = if value.is_nan() { 0 } else { steps(bounded) };
+            let got = mean(&[(1, [value; LEN])]).value().unwrap();
+            prop_assert_eq!(got, vec![expected as f64 * STEP; LEN]);
+        }
+    }
+
+    #[test]
+    fn single_update_returns_rounded_value(weight in 1u32.., value in value()) {
+        let result = mean(&[(weight, [value, -value, 0.0])]).value().unwrap();
+        prop_assert!((result[0] - f64::from(value)).abs() <= STEP / 2.0 + f64::from(value).abs() * 1e-15);
+        prop_assert_eq!(result[0], -result[1]);
+        prop_assert_eq!(result[2], 0.0);
+    }
+}
+
+#[test]
+fn invalid_values_saturate_in_any_order() {
+    let bad = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let good = [1.0, 1.0, 1.0];
+    let bound = f64::from(MAGNITUDE_MAX);
+    let expected = vec![(bound + 1.0) / 2.0, (1.0 - bound) / 2.0, 0.5];
+    assert_eq!(mean(&[(1, bad), (1, good)]).value().unwrap(), expected);
+    assert_eq!(mean(&[(1, good), (1, bad)]).value().unwrap(), expected);
+    assert_eq!(mean(&[(1, [f32::MAX, f32::MIN, 0.0])]).value().unwrap(), vec![bound, -bound, 0.0]);
+}
+
+#[test]
+fn largest_sums_do_not_overflow() {
+    let mut mean = FixedPointMean::new(1);
+    for _ in 0..10_000 {
+        mean.absorb(u32::MAX, [[MAGNITUDE_MAX].as_slice()]);
+    }
+    assert_eq!(mean.value().unwrap(), vec![f64::from(MAGNITUDE_MAX)]);
+    // The documented range, by the same arithmetic: 2^32 updates of weight 2^32 - 1 at the bound.
+    let one = steps(MAGNITUDE_MAX) * i128::from(u32::MAX);
+    assert!(one.checked_mul(1 << 32).is_some());
+}
+
+#[test]
+fn empty_mean_is_none() {
+    let mut mean = FixedPointMean::new(2);
+    assert_eq!(mean.value(), None);
+    mean.absorb(0, [[5.0, 5.0].as_slice()]);
+    assert_eq!((mean.value(), mean.weight()), (None, 0));
+    mean.absorb(3, [[1.0, 2.0].as_slice()]);
+    assert_eq!(mean.value().unwrap(), vec![1.0, 2.0]);
+    mean.reset();
+    assert_eq!(mean, FixedPointMean::new(2));
+}

@@ -1,0 +1,443 @@
+//! Server side of each algorithm, compared with its formula in f64, and its state across a restart.
+
+use crate::common;
+use crate::common::{bits, distance, gaussian, random, tensors};
+use fedspan_engine::aggregate::{Rule, UpdateWeight};
+use fedspan_engine::algorithm::{
+    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, LinearAdapter, LinearAdapterParameters,
+    MomentsStart, PowerStart, random_start,
+};
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32};
+use fedspan_engine::{Tensor, Weighting};
+use fedspan_protocol::message::{HeadSolve, Task, Upload};
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+
+const HEAD: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+const ETA: f32 = 0.25;
+
+fn parameters() -> FedRepParameters {
+    FedRepParameters {
+        step_size: ETA,
+        head: HEAD,
+        upload: Upload::Gradient,
+        download_encoding: Encoding::F32,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::Mean,
+    }
+}
+
+fn gradient_tensor(matrix: &Matrix) -> Tensor {
+    Tensor {
+        role: Role::Gradient,
+        rows: matrix.nrows() as u16,
+        cols: matrix.ncols() as u16,
+        values: to_f32(matrix),
+    }
+}
+
+/// Matrix rounded to f32.
+fn rounded(matrix: &Matrix) -> Matrix {
+    from_f32(matrix.nrows(), matrix.ncols(), &to_f32(matrix))
+}
+
+/// Positive-diagonal Q factor by nalgebra's Cholesky decomposition: `Q = B R^-1` with `R^T R = B^T B`.
+fn q_of(b: &Matrix) -> Matrix {
+    let r = (b.transpose() * b).cholesky().unwrap().l().transpose();
+    b * r.try_inverse().unwrap()
+}
+
+fn shape() -> impl Strategy<Value = (usize, usize, usize, u64)> {
+    (1usize..=5, 1usize..=15, 1usize..=8, any::<u64>()).prop_map(|(k, more, n, seed)| (k + more, k, n, seed))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn fedrep_takes_mean_step_and_its_q(
+        (d, k, n, seed) in shape(), by_samples in any::<bool>(), counts in proptest::collection::vec(1u32..50, 8)
+    ) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let weighting = if by_samples { Weighting::Samples } else { Weighting::Uniform };
+        let mut server = FedRep::new(start.clone(), FedRepParameters { weighting, ..parameters() });
+        let sent = rounded(&start);
+        prop_assert_eq!(&server.request().tensors[0].values, &to_f32(&start));
+        let (mut sum, mut weight) = (Matrix::zeros(d, k), 0.0);
+        for samples in counts.iter().take(n) {
+            let gradient = gaussian(d, k, random) * 0.3;
+            server.absorb(0, UpdateWeight::from_samples(*samples), &[gradient_tensor(&gradient)]);
+            let w = if by_samples { f64::from(*samples) } else { 1.0 };
+            sum += rounded(&gradient) * w;
+            weight += w;
+        }
+        server.finish().unwrap();
+        let expected = q_of(&(sent - sum * (f64::from(ETA) / weight)));
+        prop_assert!(distance(server.representation(), &expected) < 1e-10);
+    }
+
+    /// Gradients and stepped representations give the same mean, up to the rounding of f32.
+    #[test]
+    fn gradient_and_representation_uploads_agree((d, k, n, seed) in shape()) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let mut by_gradient = FedRep::new(start.clone(), parameters());
+        let upload = Upload::Representation;
+        let mut by_step = FedRep::new(start.clone(), FedRepParameters { upload, ..parameters() });
+        prop_assert_eq!(by_step.request().expects[0].role, Role::Representation);
+        for _ in 0..n {
+            let gradient = rounded(&(gaussian(d, k, random) * 0.3));
+            by_gradient.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
+            by_step.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&(rounded(&start) - &gradient * f64::from(ETA)))]);
+        }
+        by_gradient.finish().unwrap();
+        by_step.finish().unwrap();
+        prop_assert!(distance(by_gradient.representation(), by_step.representation()) < 1e-5);
+    }
+
+    /// With gradients orthogonal to B, R^T R = I + eta^2 G^T G, so that Q differs from the unfactored step
+    /// only in second order.
+    #[test]
+    fn orthogonal_gradients_match_closed_form((d, k, n, seed) in shape(), size in 0.001f64..1.0) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let mut server = FedRep::new(start.clone(), parameters());
+        let held = rounded(&start);
+        let mut mean = Matrix::zeros(d, k);
+        for _ in 0..n {
+            let raw = gaussian(d, k, random) * size;
+            let orthogonal = rounded(&(&raw - &start * (start.transpose() * &raw)));
+            server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&orthogonal)]);
+            mean += orthogonal / n as f64;
+        }
+        server.finish().unwrap();
+        let eta = f64::from(ETA);
+        let bar = held - &mean * eta;
+        let r = server.representation().transpose() * &bar;
+        let second = mean.transpose() * &mean * (eta * eta);
+        let identity = Matrix::identity(k, k);
+        let error = (r.transpose() * &r - &identity - &second).amax();
+        prop_assert!(error < 2e-6 * (1.0 + mean.norm()), "{error:e}");
+        prop_assert!((server.representation() - &bar).norm() <= second.norm() + 1e-5);
+    }
+
+    /// The server steps from the model that devices decode, not from the encoder's input.
+    #[test]
+    fn quantised_download_steps_from_decoded_model(
+        (d, k, n, seed) in shape(), encoding in prop::sample::select(vec![Encoding::F16, Encoding::I8])
+    ) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let download_encoding = encoding;
+        let mut server = FedRep::new(start.clone(), FedRepParameters { download_encoding, ..parameters() });
+        let request = server.request();
+        prop_assert_eq!(request.encoding, encoding);
+        // Device side by SPEC section 7.
+        let values = &request.tensors[0].values;
+        let mut held = vec![0.0; values.len()];
+        encoding.decode(&common::encoded(encoding, values), &mut held).unwrap();
+        if encoding == Encoding::I8 {
+            prop_assume!(orthonormalise(&mut held, k).is_ok());
+        }
+        let held = from_f32(d, k, &held);
+        let mut mean = Matrix::zeros(d, k);
+        for _ in 0..n {
+            let gradient = rounded(&(gaussian(d, k, random) * 0.3));
+            server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
+            mean += gradient / n as f64;
+        }
+        server.finish().unwrap();
+        let expected = q_of(&(held - mean * f64::from(ETA)));
+        prop_assert!(distance(server.representation(), &expected) < 1e-10);
+    }
+
+    #[test]
+    fn fedavg_averages_both_tensors((d, k, n, seed) in shape(), outputs in 1usize..4) {
+        let random = &mut random(seed);
+        let mut server = fedavg(random_basis(d, k, random), outputs);
+        let request = server.request();
+        prop_assert_eq!(request.expects.len(), 2);
+        let (mut b, mut w) = (Matrix::zeros(d, k), Matrix::zeros(k, outputs));
+        for samples in 1..=n as u32 {
+            let update = tensors(&request.expects, random, 1.0);
+            b += from_f32(d, k, &update[0].values) / n as f64;
+            w += from_f32(k, outputs, &update[1].values) / n as f64;
+            server.absorb(0, UpdateWeight::from_samples(samples), &update);
+        }
+        server.finish().unwrap();
+        prop_assert!(distance(server.representation(), &b) < 1e-10);
+        prop_assert!(distance(server.shared_head().unwrap(), &w) < 1e-10);
+        // Heads are fitted on an orthonormal basis of the same span.
+        prop_assume!(k <= d);
+        let fit = server.fit_request(HEAD);
+        let sent = from_f32(d, k, &fit.tensors[0].values);
+        prop_assert!((sent.transpose() * &sent - Matrix::identity(k, k)).amax() < 1e-5);
+        prop_assert!(principal_angle_distance(&orthonormal(&b).unwrap(), &orthonormal(&sent).unwrap()) < 1e-4);
+    }
+
+    /// Rounds of B and of A alternate: the mean of either, then A's Q factor, with the product unchanged.
+    #[test]
+    fn rolora_averages_one_factor_per_round((d, k, n, seed) in shape()) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let mut server = adapter(start.clone(), Some(ETA), Encoding::F32);
+        let mean_of = |server: &mut LinearAdapter, random: &mut _| {
+            let request = server.request();
+            let [expected] = request.expects[..] else { panic!("one factor") };
+            let (rows, cols) = (expected.rows.into(), expected.cols.into());
+            let (mut sum, mut weight) = (Matrix::zeros(rows, cols), 0.0);
+            for samples in 1..=n as u32 {
+                let sent = tensors(&request.expects, random, 1.0);
+                sum += from_f32(rows, cols, &sent[0].values) * f64::from(samples);
+                weight += f64::from(samples);
+                server.absorb(samples.into(), UpdateWeight::from_samples(samples), &sent);
+            }
+            (expected.role, sum / weight)
+        };
+        for _ in 0..3 {
+            prop_assert_eq!(server.request().tensors.len(), 1);
+            let (role, up) = mean_of(&mut server, random);
+            let down = server.representation().clone();
+            server.finish().unwrap();
+            prop_assert_eq!(role, Role::AdapterUp);
+            prop_assert!(distance(server.shared_head().unwrap(), &up) < 1e-10);
+            prop_assert_eq!(bits(server.representation()), bits(&down));
+            prop_assert_eq!(server.unchanged(), &[Role::AdapterDown]);
+
+            prop_assert_eq!(server.request().tensors.len(), 2);
+            let (role, down) = mean_of(&mut server, random);
+            let held = server.state();
+            prop_assert_eq!(role, Role::AdapterDown);
+            if server.finish().is_err() {
+                prop_assert_eq!(server.state(), held, "nothing came of it, and nothing changed");
+                return Ok(());
+            }
+            let basis = server.representation();
+            prop_assert!((basis.transpose() * basis - Matrix::identity(k, k)).amax() < 1e-10);
+            let product = basis * server.shared_head().unwrap();
+            prop_assert!((product - &down * &up).amax() < 1e-9 * (1.0 + down.norm() * up.norm()));
+            prop_assert_eq!((server.unchanged(), server.interference()), (&[][..], Some(0.0)));
+        }
+    }
+
+    /// FFA-LoRA keeps A as initialised, and does not send it to devices that have it.
+    #[test]
+    fn ffa_lora_requests_b_alone((d, k, n, seed) in shape()) {
+        let random = &mut random(seed);
+        let start = random_basis(d, k, random);
+        let mut server = adapter(start.clone(), None, Encoding::F32);
+        for _ in 0..3 {
+            let request = server.request();
+            prop_assert_eq!(request.task.bit(), Task::AdapterUp { head: HEAD, encoding: Encoding::F32 }.bit());
+            prop_assert_eq!(server.unchanged(), &[Role::AdapterDown]);
+            for device in 0..n as u64 {
+                server.absorb(device, UpdateWeight::from_samples(1), &tensors(&request.expects, random, 1.0));
+            }
+            server.finish().unwrap();
+            prop_assert_eq!(bits(server.representation()), bits(&start));
+        }
+    }
+
+    /// Under a robust rule steps are measured from the decoded model: beside honest devices that hardly move,
+    /// a distant attacker does not move the model further than they do.
+    #[test]
+    fn quantised_model_leaves_no_room_for_attackers((d, k, n, seed) in shape(), f16 in any::<bool>()) {
+        let random = &mut random(seed);
+        let encoding = if f16 { Encoding::F16 } else { Encoding::I8 };
+        let representation = random_basis(d, k, random);
+        let mut server = FedAvg::new(representation, Matrix::zeros(k, 1), FedAvgParameters {
+            encoding, rule: Rule::GeometricMedian, ..fedavg_parameters()
+        });
+        let sent = server.request().tensors;
+        let held = |values: &[f32]| {
+            let (mut bytes, mut values) = (vec![0; encoding.byte_len(values.len())], values.to_vec());
+            encoding.encode(&values, &mut bytes).unwrap();
+            encoding.decode(&bytes, &mut values).unwrap();
+            values
+        };
+        let moved = |by: f32| sent.iter().map(|tensor| {
+            let values = held(&tensor.values).into_iter().map(|value| value + by).collect();
+            Tensor { values, ..tensor.clone() }
+        }).collect::<Vec<_>>();
+        let liars = n as u64 / 5;
+        for device in 0..n as u64 {
+            server.absorb(device, UpdateWeight::from_samples(1), &moved(if device < liars { 10.0 } else { 1e-6 }));
+        }
+        server.finish().unwrap();
+        let held = from_f32(d, k, &held(&sent[0].values));
+        // Each value may have been rounded once more in transit.
+        prop_assert!((server.representation() - held).amax() < 2e-6);
+    }
+
+    /// For a device with the matrix `symmetric`, both starts find its leading eigenspace.
+    #[test]
+    fn both_starts_find_top_eigenspace(k in 1usize..=3, more in 1usize..=9, seed in any::<u64>()) {
+        let d = k + more;
+        let random = &mut random(seed);
+        let vectors = random_basis(d, d, random);
+        let value = |j: usize| if j < k { 5.0 + j as f64 } else { 1.0 / (1.0 + j as f64) };
+        let spectrum = Matrix::from_fn(d, d, |i, j| if i == j { value(i) } else { 0.0 });
+        let product = &vectors * spectrum * vectors.transpose();
+        let symmetric = (&product + product.transpose()) * 0.5;
+        let top = vectors.columns(0, k).into_owned();
+
+        // Two devices whose mean is the matrix; their difference must not matter.
+        let noise = gaussian(d, d, random);
+        let noise = (&noise + noise.transpose()) * 0.1;
+        let devices = [&symmetric + &noise, &symmetric - &noise];
+
+        let mut power = PowerStart::new(random_start(d, k, seed), 40, Weighting::Uniform, Rule::Mean);
+        for _ in 0..power.rounds_needed() {
+            let basis = from_f32(d, k, &power.request().tensors[0].values);
+            for matrix in &devices {
+                power.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&(matrix * &basis))]);
+            }
+            power.finish().unwrap();
+        }
+        prop_assert!(principal_angle_distance(&top, power.representation()) < 1e-5);
+
+        let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::Mean);
+        let mut rows_seen = 0;
+        for _ in 0..moments.rounds_needed() {
+            for matrix in &devices {
+                moments.absorb(0, UpdateWeight::from_samples(1), &[moment_rows(&moments.request().task, matrix)]);
+            }
+            let Task::MomentRows { first, count } = moments.request().task else { panic!("another task") };
+            prop_assert_eq!(usize::from(first), rows_seen);
+            rows_seen += usize::from(count);
+            let elements = moments.request().expects[0].elements();
+            prop_assert!(elements <= d * k, "no more than a device's own buffer");
+            moments.finish().unwrap();
+        }
+        prop_assert_eq!(rows_seen, d);
+        prop_assert!(principal_angle_distance(&top, moments.representation()) < 1e-5);
+    }
+
+    /// After a restart at any point the copy continues exactly as the original does.
+    #[test]
+    fn restore_inverts_state((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
+        let stream = &mut random(seed);
+        let mut original = build(kind, d, k, seed);
+        let step = |algorithm: &mut Box<dyn Algorithm>, stream: &mut _| {
+            let request = algorithm.request();
+            for samples in 1..=n as u32 {
+                algorithm.absorb(0, UpdateWeight::from_samples(samples), &tensors(&request.expects, stream, 1.0));
+            }
+            algorithm.finish()
+        };
+        for _ in 0..before.min(original.rounds_needed() as usize - 1) {
+            prop_assume!(step(&mut original, stream).is_ok());
+        }
+        let state = original.state();
+        let mut copy = build(kind, d, k, seed.wrapping_add(1));
+        for wrong in [&state[1..], &[&state[..], &[0.0]].concat(), &[]] {
+            let untouched = copy.state();
+            prop_assert!(!copy.restore(wrong));
+            prop_assert_eq!(copy.state(), untouched, "refused, and unchanged");
+        }
+        prop_assert!(copy.restore(&state));
+        prop_assert_eq!(copy.state(), state);
+        prop_assert_eq!(bits(copy.representation()), bits(original.representation()));
+        prop_assert_eq!(copy.request(), original.request());
+        let mut same = stream.clone();
+        let results = (step(&mut original, stream), step(&mut copy, &mut same));
+        prop_assert_eq!(results.0, results.1);
+        prop_assert_eq!(original.state(), copy.state());
+    }
+
+    #[test]
+    fn round_without_updates_changes_nothing((d, k, _, seed) in shape(), kind in 0usize..6) {
+        let mut algorithm = build(kind, d, k, seed);
+        let before = algorithm.state();
+        prop_assert!(algorithm.finish().is_ok());
+        prop_assert_eq!(algorithm.state(), before);
+    }
+}
+
+fn adapter(down: Matrix, step_size: Option<f32>, download_encoding: Encoding) -> LinearAdapter {
+    let up = Matrix::zeros(down.ncols(), 3);
+    let (head, upload_encoding) = (HEAD, Encoding::F32);
+    let (weighting, rule) = (Weighting::Samples, Rule::Mean);
+    LinearAdapter::new(
+        down,
+        up,
+        LinearAdapterParameters { step_size, head, download_encoding, upload_encoding, weighting, rule },
+    )
+}
+
+fn fedavg(representation: Matrix, outputs: usize) -> FedAvg {
+    let head = Matrix::zeros(representation.ncols(), outputs);
+    FedAvg::new(representation, head, fedavg_parameters())
+}
+
+fn fedavg_parameters() -> FedAvgParameters {
+    FedAvgParameters {
+        step_size: ETA,
+        head_step_size: 0.5,
+        local_steps: 2,
+        encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::Mean,
+    }
+}
+
+fn build(kind: usize, d: usize, k: usize, seed: u64) -> Box<dyn Algorithm> {
+    let basis = random_start(d, k, seed);
+    match kind {
+        0 => Box::new(FedRep::new(basis, parameters())),
+        1 => Box::new(fedavg(basis, 2)),
+        2 => Box::new(PowerStart::new(basis, 5, Weighting::Samples, Rule::Mean)),
+        3 => Box::new(adapter(basis, Some(ETA), Encoding::F32)),
+        4 => Box::new(adapter(basis, None, Encoding::F32)),
+        _ => Box::new(MomentsStart::new(d, k, Weighting::Samples, Rule::Mean)),
+    }
+}
+
+/// Upload of a device with the moment matrix `matrix`: rows from the diagonal on.
+fn moment_rows(task: &Task, matrix: &Matrix) -> Tensor {
+    let Task::MomentRows { first, count } = *task else { panic!("another task") };
+    let rows = usize::from(first)..usize::from(first + count);
+    let values: Vec<f32> =
+        rows.flat_map(|i| (i..matrix.ncols()).map(move |j| matrix[(i, j)] as f32)).collect();
+    Tensor { role: Role::Moment, rows: 1, cols: values.len() as u16, values }
+}
+
+#[test]
+fn rank_deficient_step_fails_and_keeps_model() {
+    let start = random_start(5, 2, 1);
+    let upload = Upload::Representation;
+    let mut server = FedRep::new(start.clone(), FedRepParameters { upload, ..parameters() });
+    server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
+    assert!(server.finish().is_err());
+    assert_eq!(bits(server.representation()), bits(&start));
+    // No update of the failed round is left in the next.
+    server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&start)]);
+    server.finish().unwrap();
+    assert!(distance(server.representation(), &start) < 1e-6);
+}
+
+/// A descriptor counts columns in 16 bits, and a block of the moment matrix must fit.
+#[test]
+fn moment_blocks_fit_descriptor() {
+    let (d, k) = (784, 100);
+    let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::Mean);
+    let mut rows_seen = 0;
+    for _ in 0..moments.rounds_needed() {
+        let request = moments.request();
+        let Task::MomentRows { first, count } = request.task else { panic!("another task") };
+        assert_eq!(usize::from(first), rows_seen);
+        let needed: usize = (rows_seen..rows_seen + usize::from(count)).map(|row| d - row).sum();
+        assert_eq!(request.expects[0].elements(), needed);
+        rows_seen += usize::from(count);
+        if rows_seen < d {
+            let zeros = vec![0.0; needed];
+            let tensor = Tensor { role: Role::Moment, rows: 1, cols: needed as u16, values: zeros };
+            moments.absorb(0, UpdateWeight::from_samples(1), &[tensor]);
+            moments.finish().unwrap();
+        }
+    }
+    assert_eq!(rows_seen, d);
+}

@@ -1,0 +1,245 @@
+//! Engines of small campaigns, and devices whose updates are fixed functions of the broadcast.
+
+use std::collections::BTreeSet;
+
+use fedspan_engine::aggregate::{Rule, SampleCap};
+use fedspan_engine::algorithm::{
+    Algorithm, FedAvg, FedAvgParameters, FedRep, FedRepParameters, PowerStart, random_start,
+};
+use fedspan_engine::linalg::{Matrix, from_f32, to_f32};
+use fedspan_engine::participation::{DoubleBy, Doubling, Fraction, Full, Schedule};
+use fedspan_engine::{
+    Action, Checkpoint, DeviceId, Engine, Event, Participation, Phase, RoundBroadcast, RoundRecord, Settings,
+    Update,
+};
+use fedspan_engine::{Tensor, Weighting};
+use fedspan_protocol::message::{HeadSolve, Task, Upload};
+use fedspan_protocol::tensor::Encoding;
+use proptest::prelude::*;
+
+pub const D: usize = 4;
+pub const K: usize = 2;
+pub const ETA: f32 = 0.25;
+pub const BOUND: f32 = 50.0;
+pub const ITERATIONS: u32 = 2;
+/// Largest effective sample count; larger than that of any device here, unless a test says otherwise.
+pub const MOST: u32 = 1000;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub fleet_size: usize,
+    pub rounds: u32,
+    pub deadline: Option<u64>,
+    pub min_count: usize,
+    pub absence: u64,
+    pub patience: Option<u64>,
+    pub stop_change: Option<f64>,
+    /// Rate and over-selection of a random fraction; `None` for all devices.
+    pub fraction: Option<(f64, f64)>,
+    /// First number of devices, rounds per stage, and doubled quantity; replaces the fraction.
+    pub doubling: Option<(usize, u32, DoubleBy)>,
+    pub power: bool,
+    pub fedavg: bool,
+    pub by_samples: bool,
+    pub rule: Rule,
+    pub seed: u64,
+}
+
+pub fn setup() -> impl Strategy<Value = Setup> {
+    let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
+    let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=5);
+    let by = prop::sample::select(vec![DoubleBy::Devices, DoubleBy::Samples]);
+    let doubling = proptest::option::of((1usize..=3, 1u32..=2, by));
+    let ways = (proptest::option::of(rates), doubling, any::<bool>(), any::<bool>(), any::<bool>());
+    let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150));
+    (sizes, times, ways, any::<u64>()).prop_map(
+        |(
+            (fleet_size, rounds, deadline, min_count),
+            (absence, patience),
+            (fraction, doubling, power, fedavg, by_samples),
+            seed,
+        )| {
+            Setup {
+                fleet_size,
+                rounds,
+                deadline,
+                min_count,
+                absence,
+                patience,
+                stop_change: None,
+                fraction,
+                doubling,
+                power,
+                fedavg,
+                by_samples,
+                rule: Rule::Mean,
+                seed,
+            }
+        },
+    )
+}
+
+impl Setup {
+    pub fn weighting(&self) -> Weighting {
+        if self.by_samples { Weighting::Samples } else { Weighting::Uniform }
+    }
+
+    pub fn policy(&self) -> Box<dyn Participation> {
+        match (self.doubling, self.fraction) {
+            (Some((first, rounds, by)), _) => {
+                Box::new(Doubling::new(first, None, Schedule::Fixed(rounds), by, self.seed))
+            }
+            (None, Some((rate, over_select))) => Box::new(Fraction { rate, over_select, seed: self.seed }),
+            (None, None) => Box::new(Full),
+        }
+    }
+
+    pub fn basis(&self) -> Matrix {
+        random_start(D, K, self.seed)
+    }
+
+    pub fn engine(&self) -> Engine {
+        let head = HeadSolve::LeastSquares { ridge: 0.0 };
+        let settings = Settings {
+            fleet_size: self.fleet_size,
+            rounds: self.rounds,
+            final_head: head,
+            deadline: self.deadline,
+            min_count: self.min_count,
+            norm_bound: BOUND,
+            samples: SampleCap { max_samples: MOST, relative: self.rule.needs_all_updates() },
+            absence: self.absence,
+            patience: self.patience,
+            stop_change: self.stop_change,
+        };
+        let (weighting, rule) = (self.weighting(), self.rule);
+        let start: Option<Box<dyn Algorithm>> = match self.power {
+            true => Some(Box::new(PowerStart::new(self.basis(), ITERATIONS, weighting, self.rule))),
+            false => None,
+        };
+        let algorithm: Box<dyn Algorithm> = if self.fedavg {
+            let encoding = Encoding::F32;
+            let parameters = FedAvgParameters {
+                step_size: ETA,
+                head_step_size: 0.5,
+                local_steps: 1,
+                encoding,
+                weighting,
+                rule,
+            };
+            Box::new(FedAvg::new(self.basis(), Matrix::zeros(K, 1), parameters))
+        } else {
+            let parameters = FedRepParameters {
+                step_size: ETA,
+                head,
+                upload: Upload::Gradient,
+                download_encoding: Encoding::F32,
+                upload_encoding: Encoding::F32,
+                weighting,
+                rule,
+            };
+            Box::new(FedRep::new(self.basis(), parameters))
+        };
+        Engine::new(settings, start, algorithm, self.policy())
+    }
+}
+
+/// Symmetric matrix of a device, from which all its updates are computed.
+fn own(device: DeviceId, d: usize) -> Matrix {
+    let raw = super::gaussian(d, d, &mut super::random(1000 + device));
+    &raw * raw.transpose() * (0.2 / d as f64)
+}
+
+/// Values that `device` sends for a task on a representation (d x k, row-major) and perhaps a head.
+pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    let Some(b) = sent.first().map(|values| from_f32(d, k, values)) else { return Vec::new() };
+    let step = own(device, d) * &b;
+    match task {
+        Task::FedRep { .. } => vec![to_f32(&(step * -0.3))],
+        Task::PowerStart => vec![to_f32(&step)],
+        Task::FedAvg { .. } => {
+            let head = sent[1].iter().map(|w| w * 0.5 + device as f32 * 0.125).collect();
+            vec![to_f32(&(&b + step * 0.1)), head]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Honest update of a device for a broadcast.
+pub fn honest(device: DeviceId, broadcast: &RoundBroadcast) -> Update {
+    let sent: Vec<Vec<f32>> = broadcast.request.tensors.iter().map(|t| t.values.clone()).collect();
+    let (d, k) =
+        broadcast.request.tensors.first().map_or((0, 0), |t| (usize::from(t.rows), usize::from(t.cols)));
+    let values = honest_values(device, &broadcast.request.task, d, k, &sent);
+    let tensors = broadcast.request.expects.iter().zip(values);
+    let tensors = tensors.map(|(t, values)| Tensor { role: t.role, rows: t.rows, cols: t.cols, values });
+    super::update(broadcast.id, 1 + device as u32 % 5, &broadcast.request.expects, tensors.collect())
+}
+
+/// Campaign of two rounds with two devices.
+pub fn plain() -> Setup {
+    Setup {
+        fleet_size: 2,
+        rounds: 2,
+        deadline: Some(100),
+        min_count: 1,
+        absence: 50,
+        patience: None,
+        stop_change: None,
+        fraction: None,
+        doubling: None,
+        power: false,
+        fedavg: false,
+        by_samples: false,
+        rule: Rule::Mean,
+        seed: 1,
+    }
+}
+
+/// A commit as a server stores it, and the rounds that have opened so far.
+#[derive(Clone)]
+pub struct Kept {
+    pub phase: Phase,
+    pub checkpoint: Checkpoint,
+    pub record: RoundRecord,
+}
+
+pub struct Life {
+    pub engine: Engine,
+    pub kept: Vec<Kept>,
+    pub opened: BTreeSet<u32>,
+}
+
+/// Lets `devices` answer honestly until the campaign has finished or `commits` rounds are committed.
+pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
+    let (mut kept, mut opened) = (Vec::new(), BTreeSet::new());
+    let mut queue: Vec<Event> = (0..devices).map(Event::Joined).rev().collect();
+    while let Some(event) = queue.pop() {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Open(device, broadcast) => {
+                    opened.insert(broadcast.id.round);
+                    queue.insert(0, Event::Update(device, honest(device, &broadcast)));
+                }
+                Action::Commit(record) => {
+                    // As in the server: the state after the event has been handled.
+                    let checkpoint = engine.checkpoint();
+                    kept.push(Kept { phase: record.phase, checkpoint, record: *record });
+                }
+                Action::Failed(failure) => panic!("{failure}"),
+                _ => {}
+            }
+        }
+        if kept.len() >= commits {
+            break;
+        }
+    }
+    Life { engine, kept, opened }
+}
+
+/// Final model, bit by bit.
+pub fn result(engine: &Engine) -> (Vec<u64>, Option<Vec<u64>>) {
+    (super::bits(engine.representation()), engine.shared_head().map(super::bits))
+}

@@ -1,0 +1,884 @@
+//! Simple model of the engine, with sets and f64 sums. Run in parallel with the engine, it predicts the
+//! actions, counters and numbers of every event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
+use fedspan_engine::participation::{ClosedRound, SampleTarget, UpdateArrival};
+use fedspan_engine::{
+    Action, Counters, DeviceId, Engine, Event, Failure, Participation, Phase, RoundBroadcast, RoundRecord,
+    Update,
+};
+use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
+use proptest::prelude::*;
+
+use super::campaign::{BOUND, D, ETA, ITERATIONS, K, Setup};
+use super::{distance, random, tensors, update};
+
+/// Number of devices that occur, more than any fleet needs.
+pub const UNIVERSE: u64 = 7;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Good,
+    NotFinite(bool),
+    Shape,
+    Role,
+    Norm,
+    NoSamples,
+    Again,
+    Changed,
+    Late,
+    Future,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    Join(DeviceId),
+    Leave(DeviceId),
+    Answer(DeviceId, Kind),
+    Decline(DeviceId, bool),
+    /// The device declines because it has finished the round already.
+    Repeated(DeviceId),
+    Advance(u64),
+    Tick,
+}
+
+pub fn op() -> impl Strategy<Value = Op> {
+    let device = 0..UNIVERSE;
+    let kind = prop_oneof![
+        12 => Just(Kind::Good),
+        1 => any::<bool>().prop_map(Kind::NotFinite),
+        1 => Just(Kind::Shape),
+        1 => Just(Kind::Role),
+        1 => Just(Kind::Norm),
+        1 => Just(Kind::NoSamples),
+        2 => Just(Kind::Again),
+        1 => Just(Kind::Changed),
+        2 => Just(Kind::Late),
+        1 => Just(Kind::Future),
+    ];
+    prop_oneof![
+        6 => device.clone().prop_map(Op::Join),
+        2 => device.clone().prop_map(Op::Leave),
+        14 => (device.clone(), kind).prop_map(|(d, k)| Op::Answer(d, k)),
+        3 => (device.clone(), prop::bool::weighted(0.8)).prop_map(|(d, now)| Op::Decline(d, now)),
+        3 => device.prop_map(Op::Repeated),
+        3 => (1u64..120).prop_map(Op::Advance),
+        3 => Just(Op::Tick),
+    ]
+}
+
+/// Expected actions of one event, in order; actions for several devices are a set.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Expected {
+    Ack(DeviceId, RoundId, AckOutcome),
+    Close(RoundId, BTreeSet<DeviceId>),
+    Commit(Box<RoundRecord>),
+    Open(RoundId, BTreeSet<DeviceId>),
+    Finished,
+    /// Failure with the round's number and the number of counted updates.
+    Failed(u32, usize),
+}
+
+pub struct ModelRound {
+    pub id: RoundId,
+    /// Ids of the round on devices that were invited under an earlier id.
+    pub ids: BTreeMap<DeviceId, RoundId>,
+    /// Whether an invited device has finished the round already.
+    pub needs_new_id: bool,
+    pub phase: Phase,
+    pub cohort: BTreeSet<DeviceId>,
+    pub target: usize,
+    /// Whether every device that joins is invited.
+    pub asking_everyone: bool,
+    pub counted: BTreeMap<DeviceId, Update>,
+    pub order: Vec<DeviceId>,
+    pub excluded: BTreeSet<DeviceId>,
+    /// Devices disconnected too long to be waited for.
+    pub absent: BTreeSet<DeviceId>,
+    /// Sample count that completes the round with fewer updates.
+    pub sample_target: Option<SampleTarget>,
+    pub rejected: u32,
+    pub opened_at: u64,
+    pub deadline: Option<u64>,
+}
+
+impl ModelRound {
+    pub fn awaits(&self, device: DeviceId) -> bool {
+        self.cohort.contains(&device)
+            && !self.counted.contains_key(&device)
+            && !self.excluded.contains(&device)
+            && !self.absent.contains(&device)
+    }
+
+    pub fn name(&self, device: DeviceId) -> RoundId {
+        self.ids.get(&device).copied().unwrap_or(self.id)
+    }
+
+    pub fn reached(&self, min_count: usize) -> bool {
+        let samples: u64 = self.counted.values().map(|update| u64::from(update.samples)).sum();
+        let counted = self.counted.len();
+        counted >= self.target
+            || self.sample_target.is_some_and(|sample_target| {
+                samples >= sample_target.samples
+                    && counted >= min_count.min(self.target).max(sample_target.answers)
+            })
+    }
+
+    pub fn nobody_left(&self) -> bool {
+        self.cohort.iter().all(|device| !self.awaits(*device))
+    }
+}
+
+/// Rules of the engine, with sets and f64 sums.
+pub struct Model {
+    pub setup: Setup,
+    pub policy: Box<dyn Participation>,
+    pub now: u64,
+    pub phase: Phase,
+    pub basis: Matrix,
+    pub head: Matrix,
+    /// Time at which each device left; `None` if it is connected.
+    pub fleet: BTreeMap<DeviceId, Option<u64>>,
+    pub round: Option<ModelRound>,
+    pub last: RoundId,
+    pub opened: bool,
+    /// Attempts in a row without a counted update.
+    pub failed_attempts: u32,
+    /// Time at which a round with too few updates is tried again.
+    pub retry: Option<u64>,
+    pub counters: Counters,
+    pub commits: Vec<u32>,
+}
+
+impl Model {
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            policy: setup.policy(),
+            now: 0,
+            phase: Phase::Waiting,
+            basis: setup.basis(),
+            head: Matrix::zeros(K, 1),
+            fleet: BTreeMap::new(),
+            round: None,
+            last: RoundId::default(),
+            opened: false,
+            failed_attempts: 0,
+            retry: None,
+            counters: Counters::default(),
+            commits: Vec::new(),
+        }
+    }
+
+    pub fn connected(&self, devices: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+        devices.iter().copied().filter(|device| self.fleet.get(device) == Some(&None)).collect()
+    }
+
+    pub fn present(&self) -> BTreeSet<DeviceId> {
+        let here = |left: &Option<u64>| left.is_none_or(|at| self.now - at < self.setup.absence);
+        self.fleet.iter().filter(|(_, left)| here(left)).map(|(device, _)| *device).collect()
+    }
+
+    pub fn join(&mut self, device: DeviceId) -> Vec<Expected> {
+        self.fleet.insert(device, None);
+        match (&mut self.round, self.phase) {
+            (Some(round), Phase::FitHead | Phase::Finished) => {
+                round.cohort.insert(device);
+                round.absent.remove(&device);
+                vec![Expected::Open(round.id, BTreeSet::from([device]))]
+            }
+            // Devices that have answered are invited again, too: their acknowledgement may have been lost.
+            (Some(round), _)
+                if round.asking_everyone
+                    || round.cohort.contains(&device) && !round.excluded.contains(&device) =>
+            {
+                round.cohort.insert(device);
+                round.absent.remove(&device);
+                if round.excluded.remove(&device) {
+                    self.counters.asked_again += 1;
+                    round.ids.remove(&device);
+                }
+                vec![Expected::Open(round.name(device), BTreeSet::from([device]))]
+            }
+            (Some(_), _) | (None, Phase::Failed) => Vec::new(),
+            (None, _) if self.retry.is_some() => Vec::new(),
+            (None, _) => {
+                let here = self.fleet.values().filter(|left| left.is_none()).count();
+                let needed = match self.phase {
+                    Phase::Train(done) if done == self.setup.rounds => 1,
+                    _ if self.opened => self.setup.min_count.min(self.setup.fleet_size),
+                    _ => self.setup.fleet_size,
+                };
+                if here >= needed { self.next() } else { Vec::new() }
+            }
+        }
+    }
+
+    pub fn next(&mut self) -> Vec<Expected> {
+        let present = self.present();
+        if present.is_empty() {
+            return Vec::new();
+        }
+        self.opened = true;
+        self.retry = None;
+        let starts = if self.setup.power { ITERATIONS } else { 0 };
+        self.phase = match self.phase {
+            Phase::Waiting if starts > 0 => Phase::Start(1),
+            Phase::Start(done) if done < starts => Phase::Start(done + 1),
+            Phase::Waiting | Phase::Start(_) => Phase::Train(1),
+            Phase::Train(done) if done < self.setup.rounds => Phase::Train(done + 1),
+            _ => Phase::FitHead,
+        };
+        let mut cohort = present.clone();
+        let (mut target, mut sample_target, mut stage) = (present.len(), None, 0);
+        if let Phase::Train(number) = self.phase {
+            let devices: Vec<DeviceId> = present.into_iter().collect();
+            let drawn = self.policy.cohort(number, &devices);
+            cohort = drawn.devices.into_iter().collect();
+            (target, sample_target, stage) = (drawn.target, drawn.sample_target, drawn.stage);
+        }
+        if self.phase == Phase::FitHead {
+            stage = self.last.stage;
+            // No number of updates closes the round.
+            target = usize::MAX;
+        }
+        self.last = RoundId { round: self.last.round + 1, stage };
+        let opened = self.connected(&cohort);
+        self.round = Some(ModelRound {
+            id: self.last,
+            ids: BTreeMap::new(),
+            needs_new_id: false,
+            phase: self.phase,
+            cohort,
+            target,
+            asking_everyone: false,
+            counted: BTreeMap::new(),
+            order: Vec::new(),
+            excluded: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            sample_target,
+            rejected: 0,
+            opened_at: self.now,
+            deadline: self.setup.deadline.map(|limit| self.now + limit),
+        });
+        if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
+    }
+
+    /// Invites the present devices that were not invited, and returns them.
+    pub fn ask_everyone(&mut self) -> BTreeSet<DeviceId> {
+        let present = self.present();
+        let Some(round) = &mut self.round else { return BTreeSet::new() };
+        let more: BTreeSet<DeviceId> = present.difference(&round.cohort).copied().collect();
+        round.cohort.extend(&more);
+        round.asking_everyone = true;
+        more
+    }
+
+    /// Invites again the connected devices that declined or were rejected, and returns them.
+    pub fn ask_again(&mut self) -> BTreeSet<DeviceId> {
+        self.retry = None;
+        let again = self.round.as_ref().map(|round| self.connected(&round.excluded)).unwrap_or_default();
+        if let Some(round) = self.round.as_mut().filter(|round| round.needs_new_id && !again.is_empty()) {
+            let keep = round.cohort.difference(&round.excluded);
+            round.ids = keep.map(|device| (*device, round.name(*device))).collect();
+            self.last.round += 1;
+            (round.id, round.needs_new_id) = (self.last, false);
+            self.counters.renamed += 1;
+        }
+        if let Some(round) = &mut self.round {
+            round.excluded.retain(|device| !again.contains(device));
+            round.ids.retain(|device, _| !again.contains(device));
+        }
+        self.counters.asked_again += again.len() as u64;
+        again
+    }
+
+    pub fn opened(&self, devices: &BTreeSet<DeviceId>) -> Vec<Expected> {
+        let opened = self.connected(devices);
+        if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
+    }
+
+    /// Fewest updates that close the open round below its target.
+    pub fn min_updates(&self) -> usize {
+        self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
+    }
+
+    pub fn answer(&mut self, device: DeviceId, update: &Update, wrong: Option<Rejection>) -> Vec<Expected> {
+        let training = matches!(self.phase, Phase::Train(_));
+        let outcome = match &mut self.round {
+            Some(round) if round.name(device) == update.id => {
+                if !round.cohort.contains(&device) {
+                    AckOutcome::Rejected(Rejection::NotAsked)
+                } else if let Some(known) = round.counted.get(&device) {
+                    // A head may be fitted again, from other samples, since nothing was uploaded.
+                    let fit = self.phase == Phase::FitHead || self.phase == Phase::Finished;
+                    let same = fit || known.tensors == update.tensors && known.samples == update.samples;
+                    if same { AckOutcome::Duplicate } else { AckOutcome::Rejected(Rejection::ContentChanged) }
+                } else if let Some(rejection) = wrong {
+                    round.absent.remove(&device);
+                    round.excluded.insert(device);
+                    AckOutcome::Rejected(rejection)
+                } else {
+                    round.excluded.remove(&device);
+                    round.absent.remove(&device);
+                    round.order.push(device);
+                    if training {
+                        self.policy.counted(&UpdateArrival {
+                            elapsed: self.now - round.opened_at,
+                            samples: round
+                                .counted
+                                .values()
+                                .map(|known| u64::from(known.samples))
+                                .sum::<u64>()
+                                + u64::from(update.samples),
+                            tensors: &update.tensors,
+                            model: &self.basis,
+                        });
+                    }
+                    round.counted.insert(device, update.clone());
+                    self.failed_attempts = 0;
+                    AckOutcome::Counted
+                }
+            }
+            _ if (1..=self.last.round).contains(&update.id.round) => AckOutcome::Late,
+            _ => AckOutcome::Rejected(Rejection::WrongRound),
+        };
+        let counters = &mut self.counters;
+        match outcome {
+            AckOutcome::Counted => {
+                counters.counted += 1;
+                counters.skipped_samples += u64::from(update.skipped);
+            }
+            AckOutcome::Duplicate => counters.duplicate += 1,
+            AckOutcome::Late => counters.late += 1,
+            AckOutcome::Rejected(rejection) => {
+                if let Some(round) = &mut self.round {
+                    round.rejected += 1;
+                }
+                *match rejection {
+                    Rejection::NotAsked => &mut counters.not_asked,
+                    Rejection::WrongRound => &mut counters.wrong_round,
+                    Rejection::Tensors => &mut counters.wrong_tensors,
+                    Rejection::NonFinite => &mut counters.non_finite,
+                    Rejection::NormOverBound { .. } => &mut counters.norm_over_bound,
+                    Rejection::ContentChanged => &mut counters.content_changed,
+                    Rejection::NoSamples => &mut counters.no_samples,
+                    other => panic!("{other:?}"),
+                } += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+        let mut expected = vec![Expected::Ack(device, update.id, outcome)];
+        expected.extend(self.close_if_ended());
+        expected
+    }
+
+    pub fn decline(&mut self, device: DeviceId, id: RoundId, needs_new_id: bool) -> Vec<Expected> {
+        self.counters.declined += 1;
+        let asked = |round: &&mut ModelRound| round.name(device) == id && round.awaits(device);
+        if let Some(round) = self.round.as_mut().filter(asked) {
+            round.excluded.insert(device);
+            round.needs_new_id |= needs_new_id;
+        }
+        self.close_if_ended()
+    }
+
+    /// Closes the round if it is complete.
+    pub fn close_if_ended(&mut self) -> Vec<Expected> {
+        let Some(round) = &self.round else { return Vec::new() };
+        match self.phase {
+            Phase::FitHead if round.nobody_left() => {
+                self.phase = Phase::Finished;
+                vec![Expected::Finished]
+            }
+            Phase::FitHead | Phase::Finished => Vec::new(),
+            _ if round.reached(self.setup.min_count) => self.close(),
+            _ if !round.nobody_left() => Vec::new(),
+            _ if round.counted.len() >= self.min_updates() => self.close(),
+            _ => {
+                let counted = round.counted.len();
+                let more = self.ask_everyone();
+                if more.is_empty() { self.retry_or_fail(counted) } else { self.opened(&more) }
+            }
+        }
+    }
+
+    /// Handles a round with too few updates that no further device can answer.
+    pub fn retry_or_fail(&mut self, counted: usize) -> Vec<Expected> {
+        let later = self.setup.patience.map(|patience| self.now + patience);
+        let repeats = counted == 0;
+        let tries = self.failed_attempts + 1;
+        if later.is_none() && tries >= 3 {
+            self.failed_attempts = tries;
+            self.round = None;
+            self.phase = Phase::Failed;
+            return vec![Expected::Failed(self.last.round, counted)];
+        }
+        if !repeats {
+            // Counted updates stay.
+            if later.is_some() {
+                self.retry = self.retry.or(later);
+                return Vec::new();
+            }
+            let again = self.ask_again();
+            self.failed_attempts += u32::from(!again.is_empty());
+            return self.opened(&again);
+        }
+        self.failed_attempts = tries;
+        self.round = None;
+        self.counters.repeated += 1;
+        self.phase = match self.phase {
+            Phase::Start(number) => Phase::Start(number - 1),
+            Phase::Train(number) => Phase::Train(number - 1),
+            other => other,
+        };
+        self.retry = later;
+        if later.is_some() { Vec::new() } else { self.next() }
+    }
+
+    pub fn tick(&mut self) -> Vec<Expected> {
+        let mut expected = self.at_deadline();
+        expected.extend(self.give_up_absent());
+        if self.retry.is_some_and(|at| self.now >= at) {
+            self.retry = None;
+            expected.extend(if self.round.is_none() {
+                self.next()
+            } else {
+                let again = self.ask_again();
+                self.opened(&again)
+            });
+        }
+        expected
+    }
+
+    pub fn leave(&mut self, device: DeviceId) -> Vec<Expected> {
+        let Some(left) = self.fleet.get_mut(&device) else { return Vec::new() };
+        // A device that has left cannot leave again.
+        let new = left.is_none();
+        left.get_or_insert(self.now);
+        if new && self.setup.absence == 0 { self.give_up_absent() } else { Vec::new() }
+    }
+
+    /// Time at which each device that is still waited for left.
+    pub fn away(&self) -> Vec<(DeviceId, u64)> {
+        let Some(round) = self.round.as_ref().filter(|_| self.phase != Phase::Finished) else {
+            return Vec::new();
+        };
+        let awaited = round.cohort.iter().filter(|device| round.awaits(**device));
+        awaited.filter_map(|device| Some((*device, (*self.fleet.get(device)?)?))).collect()
+    }
+
+    /// Stops waiting for devices that have been disconnected too long.
+    pub fn give_up_absent(&mut self) -> Vec<Expected> {
+        let long = |left: u64| self.now - left >= self.setup.absence;
+        let absent: Vec<DeviceId> =
+            self.away().into_iter().filter(|(_, left)| long(*left)).map(|(device, _)| device).collect();
+        if absent.is_empty() {
+            return Vec::new();
+        }
+        self.counters.absent += absent.len() as u64;
+        let (nobody, least) = (self.present().is_empty(), self.min_updates());
+        let Some(round) = &mut self.round else { return Vec::new() };
+        round.absent.extend(absent);
+        let complete = round.nobody_left() && round.counted.len() >= least;
+        if nobody && !complete {
+            round.asking_everyone = true;
+            return Vec::new();
+        }
+        self.close_if_ended()
+    }
+
+    pub fn at_deadline(&mut self) -> Vec<Expected> {
+        let now = self.now;
+        let Some(round) = &mut self.round else { return Vec::new() };
+        if round.deadline.is_none_or(|deadline| now < deadline) {
+            return Vec::new();
+        }
+        match self.phase {
+            Phase::FitHead => {
+                round.deadline = None;
+                self.phase = Phase::Finished;
+                vec![Expected::Finished]
+            }
+            Phase::Finished => {
+                round.deadline = None;
+                Vec::new()
+            }
+            _ if round.counted.len() >= self.setup.min_count.min(round.target) => self.close(),
+            _ => {
+                round.deadline = self.setup.deadline.map(|limit| now + limit);
+                self.counters.extended += 1;
+                let more = self.ask_everyone();
+                let mut expected = self.opened(&more);
+                let again = self.ask_again();
+                for open in self.opened(&again) {
+                    match (expected.last_mut(), &open) {
+                        (Some(Expected::Open(a, devices)), Expected::Open(b, others)) if a == b => {
+                            devices.extend(others);
+                        }
+                        _ => expected.push(open),
+                    }
+                }
+                expected
+            }
+        }
+    }
+
+    /// Recomputes the model from the counted updates, each once.
+    pub fn close(&mut self) -> Vec<Expected> {
+        let round = self.round.take().unwrap();
+        self.retry = None;
+        let target = round.target.min(round.cohort.len());
+        let short = !round.reached(self.setup.min_count) && round.counted.len() < target;
+        self.counters.short += u64::from(short);
+        let before = self.basis.clone();
+        let mut weight = 0.0;
+        let (mut first, mut second) = (Matrix::zeros(D, K), Matrix::zeros(K, 1));
+        for update in round.counted.values() {
+            let own = if self.setup.by_samples { f64::from(update.samples) } else { 1.0 };
+            weight += own;
+            first += from_f32(D, K, &update.tensors[0].values) * own;
+            if let Some(head) = update.tensors.get(1) {
+                second += from_f32(K, 1, &head.values) * own;
+            }
+        }
+        first /= weight;
+        match round.phase {
+            Phase::Start(_) => self.basis = orthonormal(&first).unwrap(),
+            _ if self.setup.fedavg => {
+                self.basis = first;
+                self.head = second / weight;
+            }
+            _ => {
+                let held = from_f32(D, K, &to_f32(&self.basis));
+                self.basis = orthonormal(&(held - first * f64::from(ETA))).unwrap();
+            }
+        }
+        if matches!(round.phase, Phase::Train(_)) {
+            let after = self.now - round.opened_at;
+            let short_of = short.then_some(target);
+            self.policy.closed(&ClosedRound {
+                elapsed: after,
+                short_of,
+                before: &before,
+                model: &self.basis,
+            });
+        }
+        self.commits.push(round.id.round);
+        let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();
+        let told = self.connected(&awaited);
+        let mut expected = Vec::new();
+        for device in told {
+            let name = round.name(device);
+            match expected.last_mut() {
+                Some(Expected::Close(id, devices)) if *id == name => drop(devices.insert(device)),
+                _ => expected.push(Expected::Close(name, BTreeSet::from([device]))),
+            }
+        }
+        expected.push(Expected::Commit(Box::new(RoundRecord {
+            id: round.id,
+            phase: round.phase,
+            short_of: short.then_some(target),
+            cohort: round.cohort.iter().copied().collect(),
+            participants: round.order.clone(),
+            rejected: round.rejected,
+            opened_at: round.opened_at,
+            closed_at: self.now,
+            change: None,
+            interference: None,
+            ends_training: round.phase == Phase::Train(self.setup.rounds),
+        })));
+        expected.extend(self.next());
+        expected
+    }
+}
+
+/// Engine and model side by side.
+pub struct World {
+    pub engine: Engine,
+    pub model: Model,
+    /// Last broadcast to each connected device.
+    pub pending: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
+    pub broadcasts: BTreeMap<u32, Arc<RoundBroadcast>>,
+    /// Every counted update, by device.
+    pub counted: BTreeMap<DeviceId, Update>,
+    pub finished: usize,
+    pub draws: u64,
+}
+
+impl World {
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            engine: setup.engine(),
+            model: Model::new(setup),
+            pending: BTreeMap::new(),
+            broadcasts: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            finished: 0,
+            draws: 0,
+        }
+    }
+
+    pub fn apply(&mut self, op: Op) {
+        match op {
+            Op::Join(device) => {
+                let expected = self.model.join(device);
+                self.event(Event::Joined(device), expected);
+            }
+            Op::Leave(device) => {
+                let expected = self.model.leave(device);
+                self.pending.remove(&device);
+                self.event(Event::Left(device), expected);
+            }
+            Op::Answer(device, kind) => self.answer(device, kind),
+            Op::Decline(device, current) => {
+                let mut id = self.model.last;
+                if !current {
+                    id.round = id.round.saturating_sub(1);
+                }
+                let expected = self.model.decline(device, id, false);
+                let decline = Decline { id, reason: DeclineReason::NoSamples };
+                self.event(Event::Declined(device, decline), expected);
+            }
+            Op::Repeated(device) => {
+                let id = self.name(device);
+                let expected = self.model.decline(device, id, true);
+                let decline = Decline { id, reason: DeclineReason::RoundRepeated { last: id.round } };
+                self.event(Event::Declined(device, decline), expected);
+            }
+            Op::Advance(by) => self.model.now += by,
+            Op::Tick => {
+                let expected = self.model.tick();
+                self.event(Event::Tick, expected);
+            }
+        }
+    }
+
+    /// Valid update for the open round or an earlier one.
+    pub fn good(&mut self, broadcast: &RoundBroadcast) -> Update {
+        self.draws += 1;
+        let stream = &mut random(self.draws);
+        let samples = 1 + (self.draws % 7) as u32;
+        let values = tensors(&broadcast.request.expects, stream, 1.0);
+        let skipped = (self.draws % 3) as u32;
+        Update { skipped, ..update(broadcast.id, samples, &broadcast.request.expects, values) }
+    }
+
+    /// Id of the open round on a device.
+    fn name(&self, device: DeviceId) -> RoundId {
+        self.model.round.as_ref().map_or(self.model.last, |round| round.name(device))
+    }
+
+    pub fn answer(&mut self, device: DeviceId, kind: Kind) {
+        let Some(broadcast) = self.broadcasts.get(&self.name(device).round).cloned() else {
+            // No device was invited to an open round.
+            let stray = update(RoundId { round: self.model.last.round + 1, stage: 0 }, 1, &[], Vec::new());
+            let expected = self.model.answer(device, &stray, None);
+            return self.event(Event::Update(device, stray), expected);
+        };
+        let mut update = self.good(&broadcast);
+        let mut wrong = None;
+        let values = |update: &mut Update, change: &dyn Fn(&mut f32)| {
+            update.tensors.last_mut().and_then(|t| t.values.last_mut()).map(change)
+        };
+        match kind {
+            Kind::Good => {}
+            Kind::NotFinite(nan) => {
+                let bad = if nan { f32::NAN } else { f32::NEG_INFINITY };
+                wrong = values(&mut update, &|v| *v = bad).map(|()| Rejection::NonFinite);
+            }
+            Kind::Norm => {
+                values(&mut update, &|v| *v = BOUND * 1.5);
+                let all = update.tensors.iter().flat_map(|t| &t.values);
+                let norm = all.map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
+                wrong = (norm > BOUND).then_some(Rejection::NormOverBound { norm, bound: BOUND });
+            }
+            Kind::Shape => {
+                match (update.descriptors.last_mut(), update.tensors.last_mut()) {
+                    (Some(descriptor), Some(tensor)) => {
+                        std::mem::swap(&mut descriptor.rows, &mut descriptor.cols);
+                        std::mem::swap(&mut tensor.rows, &mut tensor.cols);
+                    }
+                    _ => {
+                        let extra = Tensor {
+                            role: fedspan_protocol::tensor::Role::Gradient,
+                            rows: 1,
+                            cols: 1,
+                            values: vec![0.0],
+                        };
+                        update.descriptors.push(extra.descriptor(Default::default()));
+                        update.tensors.push(extra);
+                    }
+                }
+                wrong = Some(Rejection::Tensors);
+            }
+            Kind::Role => {
+                if let Some(descriptor) = update.descriptors.first_mut() {
+                    descriptor.role = fedspan_protocol::tensor::Role::Moment;
+                    wrong = Some(Rejection::Tensors);
+                }
+            }
+            Kind::NoSamples => {
+                update.samples = 0;
+                wrong = Some(Rejection::NoSamples);
+            }
+            Kind::Again => {
+                if let Some(known) = self.counted.get(&device) {
+                    update = known.clone();
+                    update.skipped += 1;
+                }
+            }
+            Kind::Changed => {
+                if let Some(known) = self.counted.get(&device) {
+                    update = known.clone();
+                    update.samples += 1;
+                    values(&mut update, &|v| *v *= 0.5);
+                }
+            }
+            Kind::Late => {
+                let earlier = self.broadcasts.range(..self.model.last.round).next_back();
+                let earlier = earlier.map(|(_, broadcast)| Arc::clone(broadcast));
+                if let Some(broadcast) = earlier {
+                    update = self.good(&broadcast);
+                }
+            }
+            Kind::Future => update.id.round += 1 + (self.draws % 4) as u32,
+        }
+        let expected = self.model.answer(device, &update, wrong);
+        if let Some(Expected::Ack(_, _, AckOutcome::Counted)) = expected.first() {
+            self.counted.insert(device, update.clone());
+        }
+        self.event(Event::Update(device, update), expected);
+    }
+
+    pub fn event(&mut self, event: Event, expected: Vec<Expected>) {
+        let mut actions = Vec::new();
+        self.engine.handle(self.model.now, event.clone(), &mut actions);
+        let mut found = Vec::new();
+        for action in &actions {
+            match action {
+                Action::Open(device, broadcast) => {
+                    self.opened(broadcast);
+                    self.pending.insert(*device, Arc::clone(broadcast));
+                    match found.last_mut() {
+                        Some(Expected::Open(id, devices)) if *id == broadcast.id => {
+                            assert!(devices.insert(*device), "opened once");
+                        }
+                        _ => found.push(Expected::Open(broadcast.id, BTreeSet::from([*device]))),
+                    }
+                }
+                Action::Close(device, id) => {
+                    self.pending.remove(device);
+                    match found.last_mut() {
+                        Some(Expected::Close(last, devices)) if last == id => {
+                            assert!(devices.insert(*device), "closed once");
+                        }
+                        _ => found.push(Expected::Close(*id, BTreeSet::from([*device]))),
+                    }
+                }
+                Action::Acknowledge(device, ack) => {
+                    if self.pending.get(device).is_some_and(|broadcast| broadcast.id == ack.id) {
+                        self.pending.remove(device);
+                    }
+                    found.push(Expected::Ack(*device, ack.id, ack.outcome));
+                }
+                Action::Commit(record) => found.push(Expected::Commit(record.clone())),
+                Action::Finished => {
+                    self.finished += 1;
+                    found.push(Expected::Finished);
+                }
+                Action::Failed(Failure::NoUpdates { round, .. }) => found.push(Expected::Failed(*round, 0)),
+                Action::Failed(Failure::TooFew { round, counted, min_count, .. }) => {
+                    assert!((1..*min_count).contains(counted), "{counted} of {min_count}");
+                    found.push(Expected::Failed(*round, *counted));
+                }
+                Action::Failed(other) => panic!("{other}"),
+            }
+        }
+        assert_eq!(found, expected, "after {event:?} in {:?}", self.model.phase);
+        self.same();
+    }
+
+    pub fn opened(&mut self, broadcast: &Arc<RoundBroadcast>) {
+        let known = self.broadcasts.entry(broadcast.id.round).or_insert_with(|| Arc::clone(broadcast));
+        assert!(Arc::ptr_eq(known, broadcast), "one opening for all devices");
+        // The broadcast holds the current representation.
+        if let Some(sent) = broadcast.request.tensors.first() {
+            let sent = from_f32(D, K, &sent.values);
+            let mut basis = self.model.basis.clone();
+            if self.setup().fedavg && matches!(self.model.phase, Phase::FitHead | Phase::Finished) {
+                basis = orthonormal(&basis).unwrap();
+            }
+            assert!(distance(&sent, &basis) < 1e-5);
+        }
+    }
+
+    pub fn setup(&self) -> Setup {
+        self.model.setup
+    }
+
+    pub fn same(&self) {
+        let (engine, model) = (&self.engine, &self.model);
+        assert_eq!(engine.phase(), model.phase);
+        assert_eq!(engine.counters(), model.counters);
+        let here = model.fleet.values().filter(|left| left.is_none()).count();
+        assert_eq!(engine.fleet(), (model.fleet.len(), here));
+        let deadline = model.round.as_ref().and_then(|round| round.deadline);
+        let absences = model.away().into_iter().map(|(_, left)| left + model.setup.absence);
+        assert_eq!(engine.wake(), deadline.into_iter().chain(model.retry).chain(absences).min());
+        assert!(distance(engine.representation(), &model.basis) < 1e-8, "counted once, and only that");
+        if let Some(head) = engine.shared_head() {
+            assert!(distance(head, &model.head) < 1e-8);
+        }
+        match (engine.open_round(), &model.round) {
+            (Some(open), Some(round)) => {
+                assert_eq!((open.broadcast.id, &open.participants), (round.id, &round.order));
+                assert_eq!((&open.cohort, &open.excluded), (&round.cohort, &round.excluded));
+                assert_eq!(open.absent, round.absent);
+                assert!(round.cohort.iter().all(|device| open.id_for(*device) == round.name(*device)));
+                let outstanding = round.cohort.iter().filter(|device| round.awaits(**device)).count();
+                assert_eq!(open.outstanding(), outstanding);
+            }
+            (None, None) => {}
+            (open, _) => panic!("open in one of both: {open:?}"),
+        }
+        assert!(model.commits.windows(2).all(|pair| pair[0] < pair[1]), "in order, once");
+        assert!(self.finished <= 1);
+    }
+
+    /// Answers honestly for all devices until the campaign ends.
+    pub fn finish_honestly(&mut self) {
+        // Without a deadline a round waits for all invited devices, so all must return; with one, enough
+        // must, and devices that declined are invited again.
+        let sample_target = self.setup().fleet_size.max(self.setup().min_count);
+        for device in 0..UNIVERSE {
+            let here = self.model.fleet.values().filter(|left| left.is_none()).count();
+            let known = self.model.fleet.contains_key(&device);
+            let gone = self.model.fleet.get(&device) != Some(&None);
+            let needed = here < sample_target || self.setup().deadline.is_none() && known;
+            if gone && needed {
+                self.apply(Op::Join(device));
+            }
+        }
+        for _ in 0..400 {
+            if matches!(self.model.phase, Phase::Finished | Phase::Failed) {
+                return;
+            }
+            if let Some((device, broadcast)) = self.pending.iter().next().map(|(d, o)| (*d, Arc::clone(o))) {
+                self.pending.remove(&device);
+                let update = self.good(&broadcast);
+                let expected = self.model.answer(device, &update, None);
+                self.event(Event::Update(device, update), expected);
+            } else {
+                let wake = self.engine.wake().expect("everyone has answered, and nothing is due");
+                self.model.now = self.model.now.max(wake);
+                self.apply(Op::Tick);
+            }
+        }
+        panic!("stuck in {:?}: {:?}", self.model.phase, self.engine.open_round());
+    }
+}

@@ -1,0 +1,120 @@
+//! Account of continuous noise, compared with the exact privacy of discrete noise: devices add the latter,
+//! with a variance larger by 16 squared grid units, and are charged for the former.
+
+use fedspan_engine::privacy::{Composition, Epsilon, NoiseMultiplier, Releases};
+
+/// Variance of the discrete noise beyond that of the continuous noise that is charged, in squared grid units.
+const EXTRA_VARIANCE: f64 = 16.0;
+
+/// Probabilities of the discrete Gaussian from `-reach` to `reach`.
+fn law(variance: f64, reach: i64) -> Vec<f64> {
+    let weight = |x: i64| (-(x * x) as f64 / (2.0 * variance)).exp();
+    let total: f64 = (-reach..=reach).map(weight).sum();
+    (-reach..=reach).map(|x| weight(x) / total).collect()
+}
+
+/// `sum max(0, P(x) - e^epsilon P(x - shift))`, exact except for the tails beyond twelve sigma.
+fn one_coordinate(variance: f64, shift: i64, epsilon: f64) -> f64 {
+    let reach = (12.0 * variance.sqrt()) as i64 + shift;
+    let law = law(variance, reach);
+    let at = |x: i64| law.get((x + reach) as usize).copied().unwrap_or(0.0);
+    (-reach..=reach).map(|x| (at(x) - epsilon.exp() * at(x - shift)).max(0.0)).sum()
+}
+
+fn two_coordinates(variance: f64, shift: (i64, i64), epsilon: f64) -> f64 {
+    let reach = (9.0 * variance.sqrt()) as i64 + shift.0.max(shift.1);
+    let law = law(variance, reach);
+    let at = |x: i64| law.get((x + reach) as usize).copied().unwrap_or(0.0);
+    let mut sum = 0.0;
+    for x in -reach..=reach {
+        for y in -reach..=reach {
+            sum += (at(x) * at(y) - epsilon.exp() * at(x - shift.0) * at(y - shift.1)).max(0.0);
+        }
+    }
+    sum
+}
+
+/// Delta of continuous noise whose variance is smaller by [`EXTRA_VARIANCE`].
+fn account(variance: f64, sensitivity: f64, epsilon: f64) -> f64 {
+    let multiplier = NoiseMultiplier::new((variance - EXTRA_VARIANCE).sqrt() / sensitivity).unwrap();
+    Composition::repeated(multiplier, Releases::new(1).unwrap()).delta(Epsilon::new(epsilon).unwrap())
+}
+
+const EPSILONS: [f64; 7] = [0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0];
+
+#[test]
+fn discrete_noise_costs_at_most_its_charge() {
+    for sigma in [5.0f64, 6.0, 8.0, 12.0, 40.0, 200.0] {
+        let variance = sigma * sigma;
+        for shift in [1, 2, 3, 5, 11, 40] {
+            for epsilon in EPSILONS {
+                let exact = one_coordinate(variance, shift, epsilon);
+                let charged = account(variance, shift as f64, epsilon);
+                // Margin for the rounding of the sums.
+                assert!(
+                    exact <= charged + 1e-15,
+                    "sigma {sigma}, shift {shift}, epsilon {epsilon}: {exact} over {charged}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn discrete_noise_costs_at_most_its_charge_in_two_coordinates() {
+    for sigma in [5.0f64, 7.0, 15.0] {
+        for shift in [(1, 1), (3, 4), (0, 7), (5, 12)] {
+            let sensitivity = f64::hypot(shift.0 as f64, shift.1 as f64);
+            for epsilon in EPSILONS {
+                let exact = two_coordinates(sigma * sigma, shift, epsilon);
+                let charged = account(sigma * sigma, sensitivity, epsilon);
+                assert!(exact <= charged + 1e-14, "{sigma}, {shift:?}, {epsilon}: {exact} over {charged}");
+            }
+        }
+    }
+}
+
+/// The extra variance is needed: without it discrete noise can be less private than continuous noise of its
+/// variance, and on a fine grid the two are equal.
+#[test]
+fn difference_to_continuous_noise_vanishes_on_fine_grid() {
+    let ratio = |sigma: f64| {
+        let shift = (sigma / 4.0) as i64;
+        one_coordinate(sigma * sigma, shift, 0.5) / account(sigma * sigma, shift as f64, 0.5)
+    };
+    assert!(ratio(8.0) < 0.75, "{}", ratio(8.0));
+    assert!((ratio(2000.0) - 1.0).abs() < 1e-4, "{}", ratio(2000.0));
+    let bare = |sigma: f64, shift: i64, epsilon: f64| {
+        let multiplier = NoiseMultiplier::new(sigma / shift as f64).unwrap();
+        let once = Composition::repeated(multiplier, Releases::new(1).unwrap());
+        one_coordinate(sigma * sigma, shift, epsilon) / once.delta(Epsilon::new(epsilon).unwrap())
+    };
+    assert!(bare(1.0, 1, 1.0) > 1.0, "{}", bare(1.0, 1, 1.0));
+}
+
+/// The lemma in numbers: rounding continuous noise at random, by a discrete Gaussian around it, gives the
+/// discrete Gaussian with the sum of the variances.
+#[test]
+fn randomly_rounded_continuous_noise_matches_discrete_noise() {
+    // A rounding variance at which the lemma's factor is visible, and one at which it is not.
+    for (rounding, factor) in [(0.25, 2e-2), (1.0, 1e-7), (4.0, 1e-13)] {
+        let noise = 9.0;
+        let weight = |x: f64, y: f64| (-(x - y) * (x - y) / (2.0 * rounding)).exp();
+        let around = |y: f64| (-60..=60).map(|x| weight(f64::from(x), y)).sum::<f64>();
+        // The trapezoidal rule is exact to rounding for a smooth density that vanishes at both ends.
+        let (step, reach) = (1.0 / 64.0, 40 * 64);
+        let mixed = |x: f64| {
+            (-reach..=reach)
+                .map(|i| f64::from(i) * step)
+                .map(|y| (-y * y / (2.0 * noise)).exp() * weight(x, y) / around(y))
+                .sum::<f64>()
+                * step
+                / (std::f64::consts::TAU * noise).sqrt()
+        };
+        let law = law(noise + rounding, 60);
+        for x in 0..15 {
+            let off = mixed(f64::from(x)) / law[(x + 60) as usize] - 1.0;
+            assert!(off.abs() < factor, "variance {rounding}, {x}: {off:e}");
+        }
+    }
+}

@@ -1,0 +1,696 @@
+//! Engine compared with a simple model: any history of events has the predicted actions, and ends. Plus
+//! examples of single rules.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
+use crate::common::model::{Kind, Op, World, op};
+use fedspan_engine::aggregate::Rule;
+use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
+use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
+use fedspan_engine::participation::DoubleBy;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast};
+use fedspan_engine::{Request, Weighting};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId, Upload,
+};
+use fedspan_protocol::tensor::Encoding;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn engine_matches_model_and_terminates(setup in setup(), ops in proptest::collection::vec(op(), 0..80)) {
+        let mut world = World::new(setup);
+        for op in ops {
+            world.apply(op);
+        }
+        world.finish_honestly();
+        if world.model.phase == Phase::Failed {
+            // A failed campaign stays failed.
+            world.apply(Op::Join(50));
+            world.apply(Op::Tick);
+            return Ok(());
+        }
+        prop_assert_eq!(world.finished, 1);
+        let expected = setup.rounds + if setup.power { ITERATIONS } else { 0 };
+        prop_assert_eq!(world.model.commits.len(), expected as usize, "one commit a round");
+        // New and returning devices are still invited to fit their heads, but the campaign finishes only
+        // once.
+        for device in [100, 101] {
+            world.apply(Op::Join(device));
+            let broadcast = world.pending.get(&device).cloned().expect("fit-head is offered");
+            prop_assert_eq!(broadcast.request.expects.len(), 0);
+            world.apply(Op::Answer(device, Kind::Good));
+            prop_assert_eq!(&world.counted[&device].id, &broadcast.id);
+        }
+    }
+}
+
+/// A device that reconnects may send its update before the broadcast reaches it. The connection discards such
+/// an update: it neither counts nor is rejected, and counts when it is sent again.
+#[test]
+fn unread_update_keeps_device_in_round() {
+    let mut engine = plain().engine();
+    let mut actions = Vec::new();
+    engine.handle(0, Event::Joined(0), &mut actions);
+    engine.handle(0, Event::Joined(1), &mut actions);
+    let broadcast = actions.iter().find_map(|action| match action {
+        Action::Open(0, broadcast) => Some(Arc::clone(broadcast)),
+        _ => None,
+    });
+    let broadcast = broadcast.expect("asked");
+    let mut say = |event| {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        (actions, engine.counters())
+    };
+    let (actions, counters) = say(Event::Unread(0, broadcast.id));
+    assert_eq!((actions, counters.unread, counters.rejected()), (vec![], 1, 0));
+    let ack = |device, id, outcome| vec![Action::Acknowledge(device, Ack { id, outcome })];
+    let outcome = AckOutcome::Rejected(Rejection::NotAsked);
+    assert_eq!(say(Event::Unread(7, broadcast.id)).0, ack(7, broadcast.id, outcome));
+    let next = RoundId { round: broadcast.id.round + 1, stage: 0 };
+    assert_eq!(say(Event::Unread(0, next)).0, ack(0, next, AckOutcome::Rejected(Rejection::WrongRound)));
+    let counted = say(Event::Update(0, honest(0, &broadcast))).0;
+    assert_eq!(counted, ack(0, broadcast.id, AckOutcome::Counted));
+    say(Event::Update(1, honest(1, &broadcast)));
+    assert_eq!(say(Event::Unread(0, broadcast.id)).0, ack(0, broadcast.id, AckOutcome::Late));
+}
+
+/// The whole cohort is gone for good, and another device is present.
+#[test]
+fn lost_cohort_is_replaced_by_present_devices() {
+    let mut world = World::new(plain());
+    world.apply(Op::Join(0));
+    world.apply(Op::Join(1));
+    world.apply(Op::Leave(0));
+    world.apply(Op::Leave(1));
+    world.apply(Op::Join(2));
+    assert!(world.pending.is_empty());
+    world.apply(Op::Advance(100));
+    world.apply(Op::Tick);
+    assert!(world.pending.contains_key(&2));
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
+}
+
+/// A device without samples must not end a campaign of others that have some.
+#[test]
+fn declining_cohort_is_replaced_by_uninvited_devices() {
+    let fraction = Some((0.2, 1.0));
+    let mut world = World::new(Setup { fleet_size: 4, fraction, deadline: None, ..plain() });
+    for device in 0..4 {
+        world.apply(Op::Join(device));
+    }
+    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(asked.len(), 1);
+    world.apply(Op::Decline(asked[0], true));
+    assert_ne!(world.model.phase, Phase::Failed);
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
+}
+
+#[test]
+fn campaign_fails_after_three_declined_rounds() {
+    let mut world = World::new(plain());
+    world.apply(Op::Join(0));
+    world.apply(Op::Join(1));
+    for _ in 0..3 {
+        assert_ne!(world.model.phase, Phase::Failed);
+        world.apply(Op::Decline(1, true));
+        world.apply(Op::Decline(0, true));
+    }
+    assert_eq!(world.model.phase, Phase::Failed);
+}
+
+fn joined(setup: Setup, devices: u64) -> World {
+    let mut world = World::new(setup);
+    for device in 0..devices {
+        world.apply(Op::Join(device));
+    }
+    world
+}
+
+/// All four devices have answered or declined, one update too few: the round stays open with its updates, and
+/// the devices that declined are invited again to the same round.
+#[test]
+fn short_round_keeps_updates_and_retries_later() {
+    let setup = Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..plain() };
+    let mut world = joined(setup, 4);
+    let first = world.model.last;
+    world.apply(Op::Answer(0, Kind::Good));
+    world.apply(Op::Answer(1, Kind::Norm));
+    world.apply(Op::Advance(5));
+    world.apply(Op::Answer(2, Kind::Good));
+    world.pending.clear();
+    world.apply(Op::Decline(3, true));
+    assert_eq!((world.model.last, world.model.commits.len()), (first, 0));
+    assert_eq!(world.engine.wake(), Some(75));
+    // Another attempt in vain. A device that keeps rejoining and declining does not postpone the next one.
+    world.apply(Op::Advance(10));
+    world.apply(Op::Leave(3));
+    world.apply(Op::Join(3));
+    assert_eq!(world.pending.remove(&3).map(|broadcast| broadcast.id), Some(first));
+    world.apply(Op::Decline(3, true));
+    assert_eq!(world.engine.wake(), Some(75));
+    for _ in 0..10 {
+        world.model.now = world.engine.wake().unwrap();
+        world.apply(Op::Tick);
+        assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [1, 3]);
+        world.pending.clear();
+        world.apply(Op::Decline(3, true));
+        world.apply(Op::Decline(1, true));
+        assert_eq!(world.engine.open_round().unwrap().participants, [0, 2]);
+    }
+    // A new device can complete the round, and so can one that has samples at last.
+    world.apply(Op::Join(6));
+    assert_eq!(world.pending[&6].id, first);
+    world.apply(Op::Decline(6, true));
+    world.model.now = world.engine.wake().unwrap();
+    world.apply(Op::Tick);
+    world.apply(Op::Answer(3, Kind::Good));
+    assert_eq!(world.model.commits.len(), 0, "the others may still answer");
+    world.apply(Op::Decline(6, true));
+    world.apply(Op::Decline(1, true));
+    assert_eq!(world.model.commits, [first.round]);
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
+}
+
+#[test]
+fn short_round_invites_uninvited_devices_first() {
+    let fraction = Some((0.5, 1.0));
+    let mut world = joined(Setup { fleet_size: 4, min_count: 2, fraction, deadline: None, ..plain() }, 4);
+    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(asked.len(), 2);
+    world.apply(Op::Answer(asked[0], Kind::Good));
+    world.apply(Op::Decline(asked[1], true));
+    assert_eq!(world.model.commits.len(), 0);
+    let now: BTreeSet<DeviceId> = world.pending.keys().copied().collect();
+    let others: Vec<DeviceId> = now.into_iter().filter(|device| !asked.contains(device)).collect();
+    assert_eq!(others.len(), 2);
+    world.apply(Op::Answer(others[1], Kind::Good));
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+/// A minimum above the policy's target does not hold up a round.
+#[test]
+fn policy_target_overrides_larger_minimum() {
+    let fraction = Some((0.2, 1.0));
+    let mut world = joined(Setup { fleet_size: 4, min_count: 5, fraction, ..plain() }, 4);
+    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(asked.len(), 1);
+    world.apply(Op::Answer(asked[0], Kind::Good));
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+#[test]
+fn short_round_without_patience_fails_after_three_attempts() {
+    let setup = Setup { fleet_size: 3, min_count: 3, deadline: None, ..plain() };
+    let mut engine = setup.engine();
+    let mut actions = Vec::new();
+    for device in 0..3 {
+        engine.handle(0, Event::Joined(device), &mut actions);
+    }
+    let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+    let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
+    let mut handle = |event| {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        actions.retain(|action| !matches!(action, Action::Acknowledge(..)));
+        actions
+    };
+    let again = |device| Action::Open(device, Arc::clone(&broadcast));
+    assert_eq!(handle(Event::Update(2, honest(2, &broadcast))), []);
+    assert_eq!(handle(Event::Declined(0, decline)), []);
+    assert_eq!(handle(Event::Declined(1, decline)), [again(0), again(1)]);
+    // One more update counts, so the attempts start again from zero.
+    assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
+    for _ in 0..2 {
+        assert_eq!(handle(Event::Declined(1, decline)), [again(1)]);
+        // A stray message is not an attempt.
+        assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
+    }
+    let actions = handle(Event::Declined(1, decline));
+    let [Action::Failed(failure)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(
+        failure.to_string(),
+        "round 1 has 2 of the 3 updates that close it, and no other device can answer; \
+         device 1: declined, the device has no usable sample"
+    );
+}
+
+/// Connected devices that declined are invited again when the deadline passes and another device never
+/// returned.
+#[test]
+fn missed_deadline_invites_declined_devices_again() {
+    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..plain() };
+    let mut world = joined(setup, 3);
+    world.apply(Op::Leave(0));
+    world.apply(Op::Answer(1, Kind::Good));
+    world.pending.clear();
+    world.apply(Op::Decline(2, true));
+    world.apply(Op::Advance(100));
+    world.apply(Op::Tick);
+    assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [2]);
+    world.apply(Op::Answer(2, Kind::Good));
+    assert_eq!(world.model.commits.len(), 0, "0 may come back until the next deadline");
+    world.apply(Op::Advance(100));
+    world.apply(Op::Tick);
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+/// A device whose update arrives after the deadline gets the outcome `Late`, and the model is that of a
+/// campaign without its update.
+#[test]
+fn late_update_never_counts() {
+    let setup = Setup { fleet_size: 3, rounds: 3, ..plain() };
+    let run = |straggler_answers: bool| {
+        let mut engine = setup.engine();
+        let mut actions = Vec::new();
+        for device in 0..3 {
+            engine.handle(0, Event::Joined(device), &mut actions);
+        }
+        for round in 0..3u64 {
+            let began = 100 * round;
+            let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+            for device in 0..2 {
+                engine.handle(began + 99, Event::Update(device, honest(device, &broadcast)), &mut actions);
+            }
+            assert_eq!(engine.wake(), Some(began + 100));
+            actions.clear();
+            engine.handle(began + 100, Event::Tick, &mut actions);
+            assert!(actions.contains(&Action::Close(2, broadcast.id)), "it is told to stop");
+            let counted = actions.iter().find_map(|action| match action {
+                Action::Commit(record) => Some((record.participants.clone(), record.short_of)),
+                _ => None,
+            });
+            assert_eq!(counted, Some((vec![0, 1], Some(3))));
+            if straggler_answers {
+                actions.clear();
+                engine.handle(began + 100, Event::Update(2, honest(2, &broadcast)), &mut actions);
+                let ack = Ack { id: broadcast.id, outcome: AckOutcome::Late };
+                assert_eq!(actions, [Action::Acknowledge(2, ack)]);
+            }
+        }
+        assert_eq!(engine.counters().late, if straggler_answers { 3 } else { 0 });
+        engine.representation().clone()
+    };
+    assert_eq!(run(true), run(false));
+}
+
+/// Doubling with stages of one round, the first of three devices, and no deadline.
+fn doubling() -> Setup {
+    Setup {
+        fleet_size: 6,
+        rounds: 3,
+        deadline: None,
+        doubling: Some((3, 1, DoubleBy::Devices)),
+        patience: Some(5),
+        ..plain()
+    }
+}
+
+/// Target of the open round.
+fn waits_for(world: &World) -> usize {
+    world.engine.open_round().unwrap().target
+}
+
+/// Four of six devices leave for good: the stage of three closes with two, the record says so, and the next
+/// stage is of two.
+#[test]
+fn stage_that_lost_devices_closes_short() {
+    let mut world = joined(doubling(), 6);
+    assert_eq!(waits_for(&world), 3);
+    for device in 0..4 {
+        world.apply(Op::Leave(device));
+    }
+    world.apply(Op::Answer(4, Kind::Good));
+    world.apply(Op::Answer(5, Kind::Good));
+    assert_eq!(world.model.commits.len(), 0, "they may come back");
+    world.apply(Op::Advance(49));
+    world.apply(Op::Tick);
+    assert_eq!(world.model.commits.len(), 0);
+    assert_eq!(world.engine.wake(), Some(50));
+    world.apply(Op::Advance(1));
+    world.apply(Op::Tick);
+    assert_eq!(world.model.commits.len(), 1);
+    let counters = world.engine.counters();
+    assert_eq!((counters.short, counters.absent), (1, 4));
+    assert_eq!(waits_for(&world), 2);
+    // A device that returns counts again.
+    world.apply(Op::Join(0));
+    world.apply(Op::Answer(4, Kind::Good));
+    world.apply(Op::Answer(5, Kind::Good));
+    assert_eq!(waits_for(&world), 3);
+}
+
+/// All devices have left for good and no update has counted: any device that joins, a new one too, makes up
+/// the round.
+#[test]
+fn abandoned_round_invites_any_device_that_joins() {
+    let mut world = joined(Setup { fleet_size: 3, ..doubling() }, 3);
+    for device in 0..3 {
+        world.apply(Op::Leave(device));
+    }
+    world.apply(Op::Advance(60));
+    world.apply(Op::Tick);
+    assert_eq!(world.engine.wake(), None);
+    world.apply(Op::Join(6));
+    assert!(world.pending.contains_key(&6));
+    world.apply(Op::Answer(6, Kind::Good));
+    assert_eq!(world.model.commits.len(), 1);
+}
+
+/// A device that always answers first with values that are not finite is replaced by the next arrival, in
+/// every stage.
+#[test]
+fn rejected_device_is_replaced_by_next_arrival() {
+    let mut world = joined(doubling(), 6);
+    for (stage, counted) in [3, 5, 5].into_iter().enumerate() {
+        assert_eq!(world.model.commits.len(), stage);
+        world.apply(Op::Answer(0, Kind::NotFinite(true)));
+        for device in 1..=counted {
+            assert_eq!(world.model.commits.len(), stage, "device {device}");
+            world.apply(Op::Answer(device, Kind::Good));
+        }
+    }
+    assert_eq!(world.model.commits.len(), 3);
+    let counters = world.engine.counters();
+    assert_eq!((counters.non_finite, counters.counted), (3, 13));
+    assert_eq!(counters.short, 2, "where it waited for all six, five is what there was");
+}
+
+/// The retry time comes when all devices have left for good: nothing is due until a device joins.
+#[test]
+fn nothing_is_due_without_devices() {
+    let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..plain() };
+    let mut world = joined(setup, 1);
+    world.apply(Op::Decline(0, true));
+    world.apply(Op::Leave(0));
+    world.apply(Op::Advance(50));
+    world.apply(Op::Tick);
+    assert_eq!(world.engine.wake(), None);
+    world.apply(Op::Join(3));
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
+}
+
+/// A fleet of one continues after its device has lost an acknowledgement.
+#[test]
+fn declined_round_is_repeated_under_new_id() {
+    let mut world = World::new(Setup { fleet_size: 1, ..plain() });
+    world.apply(Op::Join(0));
+    let before = world.model.last.round;
+    world.apply(Op::Decline(0, true));
+    assert_eq!(world.model.last.round, before + 1);
+    world.finish_honestly();
+    assert_eq!(world.model.phase, Phase::Finished);
+}
+
+/// The last round of a start closes at its deadline, when all devices have left: the commit holds the
+/// algorithm's state all the same.
+#[test]
+fn start_that_ends_without_devices_can_be_restored() {
+    let setup = Setup { power: true, fedavg: true, absence: 0, ..plain() };
+    let mut engine = setup.engine();
+    let mut records = Vec::new();
+    let mut handle = |engine: &mut Engine, now, event| {
+        let mut actions = Vec::new();
+        engine.handle(now, event, &mut actions);
+        let commits =
+            actions.iter().filter_map(|a| if let Action::Commit(r) = a { Some(r.phase) } else { None });
+        records.extend(commits);
+    };
+    for device in [0, 1] {
+        handle(&mut engine, 0, Event::Joined(device));
+    }
+    for device in [0, 1, 0] {
+        let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+        handle(&mut engine, 1, Event::Update(device, honest(device, &broadcast)));
+    }
+    for device in [0, 1] {
+        handle(&mut engine, 2, Event::Left(device));
+    }
+    handle(&mut engine, 500, Event::Tick);
+    assert_eq!(records, [Phase::Start(1), Phase::Start(2)]);
+    let mut resumed = setup.engine();
+    assert!(resumed.resume(500, &engine.checkpoint()));
+    assert_eq!(result(&resumed), result(&engine));
+}
+
+/// A server restarts while heads are fitted: any device that joins is invited at once, and the campaign
+/// finishes when all devices of the fleet have fitted their heads.
+#[test]
+fn finished_campaign_offers_heads_after_restart() {
+    let setup = Setup { fleet_size: 3, ..plain() };
+    let life = live(setup.engine(), 3, usize::MAX);
+    let last = life.kept.last().unwrap();
+    assert_eq!(last.phase, Phase::Train(2));
+    let mut engine = setup.engine();
+    assert!(engine.resume(0, &last.checkpoint));
+    let mut finished = 0;
+    for device in [7, 0, 1, 2, 8] {
+        let mut actions = Vec::new();
+        engine.handle(5, Event::Joined(device), &mut actions);
+        let [Action::Open(to, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
+        assert_eq!(*to, device);
+        let answer = Event::Update(device, honest(device, broadcast));
+        let mut actions = Vec::new();
+        engine.handle(6, answer, &mut actions);
+        finished += actions.iter().filter(|action| **action == Action::Finished).count();
+        assert_eq!(engine.phase() == Phase::Finished, [2, 8].contains(&device), "{device}");
+    }
+    assert_eq!(finished, 1);
+}
+
+/// Training ends after the first round with a change below the setting, with the result of a campaign of that
+/// many rounds; a server that was restarted in between gives the same.
+#[test]
+fn small_change_ends_training() {
+    for fedavg in [false, true] {
+        let setup = Setup { fleet_size: 3, rounds: 12, power: true, fedavg, ..plain() };
+        let starts = ITERATIONS as usize;
+        let whole = live(setup.engine(), 3, usize::MAX);
+        let basis = |kept: &Kept| {
+            orthonormal(&Matrix::from_column_slice(D, K, &kept.checkpoint.state[..D * K])).unwrap()
+        };
+        let bases: Vec<Matrix> = whole.kept[starts - 1..].iter().map(basis).collect();
+        let moved: Vec<f64> =
+            bases.windows(2).map(|two| principal_angle_distance(&two[0], &two[1])).collect();
+        // A bound that round 6 or an earlier one is the first to meet.
+        let stop_change = Some(moved[5] * 1.0001);
+        let last = moved.iter().position(|moved| Some(*moved) < stop_change).unwrap() + 1;
+        let stopping = Setup { stop_change, ..setup };
+        let ended = live(stopping.engine(), 3, usize::MAX);
+        assert_eq!(ended.engine.phase(), Phase::Finished);
+        assert_eq!(ended.kept.len(), starts + last, "{moved:?}");
+        assert_eq!(ended.kept[starts + last - 1].phase, Phase::Train(last as u32));
+        for (kept, number) in ended.kept.iter().zip(1..) {
+            let record = &kept.record;
+            assert_eq!(record.ends_training, number == starts + last);
+            let expected = number.checked_sub(starts + 1).map(|index| moved[index]);
+            assert_eq!(record.change.map(f64::to_bits), expected.map(f64::to_bits), "not in the start");
+        }
+        assert_eq!(
+            ended.kept.last().unwrap().checkpoint.state,
+            whole.kept[starts + last - 1].checkpoint.state
+        );
+
+        // Restarted before the round that ends training: the committed state is the one before.
+        let before = &ended.kept[starts + last - 2];
+        let mut engine = stopping.engine();
+        assert!(engine.resume(0, &before.checkpoint));
+        let rest = live(engine, 3, usize::MAX);
+        assert_eq!(rest.kept.len(), 1);
+        assert_eq!(result(&rest.engine), result(&ended.engine));
+        // Restarted after it, as the server does it: heads are fitted at once.
+        let after = ended.kept.last().unwrap();
+        let mut engine = stopping.engine();
+        assert!(engine.resume(0, &after.checkpoint));
+        assert_eq!(engine.checkpoint().done, after.phase);
+        let mut actions = Vec::new();
+        engine.handle(0, Event::Joined(9), &mut actions);
+        let [Action::Open(9, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
+        assert_eq!((engine.phase(), broadcast.request.expects.len()), (Phase::FitHead, 0));
+    }
+}
+
+/// The start is not shortened, however large the setting is.
+#[test]
+fn small_change_does_not_end_start() {
+    let life = live(Setup { power: true, stop_change: Some(1.0), ..plain() }.engine(), 2, usize::MAX);
+    let phases: Vec<Phase> = life.kept.iter().map(|kept| kept.phase).collect();
+    assert_eq!(phases, [Phase::Start(1), Phase::Start(2), Phase::Train(1)]);
+}
+
+#[test]
+fn stopped_training_closes_round_and_fits_heads() {
+    let mut engine = plain().engine();
+    let mut actions = Vec::new();
+    engine.handle(0, Event::Joined(0), &mut actions);
+    engine.finish_training(0, &mut actions);
+    assert_eq!((engine.phase(), actions.len()), (Phase::Waiting, 0));
+    engine.handle(0, Event::Joined(1), &mut actions);
+    let first = engine.open_round().unwrap().broadcast.id;
+    let mut actions = Vec::new();
+    engine.finish_training(1, &mut actions);
+    let closed: Vec<_> =
+        actions.iter().filter(|a| matches!(a, Action::Close(_, id) if *id == first)).collect();
+    assert_eq!(closed.len(), 2);
+    assert_eq!(engine.phase(), Phase::FitHead);
+    assert!(engine.open_round().unwrap().broadcast.id > first);
+}
+
+/// A value that the encoding cannot represent is refused rather than sent as another one.
+#[test]
+fn unencodable_value_is_not_sent() {
+    let (_, request) = request_of_f16(65_000.0);
+    assert!(RoundBroadcast::new(RoundId { round: 1, stage: 0 }, request).is_ok());
+    for value in [1e5, f32::NAN, f32::INFINITY] {
+        let (index, request) = request_of_f16(value);
+        let error = RoundBroadcast::new(RoundId { round: 1, stage: 0 }, request).unwrap_err();
+        assert_eq!(error, fedspan_protocol::Error::NonFinite { index });
+    }
+}
+
+/// A request with one value of interest, and its index.
+fn request_of_f16(value: f32) -> (usize, Request) {
+    let parameters = FedRepParameters {
+        step_size: 0.5,
+        head: HeadSolve::LeastSquares { ridge: 0.0 },
+        upload: Upload::Gradient,
+        download_encoding: Encoding::F16,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::Mean,
+    };
+    let mut request = FedRep::new(random_start(4, 2, 0), parameters).request();
+    request.tensors[0].values[5] = value;
+    (5, request)
+}
+
+/// A device, alone in its round, removes a direction of the representation: its step equals the first column.
+#[test]
+fn rank_deficient_round_is_repeated() {
+    let ruin = |patience| {
+        let setup = Setup { fleet_size: 1, min_count: 1, power: false, fedavg: false, patience, ..plain() };
+        let mut engine = setup.engine();
+        let mut actions = Vec::new();
+        engine.handle(0, Event::Joined(0), &mut actions);
+        let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+        let mut update = honest(0, &broadcast);
+        for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
+            let sent = broadcast.request.tensors[0].values[index];
+            *value = if index % K == 0 { sent / ETA } else { 0.0 };
+        }
+        actions.clear();
+        engine.handle(1, Event::Update(0, update), &mut actions);
+        (engine, broadcast.id, actions)
+    };
+    let (mut engine, id, actions) = ruin(Some(5));
+    assert!(
+        matches!(actions[..], [Action::Acknowledge(0, Ack { outcome: AckOutcome::Counted, .. })]),
+        "{actions:?}"
+    );
+    assert_eq!((engine.counters().ruined, engine.wake()), (1, Some(6)));
+    let mut actions = Vec::new();
+    engine.handle(6, Event::Tick, &mut actions);
+    let [Action::Open(0, again)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().broadcast.request);
+    let update = honest(0, again);
+    engine.handle(7, Event::Update(0, update), &mut actions);
+    assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
+    // With a retry delay of 0 the attempts are bounded.
+    let (mut engine, _, _) = ruin(Some(0));
+    let mut failed = false;
+    for _ in 0..3 {
+        let mut actions = Vec::new();
+        engine.handle(2, Event::Tick, &mut actions);
+        let Some(Action::Open(0, broadcast)) = actions.pop() else { break };
+        let mut update = honest(0, &broadcast);
+        update.tensors[0]
+            .values
+            .iter_mut()
+            .zip(&broadcast.request.tensors[0].values)
+            .enumerate()
+            .for_each(|(index, (value, sent))| *value = if index % K == 0 { sent / ETA } else { 0.0 });
+        engine.handle(2, Event::Update(0, update), &mut actions);
+        failed = matches!(actions.last(), Some(Action::Failed(_)));
+    }
+    assert!(failed && engine.counters().ruined == 2, "{:?}", engine.counters());
+    // Without a retry delay the campaign fails at once.
+    let (_, _, actions) = ruin(None);
+    assert!(matches!(actions[..], [_, Action::Failed(_)]), "{actions:?}");
+}
+
+/// A device invited later than the others may have made the round wait. After a restart, which does not know
+/// of devices without a counted update, the round closes with the updates that counted.
+#[test]
+fn widened_round_is_restored() {
+    let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
+    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
+    let (checkpoint, broadcast) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
+    engine.handle(1, Event::Update(0, honest(0, &broadcast)), &mut actions);
+    for device in [1, 2] {
+        let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
+        engine.handle(1, Event::Declined(device, decline), &mut actions);
+    }
+    [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(device), &mut actions));
+    engine.handle(3, Event::Update(7, honest(7, &broadcast)), &mut actions);
+    let round = engine.open_round().unwrap();
+    assert_eq!((round.broadcast.id, round.participants.as_slice()), (broadcast.id, &[0, 7][..]));
+
+    let mut again = setup.engine();
+    assert!(again.resume(3, &checkpoint));
+    [1, 2].into_iter().for_each(|device| again.mark_excluded(device));
+    for (at, device) in [(1, 0), (3, 7)] {
+        assert!(again.replay_update(at, device, &honest(device, &broadcast)), "{device}");
+    }
+    let mut actions = Vec::new();
+    again.handle(3, Event::Resumed, &mut actions);
+    let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
+    assert_eq!((record.id, record.participants.as_slice()), (broadcast.id, &[0, 7][..]));
+}
+
+/// All devices had left when the server went down, and one of them never returns. Found by simulated
+/// disasters.
+#[test]
+fn restored_round_does_not_wait_forever() {
+    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
+    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
+    let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+    // Two devices leave before the third answers, which closes the round.
+    for device in [1, 2] {
+        engine.handle(1, Event::Update(device, honest(device, &broadcast)), &mut actions);
+        engine.handle(1, Event::Left(device), &mut actions);
+    }
+    engine.handle(2, Event::Left(0), &mut actions);
+    engine.handle(1_000_000, Event::Tick, &mut actions);
+    let checkpoint = engine.checkpoint();
+    assert_eq!((checkpoint.done, &checkpoint.open), (Phase::Train(1), &None));
+
+    let (mut again, mut actions) = (setup.engine(), Vec::new());
+    assert!(again.resume(1_000_000, &checkpoint));
+    let due = again.wake().expect("it waits for a time");
+    (1..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));
+    assert!(again.open_round().is_none(), "the third may come");
+    again.handle(due, Event::Tick, &mut actions);
+    assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2]);
+
+    // If all return in time, the round opens with the last of them; otherwise with the fewest that suffice.
+    let mut again = setup.engine();
+    assert!(again.resume(1_000_000, &checkpoint));
+    (0..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));
+    assert_eq!(again.open_round().unwrap().cohort.len(), 3);
+    let mut again = setup.engine();
+    assert!(again.resume(1_000_000, &checkpoint));
+    again.handle(due, Event::Tick, &mut actions);
+    (0..2).for_each(|device| again.handle(due + 1, Event::Joined(device), &mut actions));
+    assert_eq!(again.open_round().unwrap().cohort.len(), 2);
+}

@@ -1,0 +1,422 @@
+//! FedPower on the server, compared with a second implementation of Algorithms 1 to 3 in f64, and with the
+//! laws of alignment.
+
+use crate::common::{bits, gaussian, random};
+use fedspan_engine::aggregate::{Rule, UpdateWeight, procrustes};
+use fedspan_engine::algorithm::{Algorithm, FedPower, FedPowerParameters, synchronisations};
+use fedspan_engine::linalg::{
+    Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32, top_eigenspace,
+};
+use fedspan_engine::participation::WithReplacement;
+use fedspan_engine::{DeviceId, Participation};
+use fedspan_engine::{Tensor, Weighting};
+use fedspan_protocol::message::{PowerRows, PowerUpload, Task};
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+
+const ALGORITHM_2: FedPowerParameters = FedPowerParameters {
+    iterations: 10,
+    local_steps: 1,
+    decay: false,
+    procrustes: true,
+    reference: None,
+    rows: PowerRows::Features,
+    download_encoding: Encoding::F32,
+    upload_encoding: Encoding::F32,
+    weighting: Weighting::Uniform,
+    rule: Rule::Mean,
+};
+
+/// Covariances of devices that approximately share `k` directions.
+fn covariances(devices: usize, d: usize, k: usize, apart: f64, seed: u64) -> Vec<Matrix> {
+    let random = &mut random(seed);
+    let common = random_basis(d, k, random);
+    (0..devices)
+        .map(|_| {
+            let own = gaussian(d, d, random) * (apart / (d as f64).sqrt());
+            let a = &common * common.transpose() + &own * own.transpose();
+            &a / a.norm()
+        })
+        .collect()
+}
+
+fn mean(all: &[Matrix]) -> Matrix {
+    all.iter().fold(Matrix::zeros(all[0].nrows(), all[0].ncols()), |sum, a| sum + a) / all.len() as f64
+}
+
+fn tensor(matrix: &Matrix) -> Tensor {
+    let (rows, cols) = (matrix.nrows() as u16, matrix.ncols() as u16);
+    Tensor { role: Role::Subspace, rows, cols, values: to_f32(matrix) }
+}
+
+/// Upload of an honest device, computed in f64 from the broadcast basis.
+fn answer(a: &Matrix, request: &fedspan_engine::Request) -> Vec<Tensor> {
+    let Task::FedPower { iterations, upload, .. } = request.task else { panic!("{:?}", request.task) };
+    let sent = &request.tensors[0];
+    let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
+    let mut y = a * &z;
+    for _ in 1..iterations {
+        z = orthonormal(&y).unwrap();
+        y = a * &z;
+    }
+    match upload {
+        PowerUpload::Product => vec![tensor(&y)],
+        PowerUpload::ProductAndBasis => vec![tensor(&y), tensor(&z)],
+        _ => vec![tensor(&orthonormal(&y).unwrap())],
+    }
+}
+
+fn exchange(server: &mut FedPower, all: &[Matrix]) {
+    let request = server.request();
+    for (device, a) in all.iter().enumerate() {
+        let tensors = answer(a, &request);
+        assert_eq!(tensors.len(), request.expects.len());
+        assert!(server.admits(1, &tensors));
+        server.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
+    }
+    server.finish().unwrap();
+}
+
+fn run(all: &[Matrix], start: &Matrix, parameters: FedPowerParameters) -> FedPower {
+    let mut server = FedPower::new(start.clone(), parameters);
+    for _ in 0..server.rounds_needed() {
+        exchange(&mut server, all);
+    }
+    server
+}
+
+/// Algorithm 2 of the paper without its noise, in f64 and by other means: alignment by Newton's iteration for
+/// the polar factor.
+fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool, aligned: bool) -> Matrix {
+    let m = all.len();
+    let polar = |z: &Matrix, reference: &Matrix| {
+        let mut x = z.transpose() * reference;
+        for _ in 0..60 {
+            x = (&x + x.clone().try_inverse().unwrap().transpose()) / 2.0;
+        }
+        x
+    };
+    let mut z = vec![start.clone(); m];
+    for step in 1..=t {
+        let y: Vec<Matrix> = all.iter().zip(&z).map(|(a, z)| a * z).collect();
+        if at(step) {
+            let turned: Vec<Matrix> = y
+                .iter()
+                .zip(&z)
+                .map(|(y, own)| if aligned { y * polar(own, &z[0]) } else { y.clone() })
+                .collect();
+            z = vec![orthonormal(&mean(&turned)).unwrap(); m];
+        } else {
+            z = y.iter().map(|y| orthonormal(y).unwrap()).collect();
+        }
+    }
+    let turned: Vec<Matrix> =
+        z.iter().map(|own| if aligned { own * polar(own, &z[0]) } else { own.clone() }).collect();
+    orthonormal(&mean(&turned)).unwrap()
+}
+
+/// Tolerance for the rounding to f32 on the wire, also where bases nearly cancel.
+const CLOSE: f64 = 1e-4;
+
+#[test]
+fn synchronisation_sets_match_paper() {
+    let sums = |(steps, ends): (Vec<u16>, bool)| {
+        let sums: Vec<u16> =
+            steps.iter().scan(0, |sum, step| Some(std::mem::replace(sum, *sum + step) + step)).collect();
+        (sums, ends)
+    };
+    let set = |p, decay| sums(synchronisations(10, p, decay));
+    assert_eq!(set(1, false), ((1..=10).collect(), true));
+    assert_eq!(set(1, true), ((1..=10).collect(), true));
+    assert_eq!(set(2, false), (vec![2, 4, 6, 8, 10], true));
+    assert_eq!(set(2, true), ((2..=10).collect(), true));
+    assert_eq!(set(4, true), (vec![4, 7, 9, 10], true));
+    assert_eq!(set(4, false), (vec![4, 8, 10], false));
+    assert_eq!(set(10, false), (vec![10], true));
+    assert_eq!(set(11, false), (vec![10], false), "nothing but the output");
+    assert_eq!(set(9, true), (vec![9, 10], false));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn steps_sum_to_t(t in 1u16..500, p in 1u16..500, decay in any::<bool>()) {
+        let (steps, ends) = synchronisations(t, p, decay);
+        prop_assert_eq!(steps.iter().sum::<u16>(), t);
+        prop_assert!(steps.iter().all(|step| (1..=p).contains(step)));
+        prop_assert!(steps.windows(2).all(|pair| pair[1] <= pair[0]));
+        let regular = steps.len() - usize::from(!ends);
+        let expected = |place: usize| if decay { p.saturating_sub(place as u16).max(1) } else { p };
+        prop_assert!(steps.iter().take(regular).enumerate().all(|(place, step)| *step == expected(place)));
+    }
+
+    #[test]
+    fn fedpower_matches_algorithm_2(
+        seed in any::<u64>(), m in 1usize..6, p in 1u16..5, decay in any::<bool>(), aligned in any::<bool>()
+    ) {
+        let all = covariances(m, 9, 3, 0.2, seed);
+        let start = random_basis(9, 3, &mut random(seed ^ 1));
+        let t = 7;
+        let (steps, ends) = synchronisations(t, p, decay);
+        let mut at: Vec<u16> = steps.iter().scan(0, |sum, step| { *sum += step; Some(*sum) }).collect();
+        if !ends {
+            at.pop();
+        }
+        let expected = algorithm_2(&all, &start, t, |step| at.contains(&step), aligned);
+        let parameters = FedPowerParameters { iterations: t, local_steps: p, decay, procrustes: aligned, ..ALGORITHM_2 };
+        let server = run(&all, &start, parameters);
+        let off = principal_angle_distance(server.representation(), &expected);
+        prop_assert!(off < CLOSE, "{off:e}");
+    }
+
+    #[test]
+    fn procrustes_is_optimal_rotation(seed in any::<u64>(), r in 1usize..6) {
+        let random = &mut random(seed);
+        let (own, reference) = (gaussian(8, r, random), gaussian(8, r, random));
+        let best = procrustes(&own, &reference);
+        prop_assert!((best.transpose() * &best - Matrix::identity(r, r)).norm() < 1e-12);
+        let away = (&own * &best - &reference).norm();
+        for _ in 0..20 {
+            let other = random_basis(r, r, random);
+            prop_assert!(away <= (&own * other - &reference).norm() + 1e-12);
+        }
+        // Bases of one subspace are aligned to one basis.
+        let turned = &own * random_basis(r, r, random);
+        prop_assert!((&turned * procrustes(&turned, &own) - &own).norm() < 1e-9 * own.norm());
+    }
+
+    /// Signs and rotations of a device's basis do not matter.
+    #[test]
+    fn device_rotations_change_nothing(seed in any::<u64>()) {
+        let random = &mut random(seed);
+        let all = covariances(4, 9, 3, 0.2, seed);
+        let start = random_basis(9, 3, random);
+        let parameters = FedPowerParameters { local_steps: 3, ..ALGORITHM_2 };
+        let (mut one, mut other) = (FedPower::new(start.clone(), parameters), FedPower::new(start, parameters));
+        let request = one.request();
+        for (device, a) in all.iter().enumerate() {
+            let tensors = answer(a, &request);
+            one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
+            let turn = random_basis(3, 3, random);
+            // The reference determines the basis.
+            let turn = if device == 0 { Matrix::identity(3, 3) } else { turn };
+            let turned: Vec<Tensor> =
+                tensors.iter().map(|t| tensor(&(from_f32(9, 3, &t.values) * &turn))).collect();
+            other.absorb(device as DeviceId, UpdateWeight::from_samples(1), &turned);
+        }
+        one.finish().unwrap();
+        other.finish().unwrap();
+        let off = (one.representation() - other.representation()).norm();
+        prop_assert!(off < CLOSE, "{off:e}");
+    }
+
+    /// The bits are the same in any order of arrival, and across a restart between two exchanges.
+    #[test]
+    fn order_and_restarts_keep_every_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
+        let rule = [Rule::Mean, Rule::GeometricMedian, Rule::ProjectorMean][rule];
+        let all = covariances(5, 8, 2, 0.2, seed);
+        let start = random_basis(8, 2, &mut random(seed));
+        let parameters = FedPowerParameters { iterations: 6, local_steps: p, rule, ..ALGORITHM_2 };
+        let (mut one, mut other) =
+            (FedPower::new(start.clone(), parameters), FedPower::new(start.clone(), parameters));
+        for round in 0..one.rounds_needed() {
+            let request = one.request();
+            prop_assert_eq!(&request, &other.request());
+            let answers: Vec<_> = all.iter().map(|a| answer(a, &request)).collect();
+            for device in 0..5 {
+                let reversed = (4 - device + round as usize) % 5;
+                one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &answers[device]);
+                other.absorb(reversed as DeviceId, UpdateWeight::from_samples(1), &answers[reversed]);
+            }
+            one.finish().unwrap();
+            other.finish().unwrap();
+            prop_assert_eq!(bits(one.representation()), bits(other.representation()));
+            let mut again = FedPower::new(start.clone(), parameters);
+            prop_assert!(again.restore(&other.state()));
+            prop_assert!(!again.restore(&other.state()[1..]));
+            other = again;
+        }
+    }
+}
+
+#[test]
+fn single_steps_equal_power_method_on_mean() {
+    let all = covariances(6, 12, 3, 0.3, 1);
+    let pooled = mean(&all);
+    let start = random_basis(12, 5, &mut random(2));
+    let server = run(&all, &start, FedPowerParameters { iterations: 60, ..ALGORITHM_2 });
+    let truth = top_eigenspace(&pooled, 3);
+    // Rank 5 for 3 directions: the result contains all of them.
+    let off = principal_angle_distance(server.representation(), &truth);
+    assert!(off < CLOSE, "{off:e}");
+    let mut centralised = start;
+    for _ in 0..60 {
+        centralised = orthonormal(&(&pooled * centralised)).unwrap();
+    }
+    assert!(principal_angle_distance(server.representation(), &centralised) < CLOSE);
+}
+
+/// Without alignment, bases that are rotated against each other cancel.
+#[test]
+fn local_steps_need_alignment() {
+    let all = covariances(8, 12, 3, 0.15, 3);
+    let truth = top_eigenspace(&mean(&all), 3);
+    let start = random_basis(12, 3, &mut random(4));
+    let off = |procrustes| {
+        let parameters = FedPowerParameters { iterations: 40, local_steps: 20, procrustes, ..ALGORITHM_2 };
+        principal_angle_distance(run(&all, &start, parameters).representation(), &truth)
+    };
+    assert!(off(true) < 0.05, "{}", off(true));
+    assert!(off(false) > 2.0 * off(true), "{} and {}", off(false), off(true));
+}
+
+/// One-shot divide and conquer of Fan et al. 2019: each device's own eigenspace, then the mean of the
+/// projectors.
+#[test]
+fn single_exchange_equals_divide_and_conquer() {
+    let all = covariances(8, 12, 3, 0.1, 5);
+    let projectors: Vec<Matrix> =
+        all.iter().map(|a| top_eigenspace(a, 3)).map(|own| &own * own.transpose()).collect();
+    let expected = top_eigenspace(&mean(&projectors), 3);
+    let parameters =
+        FedPowerParameters { iterations: 200, local_steps: 200, rule: Rule::ProjectorMean, ..ALGORITHM_2 };
+    let server = run(&all, &random_basis(12, 3, &mut random(6)), parameters);
+    assert_eq!(server.rounds_needed(), 1);
+    let off = principal_angle_distance(server.representation(), &expected);
+    assert!(off < CLOSE, "{off:e}");
+}
+
+/// Two references in a row are lost: the next device takes over, and the span is unaffected.
+#[test]
+fn lost_reference_is_replaced_and_span_is_kept() {
+    let all = covariances(6, 12, 3, 0.1, 7);
+    let truth = top_eigenspace(&mean(&all), 3);
+    let start = random_basis(12, 3, &mut random(8));
+    let parameters = FedPowerParameters { iterations: 30, local_steps: 3, reference: Some(4), ..ALGORITHM_2 };
+    let fleet = [0, 1, 2, 3, 4, 5];
+    let go = |lost: fn(usize, DeviceId) -> bool| {
+        let mut server = FedPower::new(start.clone(), parameters);
+        let mut worst: f64 = 0.0;
+        for round in 0..server.rounds_needed() as usize {
+            let present: Vec<DeviceId> = fleet.iter().copied().filter(|id| !lost(round, *id)).collect();
+            let reference = if present.contains(&4) { 4 } else { present[0] };
+            assert_eq!(server.reference(&present), Some(reference));
+            let request = server.request();
+            for device in present {
+                server.absorb(
+                    device,
+                    UpdateWeight::from_samples(1),
+                    &answer(&all[device as usize], &request),
+                );
+            }
+            server.finish().unwrap();
+            if round >= 3 {
+                worst = worst.max(principal_angle_distance(server.representation(), &truth));
+            }
+        }
+        worst
+    };
+    let (all_there, some_lost) =
+        (go(|_, _| false), go(|round, id| round == 5 && id == 4 || round == 6 && id < 2));
+    assert!(all_there < 0.02, "{all_there}");
+    // Other devices count in those two rounds, so the span may change a little.
+    assert!(some_lost < 0.02 + all_there, "{some_lost}");
+    // The same devices with another reference have nearly the same mean.
+    let once = |reference| {
+        let mut server = FedPower::new(start.clone(), FedPowerParameters { reference, ..parameters });
+        exchange(&mut server, &all);
+        server.representation().clone()
+    };
+    let (one, other) = (once(Some(0)), once(Some(5)));
+    assert!(principal_angle_distance(&one, &other) < 0.02);
+}
+
+/// Algorithm 3: the mean is over the draws, and the reference counts only as often as it was drawn.
+#[test]
+fn draws_act_as_weights() {
+    let all = covariances(4, 9, 2, 0.3, 9);
+    let start = random_basis(9, 2, &mut random(10));
+    let parameters = FedPowerParameters { iterations: 4, local_steps: 2, ..ALGORITHM_2 };
+    let mut drawn = FedPower::new(start.clone(), parameters);
+    let mut repeated = FedPower::new(start, FedPowerParameters { reference: Some(10), ..parameters });
+    let request = drawn.request();
+    let mut share = |device: usize, draws: u32| {
+        drawn.absorb(device as DeviceId, UpdateWeight { samples: 1, draws }, &answer(&all[device], &request));
+    };
+    // Device 0 is invited as the reference only.
+    share(0, 0);
+    share(1, 1);
+    share(3, 3);
+    // The same by hand: aligned with device 0, which is left out of the mean.
+    let turned = |device: usize| {
+        let (own, of) = (answer(&all[device], &request), answer(&all[0], &request));
+        let matrix = |t: &Tensor| from_f32(9, 2, &t.values);
+        let turn = procrustes(&matrix(&own[1]), &matrix(&of[1]));
+        vec![tensor(&(matrix(&own[0]) * turn)), of[1].clone()]
+    };
+    for (place, device) in [1, 3, 3, 3].into_iter().enumerate() {
+        repeated.absorb(10 + place as DeviceId, UpdateWeight::from_samples(1), &turned(device));
+    }
+    drawn.finish().unwrap();
+    repeated.finish().unwrap();
+    assert!((drawn.representation() - repeated.representation()).norm() < CLOSE);
+    // Only the reference has answered, so its update is used.
+    let before = drawn.representation().clone();
+    let request = drawn.request();
+    drawn.absorb(2, UpdateWeight { samples: 1, draws: 0 }, &answer(&all[2], &request));
+    drawn.finish().unwrap();
+    assert_ne!(bits(&before), bits(drawn.representation()));
+    // Without any update nothing is lost, and the exchange is repeated.
+    let state = drawn.state();
+    drawn.finish().unwrap();
+    assert_eq!(state, drawn.state());
+}
+
+#[test]
+fn sampling_with_replacement_is_uniform() {
+    let fleet: Vec<DeviceId> = (0..10).map(|id| 3 * id + 1).collect();
+    let mut policy = WithReplacement { draws: 6, seed: 5 };
+    let mut counts = [0u32; 10];
+    let rounds = 20_000;
+    for round in 0..rounds {
+        let cohort = policy.cohort(round, &fleet);
+        assert_eq!(cohort.draws.values().sum::<u32>(), 6);
+        assert_eq!(cohort.devices, cohort.draws.keys().copied().collect::<Vec<_>>());
+        assert_eq!(cohort.target, cohort.devices.len());
+        for (device, draws) in &cohort.draws {
+            counts[fleet.binary_search(device).unwrap()] += draws;
+        }
+        assert_eq!(policy.cohort(round, &fleet), cohort);
+        let mut with = cohort.clone();
+        with.add_reference(1);
+        assert!(with.devices.is_sorted() && with.devices.contains(&1) && with.target == with.devices.len());
+        assert_eq!(with.draws.values().sum::<u32>(), 6);
+    }
+    let expected = f64::from(rounds) * 0.6;
+    let chi: f64 = counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
+    // Nine degrees of freedom: the value exceeds 43 with a probability of one in a million.
+    assert!(chi < 43.0, "{chi}: {counts:?}");
+}
+
+#[test]
+fn basis_unfit_for_alignment_is_not_admitted() {
+    let all = covariances(2, 9, 2, 0.3, 11);
+    let start = random_basis(9, 2, &mut random(12));
+    let two = FedPower::new(start.clone(), FedPowerParameters { local_steps: 2, ..ALGORITHM_2 });
+    let good = answer(&all[0], &two.request());
+    assert!(two.admits(1, &good));
+    let scaled = tensor(&(from_f32(9, 2, &good[1].values) * 1.1));
+    assert!(!two.admits(1, &[good[0].clone(), scaled]));
+    let zero = tensor(&Matrix::zeros(9, 2));
+    assert!(!two.admits(1, &[good[0].clone(), zero.clone()]));
+    let one_shot = FedPowerParameters { local_steps: 10, rule: Rule::ProjectorMean, ..ALGORITHM_2 };
+    assert!(!FedPower::new(start.clone(), one_shot).admits(1, std::slice::from_ref(&zero)));
+    // A product may have any rank: only the mean must have full rank.
+    let mut one = FedPower::new(start, ALGORITHM_2);
+    assert!(one.admits(1, std::slice::from_ref(&zero)));
+    let state = one.state();
+    one.absorb(0, UpdateWeight::from_samples(1), &[zero]);
+    assert!(one.finish().is_err());
+    assert_eq!(one.state(), state);
+}

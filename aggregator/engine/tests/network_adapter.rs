@@ -1,0 +1,309 @@
+//! Low-rank adapters on the engine: tensors requested and sent in each round, and the averaged factors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::common::*;
+use fedspan_engine::aggregate::{Rule, SampleCap};
+use fedspan_engine::algorithm::network::{
+    self, Averaging, Front, NetworkMethod, NetworkParameters, NetworkShape,
+};
+use fedspan_engine::linalg::{Matrix, from_f32, product};
+use fedspan_engine::participation::Full;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast, RoundRecord, Settings};
+use fedspan_engine::{Tensor, Weighting};
+use fedspan_protocol::message::{Decline, DeclineReason, Descent, HeadSolve, RoundId};
+use fedspan_protocol::tensor::{Encoding, Role};
+
+const D: usize = 7;
+const R: usize = 2;
+const H: usize = 5;
+const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
+const DESCENT: Descent = Descent { step_size: 0.1, momentum: 0.0, batch: 8 };
+
+fn parameters(averaging: Averaging) -> NetworkParameters {
+    let front = Front::Adapter { rank: R as u16, width: H as u16, frozen: 7 };
+    NetworkParameters {
+        shape: NetworkShape { features: D as u16, front, hidden: [0; 3], outputs: 3 },
+        method: NetworkMethod::LowRank(averaging),
+        descent: DESCENT,
+        head_epochs: 0,
+        epochs: 2,
+        download_encoding: Encoding::F32,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Samples,
+        rule: Rule::Mean,
+        fleet: 3,
+        seed: 4,
+    }
+}
+
+/// An engine, and the last broadcast to each device.
+struct World {
+    engine: Engine,
+    opened: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
+    commits: Vec<RoundRecord>,
+    now: u64,
+}
+
+impl World {
+    fn new(averaging: Averaging, devices: u64) -> Self {
+        let settings = Settings {
+            fleet_size: devices as usize,
+            rounds: 50,
+            final_head: HeadSolve::Sgd { epochs: 0, descent: DESCENT },
+            deadline: Some(1000),
+            min_count: 1,
+            norm_bound: 1e6,
+            samples: SampleCap { max_samples: 1000, relative: false },
+            absence: 1_000_000,
+            patience: Some(10),
+            stop_change: None,
+        };
+        let server = network::build(parameters(averaging));
+        let engine = Engine::new(settings, None, server, Box::new(Full));
+        let mut world = Self { engine, opened: BTreeMap::new(), commits: Vec::new(), now: 0 };
+        for device in 0..devices {
+            world.handle(Event::Joined(device));
+        }
+        world
+    }
+
+    fn handle(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.now += 1;
+        self.engine.handle(self.now, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Open(device, broadcast) => drop(self.opened.insert(device, broadcast)),
+                Action::Commit(record) => self.commits.push(*record),
+                _ => {}
+            }
+        }
+    }
+
+    fn roles(&self, device: DeviceId) -> Vec<Role> {
+        self.opened[&device].request.tensors.iter().map(|tensor| tensor.role).collect()
+    }
+
+    fn id(&self) -> RoundId {
+        self.engine.open_round().unwrap().broadcast.id
+    }
+
+    /// Random update of a device.
+    fn answer(&self, device: DeviceId) -> Vec<Tensor> {
+        let id = self.id();
+        tensors(&self.opened[&device].request.expects, &mut random(u64::from(id.round) * 100 + device), 1.0)
+    }
+
+    /// Sends these tensors as the device's update.
+    fn send(&mut self, device: DeviceId, tensors: Vec<Tensor>) {
+        let expects = self.opened[&device].request.expects.clone();
+        let sent = update(self.id(), 10 * (device as u32 + 1), &expects, tensors);
+        self.handle(Event::Update(device, sent));
+    }
+
+    /// Sends an update of every device.
+    fn round(&mut self, devices: u64) -> Vec<Vec<Tensor>> {
+        let answers: Vec<Vec<Tensor>> = (0..devices).map(|device| self.answer(device)).collect();
+        for (device, tensors) in answers.iter().enumerate() {
+            self.send(device as u64, tensors.clone());
+        }
+        answers
+    }
+
+    /// Both factors at present.
+    fn factors(&self) -> [Matrix; 2] {
+        let tensors = self.engine.tensors();
+        [matrix(&tensors[0]), matrix(&tensors[1])]
+    }
+}
+
+fn matrix(tensor: &Tensor) -> Matrix {
+    from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values)
+}
+
+/// Mean of one tensor of all updates, weighted by samples.
+fn mean(answers: &[Vec<Tensor>], of: impl Fn(&[Tensor]) -> Matrix) -> Matrix {
+    let weights: Vec<f64> = (1..=answers.len()).map(|n| 10.0 * n as f64).collect();
+    let total: f64 = weights.iter().sum();
+    answers.iter().zip(&weights).map(|(answer, w)| of(answer) * (w / total)).reduce(|a, b| a + b).unwrap()
+}
+
+fn near(a: &Matrix, b: &Matrix) -> bool {
+    (a - b).norm() < 1e-5 * b.norm().max(1.0)
+}
+
+#[test]
+fn rolora_mean_equals_mean_of_products() {
+    let mut world = World::new(Averaging::RoLora, 3);
+    for round in 0..6 {
+        let trained = BOTH[usize::from(round % 2 == 0)];
+        let before = world.factors();
+        for device in 0..3 {
+            let expected = if round == 0 { BOTH.to_vec() } else { vec![BOTH[usize::from(round % 2 == 1)]] };
+            // Participants of the round before hold the factor that did not change.
+            assert_eq!(world.roles(device), expected, "round {round}");
+            assert_eq!(
+                world.opened[&device].request.expects.iter().map(|t| t.role).collect::<Vec<_>>(),
+                [trained]
+            );
+            assert_eq!(world.opened[&device].encoded.len(), expected.len());
+        }
+        let answers = world.round(3);
+        let after = world.factors();
+        let (moved, held) = if trained == Role::AdapterUp { (1, 0) } else { (0, 1) };
+        assert_eq!(before[held], after[held]);
+        assert!(near(&after[moved], &mean(&answers, |answer| matrix(&answer[0]))));
+        // Mean of the products that devices have.
+        let own = |answer: &[Tensor]| match moved {
+            1 => product(&before[0], &matrix(&answer[0])),
+            _ => product(&matrix(&answer[0]), &before[1]),
+        };
+        assert!(near(&product(&after[0], &after[1]), &mean(&answers, own)));
+        assert_eq!(world.commits.last().unwrap().interference, Some(0.0));
+    }
+}
+
+#[test]
+fn ffa_lora_keeps_down_projection() {
+    let mut world = World::new(Averaging::FfaLora, 3);
+    let start = world.factors();
+    for round in 0..4 {
+        assert_eq!(world.roles(1), if round == 0 { BOTH.to_vec() } else { vec![Role::AdapterUp] });
+        let answers = world.round(3);
+        assert_eq!(world.factors()[0], start[0]);
+        assert!(near(&world.factors()[1], &mean(&answers, |answer| matrix(&answer[0]))));
+        assert_eq!(world.commits[round].interference, Some(0.0));
+    }
+}
+
+#[test]
+fn plain_averaging_reports_interference() {
+    let mut world = World::new(Averaging::Lora, 3);
+    for round in 0..3 {
+        // Both factors have changed for all devices.
+        assert_eq!(world.roles(2), BOTH);
+        let answers = world.round(3);
+        let [down, up] = world.factors();
+        assert!(near(&down, &mean(&answers, |answer| matrix(&answer[0]))));
+        assert!(near(&up, &mean(&answers, |answer| matrix(&answer[1]))));
+        let both = mean(&answers, |answer| product(&matrix(&answer[0]), &matrix(&answer[1])));
+        let means = product(
+            &mean(&answers, |answer| matrix(&answer[0])),
+            &mean(&answers, |answer| matrix(&answer[1])),
+        );
+        let expected = (&both - &means).norm() / both.norm();
+        let got = world.commits[round].interference.unwrap();
+        assert!(expected > 0.1 && (got - expected).abs() < 1e-12, "{got} {expected}");
+    }
+}
+
+#[test]
+fn flexlora_keeps_best_factors_of_mean() {
+    let mut world = World::new(Averaging::FlexLora, 3);
+    let answers = world.round(3);
+    let both = mean(&answers, |answer| product(&matrix(&answer[0]), &matrix(&answer[1])));
+    let [down, up] = world.factors();
+    let mut values: Vec<f64> = both.clone().singular_values().iter().copied().collect();
+    values.sort_by(|a, b| b.total_cmp(a));
+    let rest: f64 = values[R..].iter().map(|v| v * v).sum();
+    assert!(((&both - product(&down, &up)).norm_squared() - rest).abs() < 1e-5 * both.norm_squared());
+    assert!((down.transpose() * &down - Matrix::identity(R, R)).norm() < 1e-5);
+    // Two devices with the same update: nothing is cut off.
+    let mut world = World::new(Averaging::FlexLora, 2);
+    let answer = world.answer(0);
+    world.send(0, answer.clone());
+    world.send(1, answer.clone());
+    let [down, up] = world.factors();
+    assert!(near(&product(&down, &up), &product(&matrix(&answer[0]), &matrix(&answer[1]))));
+    assert!(world.commits[0].interference.unwrap() < 1e-12);
+}
+
+/// A set of updates has one result, in any order of arrival.
+#[test]
+fn result_is_independent_of_arrival_order() {
+    for averaging in [Averaging::RoLora, Averaging::Lora, Averaging::FfaLora, Averaging::FlexLora] {
+        let result = |order: [u64; 3]| {
+            let mut world = World::new(averaging, 3);
+            for _ in 0..3 {
+                let answers: Vec<_> = (0..3).map(|device| world.answer(device)).collect();
+                for device in order {
+                    world.send(device, answers[device as usize].clone());
+                }
+            }
+            let interference =
+                world.commits.iter().map(|c| c.interference.unwrap().to_bits()).collect::<Vec<_>>();
+            (world.factors().map(|factor| bits(&factor)), interference)
+        };
+        assert_eq!(result([0, 1, 2]), result([2, 0, 1]), "{averaging:?}");
+    }
+}
+
+/// Devices that cannot hold the unchanged tensors are sent all of them: new devices, and those that
+/// reconnected, declined, or did not answer the round before.
+#[test]
+fn stale_device_receives_all_tensors() {
+    let mut world = World::new(Averaging::RoLora, 3);
+    world.round(3);
+    assert_eq!(world.roles(0), [Role::AdapterUp]);
+    // The device may have lost its memory with the connection.
+    world.handle(Event::Left(0));
+    world.handle(Event::Joined(0));
+    assert_eq!(world.roles(0), BOTH);
+    // The device reports that it cannot use the broadcast, and is invited again later.
+    let declined = Decline { id: world.id(), reason: DeclineReason::Tensors };
+    world.handle(Event::Declined(1, declined));
+    for device in [0, 2] {
+        let tensors = world.answer(device);
+        world.send(device, tensors);
+    }
+    // The round closes without the device, and the next one is opened on it with all tensors.
+    assert_eq!(world.engine.phase(), Phase::Train(3));
+    assert_eq!(world.roles(1), BOTH);
+    assert_eq!((world.roles(0), world.roles(2)), (vec![Role::AdapterDown], vec![Role::AdapterDown]));
+    // A device that was late for the last round holds its tensors; one that did not answer does not.
+    for device in [0, 2] {
+        let tensors = world.answer(device);
+        world.send(device, tensors);
+    }
+    world.now += 2000;
+    world.handle(Event::Tick);
+    assert_eq!(world.engine.phase(), Phase::Train(4));
+    assert_eq!(world.roles(1), BOTH);
+    assert_eq!(world.roles(0), [Role::AdapterUp]);
+}
+
+/// An abandoned round is tried again: devices have overwritten the factors that they trained in it, so these
+/// are sent again.
+#[test]
+fn repeated_round_sends_trained_tensors() {
+    let mut world = World::new(Averaging::RoLora, 2);
+    world.round(2);
+    let before = world.factors();
+    // Both updates are rejected, since their norms exceed the bound.
+    for device in 0..2 {
+        let mut tensors = world.answer(device);
+        tensors[0].values.fill(1e6);
+        world.send(device, tensors);
+    }
+    world.now += 20;
+    world.handle(Event::Tick);
+    assert_eq!(world.engine.phase(), Phase::Train(2));
+    assert_eq!(world.factors(), before);
+    for device in 0..2 {
+        let roles = world.roles(device);
+        assert!(roles.contains(&Role::AdapterDown), "{roles:?}");
+    }
+}
+
+#[test]
+fn state_is_restored_between_rounds() {
+    let mut world = World::new(Averaging::RoLora, 2);
+    world.round(2);
+    let (mut server, state) =
+        (network::build(parameters(Averaging::RoLora)), world.engine.checkpoint().state);
+    assert!(server.restore(&state));
+    assert_eq!(server.request().expects[0].role, Role::AdapterDown);
+    assert!(!server.restore(&state[1..]) && !server.restore(&[]));
+}

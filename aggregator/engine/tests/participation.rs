@@ -1,0 +1,283 @@
+//! Cohorts of each policy: their size, without duplicates, and the same for the same seed and round.
+
+use std::collections::BTreeSet;
+
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::participation::{
+    ClosedRound, DoubleBy, Doubling, DrawPer, FirstArrivals, Fraction, Full, Schedule, UpdateArrival,
+};
+use fedspan_engine::{DeviceId, Participation};
+use proptest::prelude::*;
+
+fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
+    proptest::collection::btree_set(any::<u64>(), 1..60).prop_map(|set| set.into_iter().collect())
+}
+
+fn fraction(rate: f64, over_select: f64, seed: u64) -> Fraction {
+    Fraction { rate, over_select, seed }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn fraction_waits_for_r_n_distinct_devices(
+        fleet in fleet(), rate in 0.001f64..=1.0, over in 1.0f64..4.0, seed in any::<u64>(), round in any::<u32>()
+    ) {
+        let n = fleet.len();
+        let cohort = fraction(rate, over, seed).cohort(round, &fleet);
+        let target = ((rate * n as f64).round() as usize).clamp(1, n);
+        prop_assert_eq!(cohort.target, target);
+        prop_assert_eq!(cohort.devices.len(), ((over * target as f64).round() as usize).clamp(target, n));
+        prop_assert!(cohort.devices.windows(2).all(|pair| pair[0] < pair[1]), "ascending and distinct");
+        prop_assert!(cohort.devices.iter().all(|device| fleet.contains(device)));
+        let without = fraction(rate, 1.0, seed).cohort(round, &fleet);
+        prop_assert_eq!(without.devices.len(), without.target);
+    }
+
+    #[test]
+    fn draws_depend_on_seed_and_round_alone(
+        fleet in fleet(), seed in any::<u64>(), rounds in proptest::collection::vec(any::<u32>(), 1..6)
+    ) {
+        let mut used = fraction(0.4, 1.5, seed);
+        for round in rounds {
+            let fresh = fraction(0.4, 1.5, seed).cohort(round, &fleet);
+            prop_assert_eq!(used.cohort(round, &fleet), fresh);
+        }
+    }
+
+    #[test]
+    fn full_participation_invites_all_devices(fleet in fleet(), round in any::<u32>()) {
+        let cohort = Full.cohort(round, &fleet);
+        prop_assert_eq!(cohort.target, fleet.len());
+        prop_assert_eq!(cohort.devices, fleet);
+    }
+}
+
+/// Every device has the same chance: 100 devices, 4000 rounds, a tenth each. The standard deviation of a
+/// device's count is 19; the bound is 5.5 of them for the worst of 100.
+#[test]
+fn draws_are_uniform_and_change_each_round() {
+    let fleet: Vec<DeviceId> = (0..100).collect();
+    let mut counts = vec![0u32; fleet.len()];
+    let mut cohorts = BTreeSet::new();
+    for round in 1..=4000 {
+        let cohort = fraction(0.1, 1.0, 3).cohort(round, &fleet);
+        for device in &cohort.devices {
+            counts[*device as usize] += 1;
+        }
+        cohorts.insert(cohort.devices);
+    }
+    assert!(counts.iter().all(|count| (295..=505).contains(count)), "{counts:?}");
+    assert!(cohorts.len() > 3990);
+    let other = fraction(0.1, 1.0, 4).cohort(1, &fleet);
+    assert_ne!(other, fraction(0.1, 1.0, 3).cohort(1, &fleet));
+}
+
+#[test]
+fn empty_fleet_gives_empty_cohort() {
+    let cohort = fraction(0.5, 2.0, 1).cohort(1, &[]);
+    assert!(cohort.devices.is_empty());
+}
+
+fn close(policy: &mut dyn Participation) {
+    let still = Matrix::identity(3, 1);
+    policy.closed(&ClosedRound { elapsed: 10, short_of: None, before: &still, model: &still });
+}
+
+/// Runs one round to its end.
+fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
+    let cohort = policy.cohort(number, fleet);
+    close(policy);
+    (cohort.target, cohort.stage)
+}
+
+#[test]
+fn stages_double_up_to_whole_fleet() {
+    let fleet: Vec<DeviceId> = (0..30).collect();
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
+    let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
+    assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
+    // With fewer devices than the first stage waits for, all count from the start.
+    assert_eq!(
+        round(&mut Doubling::new(64, None, Schedule::Fixed(2), DoubleBy::Devices, 1), 1, &fleet),
+        (30, 0)
+    );
+    // A stage shrinks with the fleet.
+    assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 3));
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
+    let fleets = [30, 30, 30, 7, 5, 3, 30];
+    let rounds: Vec<_> =
+        (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
+    // The stage continues when the fleet is back.
+    assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 1), (5, 1), (3, 1), (16, 2)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// A cohort drawn for a stage stays for the stage, also after a restart.
+    #[test]
+    fn stage_keeps_cohort_over_restart(
+        fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
+    ) {
+        let fresh = || {
+            Doubling::new(first, Some(cohort), Schedule::Fixed(length), DoubleBy::Devices, seed).drawn_per(DrawPer::Stage)
+        };
+        let mut policy = fresh();
+        let mut resumed = fresh();
+        let mut last: Option<(u16, Vec<DeviceId>)> = None;
+        for number in 1..=12 {
+            let own = policy.cohort(number, &fleet);
+            prop_assert_eq!(own.devices.len(), cohort.min(fleet.len()));
+            prop_assert!(own.target >= 1 && own.target <= own.devices.len());
+            if let Some((stage, devices)) = &last {
+                prop_assert!(*stage <= own.stage);
+                prop_assert!(*stage != own.stage || *devices == own.devices);
+            }
+            if number > stop {
+                prop_assert_eq!(resumed.cohort(number, &fleet), own.clone());
+                close(&mut resumed);
+            }
+            last = Some((own.stage, own.devices));
+            close(&mut policy);
+            if number == stop {
+                resumed = fresh();
+                prop_assert!(resumed.restore(&policy.state()));
+            }
+        }
+    }
+}
+
+/// An outage that leaves fewer devices than a stage waits for does not end the schedule.
+#[test]
+fn schedule_survives_shrunken_fleet() {
+    let fleet: Vec<DeviceId> = (0..64).collect();
+    let fleets = [64, 64, 3, 1, 64, 64];
+    let run = |schedule| {
+        let mut policy = Doubling::new(4, None, schedule, DoubleBy::Devices, 1);
+        let rounds = (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n]).0);
+        rounds.collect::<Vec<_>>()
+    };
+    assert_eq!(run(Schedule::Fixed(10)), [4, 4, 3, 1, 4, 4]);
+    assert_eq!(run(Schedule::Theorem { contraction: 0.05 }), [4, 4, 3, 1, 4, 4]);
+}
+
+/// If samples double, a single device cannot complete a round by declaring very many.
+#[test]
+fn inflated_sample_count_completes_no_round_alone() {
+    let fleet: Vec<DeviceId> = (0..10).collect();
+    let mut policy = Doubling::new(3, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
+    by_size(&mut policy, &[10; 10], 3);
+    let enough = policy.cohort(4, &fleet).sample_target.unwrap();
+    assert_eq!((enough.samples, enough.answers), (60, 3));
+}
+
+/// With a cohort drawn for every round, the fastest few come from the whole fleet over time; the cohort has
+/// the requested size and is the same as that of a random fraction.
+#[test]
+fn cohort_is_drawn_for_every_round() {
+    let fleet: Vec<DeviceId> = (0..40).collect();
+    let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), DoubleBy::Devices, 5);
+    let mut seen = BTreeSet::new();
+    for number in 1..=60 {
+        let cohort = policy.cohort(number, &fleet);
+        assert_eq!((cohort.target, cohort.stage), (4, 0));
+        assert_eq!(cohort.devices, fraction(0.2, 1.0, 5).cohort(number, &fleet).devices);
+        seen.extend(cohort.devices);
+        close(&mut policy);
+    }
+    assert_eq!(seen.len(), 40);
+}
+
+#[test]
+fn invalid_state_is_refused() {
+    let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
+    for state in [
+        vec![],
+        vec![1.0, 4.0],
+        vec![0.5, 4.0, 0.0, 4.0, 9.0],
+        vec![-1.0, 4.0, 0.0, 4.0, 9.0],
+        vec![0.0, f64::NAN, 0.0, 4.0, 9.0],
+        vec![1e9, 4.0, 0.0, 4.0, 9.0],
+        vec![1.0, 4.0, 0.0, 4.0, 9.0, 1.0],
+    ] {
+        assert!(!policy.restore(&state), "{state:?}");
+    }
+    assert_eq!(policy.state(), [0.0; 5]);
+}
+
+/// Runs rounds of devices with a fixed order of arrival and fixed sizes, and returns the participants.
+fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
+    let fleet: Vec<DeviceId> = (0..sizes.len() as u64).collect();
+    let mut counted = Vec::new();
+    for number in 1..=rounds {
+        let cohort = policy.cohort(number, &fleet);
+        assert_eq!(cohort.devices, fleet);
+        let (mut answers, mut samples) = (0, 0);
+        for (after, size) in sizes.iter().enumerate() {
+            let enough = cohort.sample_target.is_some_and(|e| samples >= e.samples && answers >= e.answers);
+            if answers == cohort.target || enough {
+                break;
+            }
+            answers += 1;
+            samples += u64::from(*size);
+            let b = Matrix::identity(3, 1);
+            let answer =
+                UpdateArrival { elapsed: after as u64, samples, tensors: &[] as &[Tensor], model: &b };
+            policy.counted(&answer);
+        }
+        close(policy);
+        counted.push((answers, cohort.stage));
+    }
+    counted
+}
+
+/// The first two devices to answer have 10 samples together, so the stages wait for 10, 20, 40, 80 and all
+/// 100 samples.
+#[test]
+fn doubling_by_samples_doubles_sample_count() {
+    let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
+    let mut policy = Doubling::new(2, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
+    let counted = by_size(&mut policy, &sizes, 11);
+    let expected = [2, 2, 3, 3, 7, 7, 9, 9, 10, 10, 10];
+    let stages: Vec<u16> = vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
+    assert_eq!(counted, expected.into_iter().zip(stages).collect::<Vec<_>>());
+    // With equal sizes, doubling by samples waits for as many devices as doubling by devices.
+    let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
+    let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Devices, 1);
+    assert_eq!(by_size(&mut by_samples, &[6; 30], 8), by_size(&mut by_devices, &[6; 30], 8));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// For any sizes: stages end, each has at least the samples of the one before, all devices count in the
+    /// end, and a restart changes nothing.
+    #[test]
+    fn doubling_by_samples_ends_with_all_devices(
+        sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20
+    ) {
+        let fresh = || Doubling::new(first, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
+        let mut policy = fresh();
+        let before = by_size(&mut policy, &sizes, stop);
+        let mut resumed = fresh();
+        prop_assert!(resumed.restore(&policy.state()));
+        let after = by_size(&mut resumed, &sizes, 40 - stop);
+        prop_assert_eq!(by_size(&mut fresh(), &sizes, 40), [before, after.clone()].concat());
+        prop_assert_eq!(after.last().unwrap().0, sizes.len());
+        prop_assert!(after.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+    }
+
+    #[test]
+    fn first_arrivals_wait_for_n_of_cohort(
+        fleet in fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40), round in any::<u32>()
+    ) {
+        let drawn = FirstArrivals { n, cohort, seed: 3 }.cohort(round, &fleet);
+        prop_assert_eq!(drawn.devices.len(), cohort.unwrap_or(usize::MAX).min(fleet.len()));
+        prop_assert_eq!(drawn.target, n.min(drawn.devices.len()));
+        prop_assert!(drawn.devices.windows(2).all(|pair| pair[0] < pair[1]), "ascending and distinct");
+        prop_assert!(drawn.devices.iter().all(|device| fleet.contains(device)));
+    }
+}

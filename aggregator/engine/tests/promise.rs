@@ -1,0 +1,81 @@
+//! Requested and reported privacy: no reported epsilon is above the requested one, to the last digit.
+
+use fedspan_engine::config::PrivacySection;
+use fedspan_engine::privacy::fedpower::Calibration;
+use fedspan_engine::privacy::ledger_units::{epsilon_of, max_units, provisioned};
+use fedspan_engine::privacy::{Delta, Epsilon, Releases, shown};
+use proptest::prelude::*;
+
+/// Charge of a device for a release with this square of its multiplier, in 2^-16: the inverse in 2^-30,
+/// rounded up.
+fn charge(square: u64) -> u64 {
+    (1u64 << 46).div_ceil(square)
+}
+
+/// Value between two powers of ten, as a user may write it.
+fn magnitude(from: f64, to: f64) -> impl Strategy<Value = f64> {
+    let free = (from..to).prop_map(|exponent| libm::pow(10.0, exponent));
+    // 0.5, 0.33333, 2: with few digits or many.
+    let written = (free.clone(), 0usize..8)
+        .prop_map(|(value, digits)| format!("{value:.digits$e}").parse::<f64>().unwrap().clamp(1e-6, 1e6));
+    prop_oneof![free.prop_map(|value| value.clamp(1e-6, 1e6)), written]
+}
+
+proptest! {
+    #[test]
+    fn scenario_report_is_within_requested_epsilon(
+        asked in magnitude(-6.0, 6.0),
+        exponent in -14.0f64..-0.5,
+        releases in prop_oneof![1u32..50, 50u32..100_000],
+        rank in 1u32..9,
+        calibration in prop_oneof![Just(Calibration::Tight), Just(Calibration::Paper)],
+    ) {
+        let (epsilon, delta) = (Epsilon::new(asked).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
+        let section = PrivacySection { epsilon, delta, calibration, clip: None };
+        let square = section.multiplier_square(rank, releases);
+        // Devices add no more noise than this.
+        prop_assume!(square.as_ref().is_ok_and(|square| (1 << 14..=1 << 40).contains(square)));
+        let each = charge(square.unwrap());
+        for done in [1, releases.div_ceil(3), releases] {
+            let spent = epsilon_of(each * u64::from(done), delta);
+            prop_assert!(spent <= asked, "{done} of {releases}: {spent} of {asked}");
+            let printed: f64 = shown(spent).parse().unwrap();
+            prop_assert!(spent <= printed && printed <= asked, "{spent} is printed as {printed}, asked: {asked}");
+        }
+    }
+
+    #[test]
+    fn account_within_budget_is_within_epsilon(
+        asked in magnitude(-6.0, 6.0),
+        exponent in -14.0f64..-0.5,
+        part in 0.0f64..1.0,
+        releases in 1u32..10_000,
+    ) {
+        let (epsilon, delta) = (Epsilon::new(asked).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
+        let budget = max_units(epsilon, delta);
+        let some = (budget as f64 * part) as u64;
+        for spent in [budget, budget.saturating_sub(1), some.min(budget)] {
+            prop_assert!(epsilon_of(spent, delta) <= asked, "{spent} of {budget}");
+        }
+        if let Ok((square, budget)) = provisioned(epsilon, delta, Releases::new(releases).unwrap()) {
+            prop_assert!(charge(square) * u64::from(releases) <= budget || square == (1 << 14) + 1);
+        }
+    }
+}
+
+/// Before charges were part of the calibration, this epsilon was 0.4 % too large.
+#[test]
+fn many_noisy_releases_stay_within_epsilon() {
+    for asked in [0.1, 0.5, 1.0, 2.0, 10.0] {
+        let (epsilon, delta) = (Epsilon::new(asked).unwrap(), Delta::new(1e-5).unwrap());
+        let section = PrivacySection { epsilon, delta, calibration: Calibration::Tight, clip: None };
+        for releases in [28, 1_000, 20_000, 50_000] {
+            let Ok(square) = section.multiplier_square(2, releases) else { continue };
+            let spent = epsilon_of(charge(square) * u64::from(releases), delta);
+            assert!(
+                spent <= asked && shown(spent).parse::<f64>().unwrap() <= asked,
+                "{asked}, {releases}: {spent}"
+            );
+        }
+    }
+}

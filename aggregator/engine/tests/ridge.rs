@@ -1,0 +1,381 @@
+//! Round in which a fleet chooses the ridge of final heads: invitations, counting, the published ridge, and
+//! restarts.
+#![allow(clippy::indexing_slicing)]
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
+use crate::common;
+use std::sync::Arc;
+
+use crate::common::campaign::{honest, plain};
+use fedspan_engine::Tensor;
+use fedspan_engine::{
+    Action, Checkpoint, DeviceId, Engine, Event, GRID, Millis, Phase, RidgeScores, RoundBroadcast, Update,
+};
+use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX};
+use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, Task};
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use proptest::prelude::*;
+
+const COUNT: usize = GRID.count as usize;
+
+/// Ridge that is published if no device has scored any.
+const FALLBACK_RIDGE: f32 = 0.07;
+
+fn engine(deadline: Option<Millis>) -> Engine {
+    let mut engine = common::campaign::Setup { fleet_size: 3, rounds: 1, deadline, ..plain() }.engine();
+    let head = HeadSolve::LeaveOneOut { fallback_ridge: FALLBACK_RIDGE };
+    engine = engine.with_final_head(head);
+    engine.with_ridge_scores(Some(2))
+}
+
+/// Upload of a device that tried `samples` samples, with the counts of correct predictions given by `right`.
+fn scores(broadcast: &RoundBroadcast, samples: u32, right: impl Fn(usize) -> f32) -> Update {
+    let expects = &broadcast.request.expects;
+    let values = (0..COUNT).map(right).collect();
+    let tensor = Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values };
+    common::update(broadcast.id, samples, expects, vec![tensor])
+}
+
+/// Counts with a peak at one place of the grid.
+fn peak(at: usize, samples: u32) -> impl Fn(usize) -> f32 {
+    move |place| (samples / 2 + samples / 2 / (1 + place.abs_diff(at) as u32)) as f32
+}
+
+/// An engine, its unanswered broadcasts, and the last commit.
+struct Life {
+    engine: Engine,
+    open: Vec<(DeviceId, Arc<RoundBroadcast>)>,
+    commits: Vec<(Phase, Checkpoint)>,
+    outcomes: Vec<AckOutcome>,
+    finished: bool,
+}
+
+impl Life {
+    fn new(engine: Engine) -> Self {
+        Self { engine, open: Vec::new(), commits: Vec::new(), outcomes: Vec::new(), finished: false }
+    }
+
+    fn handle(&mut self, now: Millis, event: Event) {
+        let mut actions = Vec::new();
+        self.engine.handle(now, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Open(device, broadcast) => self.open.push((device, broadcast)),
+                Action::Commit(record) => self.commits.push((record.phase, self.engine.checkpoint())),
+                Action::Acknowledge(_, ack) => self.outcomes.push(ack.outcome),
+                Action::Finished => self.finished = true,
+                Action::Close(..) => {}
+                Action::Failed(failure) => panic!("{failure}"),
+            }
+        }
+    }
+
+    /// Trains with all devices until ridges are to be scored.
+    fn trained(deadline: Option<Millis>) -> Self {
+        let mut life = Self::new(engine(deadline));
+        for device in 0..3 {
+            life.handle(0, Event::Joined(device));
+        }
+        for (device, broadcast) in std::mem::take(&mut life.open) {
+            life.handle(1, Event::Update(device, honest(device, &broadcast)));
+        }
+        assert_eq!((life.engine.phase(), life.open.len()), (Phase::RidgeScores, 3));
+        life.outcomes.clear();
+        life
+    }
+
+    fn broadcast(&self) -> Arc<RoundBroadcast> {
+        Arc::clone(&self.engine.open_round().unwrap().broadcast)
+    }
+
+    fn answers(&mut self, device: DeviceId, samples: u32, right: impl Fn(usize) -> f32) -> AckOutcome {
+        let update = scores(&self.broadcast(), samples, right);
+        self.handle(2, Event::Update(device, update));
+        *self.outcomes.last().unwrap()
+    }
+
+    fn declines(&mut self, device: DeviceId) {
+        let id = self.broadcast().id;
+        self.handle(2, Event::Declined(device, Decline { id, reason: DeclineReason::Task }));
+    }
+
+    /// Ridge in the requests for heads.
+    fn published(&self) -> f32 {
+        match self.broadcast().request.task {
+            Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: otherwise } } => otherwise,
+            task => panic!("{task:?}"),
+        }
+    }
+}
+
+fn ridge(place: usize) -> f32 {
+    GRID.ridges().nth(place).unwrap()
+}
+
+#[test]
+fn all_devices_score_and_receive_ridge() {
+    let mut life = Life::trained(Some(100));
+    let broadcast = life.broadcast();
+    let expects = TensorDescriptor::inline(Role::RidgeScores, Encoding::F32, 1, COUNT as u16);
+    assert_eq!(broadcast.request.expects, [expects]);
+    assert!(
+        matches!(broadcast.request.task, Task::RidgeScores { labels_per_class: 2, count, .. } if usize::from(count) == COUNT)
+    );
+    assert_eq!(life.engine.chosen_ridge(), None);
+    for device in 0..3 {
+        assert_eq!(life.answers(device, 80, peak(6, 80)), AckOutcome::Counted);
+    }
+    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(6)));
+    let chosen = life.engine.chosen_ridge().unwrap();
+    assert_eq!(
+        (chosen.ridge, chosen.devices, chosen.scores[6], chosen.is_at_end()),
+        (ridge(6), 3, 1.0, false)
+    );
+    // A device that joins months later gets it as well.
+    life.handle(1_000_000, Event::Tick);
+    life.open.clear();
+    life.handle(2_000_000, Event::Joined(77));
+    let [(77, broadcast)] = &life.open[..] else { panic!() };
+    assert_eq!(
+        broadcast.request.task,
+        Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: ridge(6) } }
+    );
+}
+
+#[test]
+fn ridge_round_needs_no_device() {
+    let mut life = Life::trained(None);
+    (0..3).for_each(|device| life.declines(device));
+    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, FALLBACK_RIDGE));
+    assert_eq!(life.engine.chosen_ridge().unwrap().devices, 0);
+    // One device is enough.
+    let mut life = Life::trained(None);
+    life.declines(2);
+    life.answers(0, 10, peak(4, 10));
+    life.declines(1);
+    assert_eq!(life.published(), ridge(4));
+    let counters = life.engine.counters();
+    assert_eq!((counters.short, counters.repeated, counters.asked_again), (0, 0, 0));
+}
+
+/// Also if rounds have no deadline.
+#[test]
+fn ridge_round_waits_until_deadline() {
+    for (deadline, last) in [(Some(100), 101), (None, 600_001)] {
+        let mut life = Life::trained(deadline);
+        life.answers(1, 50, peak(8, 50));
+        assert_eq!(life.engine.wake(), Some(last));
+        life.handle(last, Event::Tick);
+        assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
+    }
+}
+
+#[test]
+fn ridge_round_ignores_absent_devices() {
+    let mut life = Life::trained(Some(1000));
+    life.answers(0, 50, peak(8, 50));
+    life.handle(3, Event::Left(1));
+    life.handle(3, Event::Left(2));
+    assert_eq!(life.engine.phase(), Phase::RidgeScores);
+    life.handle(60, Event::Tick);
+    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
+}
+
+/// Counts that no device can have are rejected; large ones are not.
+#[test]
+fn impossible_scores_are_rejected() {
+    let rejected = AckOutcome::Rejected(Rejection::Tensors);
+    let most = RIDGE_SAMPLES_MAX * RIDGE_DRAWS;
+    let mut life = Life::trained(Some(100));
+    assert_eq!(life.answers(0, 80, |_| 81.0), rejected);
+    assert_eq!(life.answers(0, 80, |_| 7.5), rejected);
+    assert_eq!(life.answers(0, 80, |_| -1.0), rejected);
+    assert_eq!(life.answers(0, most + 1, |_| 5.0), rejected);
+    assert_eq!(life.answers(0, 80, |_| f32::NAN), AckOutcome::Rejected(Rejection::NonFinite));
+    assert_eq!(life.answers(0, 0, |_| 0.0), AckOutcome::Rejected(Rejection::NoSamples));
+    assert_eq!(life.answers(0, most, |_| most as f32), AckOutcome::Counted);
+    assert_eq!(life.engine.chosen_ridge(), None);
+}
+
+/// A device has the same weight whatever number of samples it declares.
+#[test]
+fn devices_have_equal_weight() {
+    let mut life = Life::trained(Some(100));
+    life.answers(0, RIDGE_SAMPLES_MAX, |place| if place == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 });
+    life.answers(1, 10, |place| if place == 5 { 10.0 } else { 0.0 });
+    life.answers(2, 10, |place| if place == 5 { 10.0 } else { 0.0 });
+    assert_eq!(life.published(), ridge(5));
+}
+
+/// After a restart at any moment of the round, or after it, the ridge is the same.
+#[test]
+fn restart_keeps_ridge_scores() {
+    for answered in 0..=3 {
+        let mut life = Life::trained(Some(100));
+        let checkpoint = life.engine.checkpoint();
+        assert_eq!(checkpoint.done, Phase::Train(1));
+        let broadcast = life.broadcast();
+        let answer = |device: DeviceId| scores(&broadcast, 40 + device as u32, peak(5 + device as usize, 40));
+        for device in 0..answered {
+            life.handle(2, Event::Update(device, answer(device)));
+        }
+        // As a server stores it: the checkpoint at the opening and the updates since, or the checkpoint at
+        // the commit.
+        let mut again = engine(Some(100));
+        match life.commits.iter().find(|(phase, _)| *phase == Phase::RidgeScores) {
+            Some((_, committed)) => {
+                assert_eq!(
+                    (answered, committed.done, committed.ends_training()),
+                    (3, Phase::RidgeScores, true)
+                );
+                assert!(again.resume(5, committed));
+            }
+            None => {
+                assert!(again.resume(5, &checkpoint));
+                for device in 0..answered {
+                    assert!(again.replay_update(2, device, &answer(device)));
+                }
+            }
+        }
+        let mut again = Life::new(again);
+        again.handle(5, Event::Resumed);
+        for device in 0..3 {
+            again.handle(6, Event::Joined(device));
+        }
+        for device in answered..3 {
+            again.handle(7, Event::Update(device, answer(device)));
+            life.handle(7, Event::Update(device, answer(device)));
+        }
+        assert_eq!((again.engine.phase(), again.published()), (Phase::FitHead, life.published()));
+        assert_eq!(again.engine.chosen_ridge(), life.engine.chosen_ridge());
+        assert_eq!(again.engine.checkpoint().state, life.engine.checkpoint().state);
+        // The same for the round of final heads.
+        let mut later = engine(Some(100));
+        assert!(later.resume(9, &again.engine.checkpoint()));
+        assert_eq!(later.chosen_ridge(), life.engine.chosen_ridge());
+    }
+}
+
+/// Scores carry no noise, so `[privacy]` may be added or removed while a campaign runs, whatever round is
+/// open. A choice made before stays, an open round of scores is dropped, and a campaign that ended without
+/// scores does not start them.
+#[test]
+fn campaign_continues_after_scores_become_private() {
+    let answer = |life: &mut Life, device| life.answers(device, 40, peak(5, 40));
+    for answered in 0..=3 {
+        let mut life = Life::trained(Some(100));
+        (0..answered).for_each(|device| assert_eq!(answer(&mut life, device), AckOutcome::Counted));
+        let checkpoint = life.engine.checkpoint();
+        let last = checkpoint.id;
+        let mut hiding = engine(Some(100)).without_ridge_scores();
+        assert!(hiding.resume(5, &checkpoint), "{answered}");
+        let is_over = answered == 3;
+        assert_eq!(hiding.open_round().is_some(), is_over);
+        assert!(is_over || hiding.restore_dropped_id(last));
+        let mut hiding = Life::new(hiding);
+        hiding.handle(5, Event::Resumed);
+        (0..3).for_each(|device| hiding.handle(6, Event::Joined(device)));
+        let published = if is_over { ridge(5) } else { FALLBACK_RIDGE };
+        assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, published));
+        assert_eq!(hiding.engine.chosen_ridge().is_some(), is_over);
+        assert!(is_over || hiding.broadcast().id > last);
+        // Later restarts, with `[privacy]` and without it again, keep the open round of heads.
+        let later = hiding.engine.checkpoint();
+        assert_eq!((later.done == Phase::RidgeScores, later.ends_training()), (is_over, true));
+        for again in [engine(Some(100)).without_ridge_scores(), engine(Some(100))] {
+            let mut again = Life::new(again);
+            assert!(again.engine.resume(9, &later));
+            assert_eq!((again.engine.phase(), again.broadcast().id), (Phase::FitHead, later.id));
+            assert_eq!((again.published(), again.engine.is_trained()), (published, true));
+            assert_eq!(again.engine.checkpoint().id, later.id);
+        }
+    }
+    // Before any scores have arrived, none are requested.
+    let mut life = Life::new(engine(Some(100)));
+    (0..3).for_each(|device| life.handle(0, Event::Joined(device)));
+    let mut hiding = engine(Some(100)).without_ridge_scores();
+    assert!(hiding.resume(1, &life.engine.checkpoint()));
+    let mut hiding = Life::new(hiding);
+    hiding.handle(1, Event::Resumed);
+    (0..3).for_each(|device| hiding.handle(1, Event::Joined(device)));
+    for (device, broadcast) in std::mem::take(&mut hiding.open) {
+        hiding.handle(2, Event::Update(device, honest(device, &broadcast)));
+    }
+    assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, FALLBACK_RIDGE));
+}
+
+#[test]
+fn foreign_checkpoint_is_refused() {
+    let mut life = Life::trained(Some(100));
+    (0..3).for_each(|device| assert_eq!(life.answers(device, 40, peak(5, 40)), AckOutcome::Counted));
+    let good = life.engine.checkpoint();
+    let with = |change: &dyn Fn(&mut Checkpoint)| {
+        let mut changed = good.clone();
+        change(&mut changed);
+        engine(Some(100)).resume(0, &changed)
+    };
+    assert!(with(&|_| {}));
+    assert!(!with(&|checkpoint| checkpoint.state.truncate(checkpoint.state.len() - 1)));
+    assert!(!with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = 0.5));
+    assert!(!with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = f64::NAN));
+    assert!(!with(&|checkpoint| checkpoint.done = Phase::Train(1)));
+    assert!(!plain().engine().resume(0, &good));
+}
+
+/// Without scores there is no ridge round, and heads use the configured ridge.
+#[test]
+fn private_fleet_has_no_ridge_round() {
+    let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
+    let head = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
+    let mut life = Life::new(setup.engine().with_final_head(head));
+    life.handle(0, Event::Joined(0));
+    let (device, broadcast) = life.open.pop().unwrap();
+    life.handle(1, Event::Update(device, honest(device, &broadcast)));
+    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, 0.25));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Sums do not depend on the order, and survive a checkpoint.
+    #[test]
+    fn score_sums_are_order_free(
+        devices in prop::collection::vec((1u32..5000, prop::collection::vec(0.0f32..1.0, COUNT)), 1..9),
+        turn in 0usize..9,
+    ) {
+        let tensors = |(samples, shares): &(u32, Vec<f32>)| {
+            let values = shares.iter().map(|share| (share * *samples as f32).floor()).collect();
+            [Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values }]
+        };
+        let (mut one, mut other) = (RidgeScores::new(1), RidgeScores::new(1));
+        let mut turned = devices.clone();
+        turned.rotate_left(turn % devices.len());
+        for (sums, order) in [(&mut one, &devices), (&mut other, &turned)] {
+            for device in order {
+                prop_assert!(sums.admits(device.0, &tensors(device)));
+                sums.absorb(device.0, &tensors(device));
+            }
+        }
+        prop_assert_eq!(&one, &other);
+        let mut kept = RidgeScores::new(1);
+        prop_assert!(kept.restore(&one.state()));
+        prop_assert_eq!(kept.chosen(FALLBACK_RIDGE), one.chosen(FALLBACK_RIDGE));
+        prop_assert!(GRID.ridges().any(|ridge| Some(ridge) == one.ridge()));
+    }
+}
+
+#[test]
+fn ridge_at_grid_end_is_reported() {
+    let chosen = |right: &dyn Fn(usize) -> f32| {
+        let mut sums = RidgeScores::new(1);
+        let values = (0..COUNT).map(right).collect();
+        sums.absorb(100, &[Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values }]);
+        sums.chosen(FALLBACK_RIDGE)
+    };
+    let (up, down) = (chosen(&|place| 2.0 * place as f32), chosen(&|place| 80.0 - place as f32));
+    assert_eq!((up.ridge, up.is_at_end()), (ridge(COUNT - 1), true));
+    assert_eq!((down.ridge, down.is_at_end()), (ridge(0), true));
+    // For equal scores the largest ridge is chosen, and the end of the grid is not reported.
+    let flat = chosen(&|_| 50.0);
+    assert_eq!((flat.ridge, flat.is_at_end()), (ridge(COUNT - 1), false));
+}

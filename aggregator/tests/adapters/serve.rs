@@ -1,0 +1,205 @@
+//! Command `adapter serve`: kills, restarts and signals; acknowledged updates are never lost.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use fedspan_adapters::files::{Dtype, RoundKind};
+use serde_json::json;
+
+use super::common::Adapter;
+use super::common::http::request;
+use super::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, mean, parse, trained_part};
+
+/// Server process, and a client of it.
+struct Program {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    server: RunningServer,
+}
+
+fn command(directory: &ServerDirectory, more: &[&str]) -> Command {
+    let config = directory.at("exchange.toml");
+    std::fs::write(&config, directory.config()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+    command.args(["adapter", "serve", "--config"]).arg(config).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(directory: &ServerDirectory, more: &[&str]) -> Program {
+    let mut child = command(directory, more).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split(": ").next());
+    let address: SocketAddr = address.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
+    Program { child, out, server: RunningServer { address, running: None } }
+}
+
+impl Program {
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for the exit; returns the exit code and the last line of standard output.
+    fn wait(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
+        let last = self.out.lines().map(Result::unwrap).last().unwrap_or_default();
+        (status.code(), last)
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+}
+
+/// Runs a server that must exit at once; returns exit code and standard error.
+fn fails(directory: &ServerDirectory, more: &[&str]) -> (i32, String) {
+    let Output { status, stderr, .. } = command(directory, more).output().unwrap();
+    (status.code().unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// The server is killed after every acknowledgement, while another upload is in progress.
+#[test]
+fn acknowledged_updates_survive_kill() {
+    let directory = ServerDirectory::new();
+    let mut now = directory.base.clone();
+    for number in 1..=3 {
+        let trains = if number % 2 == 1 { RoundKind::Up } else { RoundKind::Down };
+        let updates: Vec<(u32, Adapter)> =
+            (0..3).map(|client| (client + 1, now.trained(trains, u64::from(10 * number + client)))).collect();
+        for (client, (samples, update)) in CLIENTS.iter().zip(&updates) {
+            let program = start(&directory, &[]);
+            let sent = trained_part(update, trains).bytes();
+            let mut cut = TcpStream::connect(program.server.address).unwrap();
+            let head = format!(
+                "PUT /round/{number}/adapter_model.safetensors?samples=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client}\r\n\
+                 Content-Length: {}\r\n\r\n",
+                sent.len()
+            );
+            cut.write_all(head.as_bytes()).unwrap();
+            cut.write_all(&sent[..sent.len() / 2]).unwrap();
+            program.server.put(client, number, *samples, &sent).expect(201);
+            program.kill();
+        }
+        let program = start(&directory, &[]);
+        program.server.round_after(CLIENTS[0], number);
+        let expected = mean(&now, &updates, trains);
+        assert_eq!(program.server.model(), expected);
+        // A client that lost the acknowledgement gets it again.
+        let last = trained_part(&updates[2].1, trains).bytes();
+        assert_eq!(program.server.put(CLIENTS[2], number, 3, &last).json(200)["update"], "repeated");
+        program.kill();
+        now = parse(&expected);
+    }
+    assert!(list_files(&directory.at("state")).iter().all(|file| !file.starts_with("updates-0003/")));
+}
+
+#[test]
+fn server_stops_on_signal_and_when_finished() {
+    let directory = ServerDirectory::new();
+    for signal in ["-INT", "-TERM"] {
+        let program = start(&directory, &[]);
+        // A request that waits for a round is answered on shutdown.
+        let address = program.server.address;
+        let waiting =
+            std::thread::spawn(move || request(address, "GET", CLIENTS[0], "/round?after=1&wait=60", &[]));
+        while program.server.get(CLIENTS[1], "/status").json(200)["counts"]["waiting"] != json!(1) {
+            std::thread::yield_now();
+        }
+        program.signal(signal);
+        assert_eq!(waiting.join().unwrap().json(200)["round"], 1);
+        assert_eq!(program.wait(), (Some(0), "stopped after round 0 of 3".to_owned()));
+    }
+    let program = start(&directory, &["--set", "rounds=1", "--exit-when-finished"]);
+    for client in CLIENTS {
+        program.server.put(client, 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect(201);
+    }
+    for client in CLIENTS {
+        assert_eq!(program.server.round_after(client, 1)["finished"], true);
+        program.server.get(client, "/adapter/adapter_model.safetensors?since=0").expect(200);
+    }
+    assert_eq!(program.wait(), (Some(0), "stopped after round 1 of 1".to_owned()));
+}
+
+#[test]
+fn state_directory_belongs_to_one_configuration() {
+    let directory = ServerDirectory::new();
+    let program = start(&directory, &[]);
+    let (code, text) = fails(&directory, &[]);
+    assert!(code == 1 && text.contains("another server is running"), "{code} {text}");
+    program.kill();
+    let (code, text) = fails(&directory, &["--set", "method=\"lora\""]);
+    assert!(
+        code == 2 && text.contains("created with the method rolora") && text.contains("has lora"),
+        "{text}"
+    );
+    directory.base.trained(RoundKind::Up, 3).write(&directory.at("base.safetensors"));
+    let (code, text) = fails(&directory, &[]);
+    assert!(code == 2 && text.contains("the base of SHA-256"), "{text}");
+    directory.base.write(&directory.at("base.safetensors"));
+    // A directory with a similar name is no round.
+    std::fs::create_dir(directory.at("state/round-7")).unwrap();
+    let program = start(&directory, &[]);
+    program.server.put(CLIENTS[1], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect(201);
+    program.kill();
+    // A typing error in the list of clients must not drop an acknowledged update.
+    let (code, text) = fails(&directory, &["--set", "clients=[\"anton\", \"bete\", \"carla\"]"]);
+    assert!(
+        code == 2 && text.contains("beate.1.") && text.contains("no client of the configuration"),
+        "{code} {text}"
+    );
+    let program = start(&directory, &[]);
+    assert_eq!(program.server.get(CLIENTS[1], "/round").json(200)["counted"], true);
+    program.kill();
+    std::fs::write(directory.at("state/round-0000/round.json"), "{").unwrap();
+    let (code, text) = fails(&directory, &[]);
+    assert!(code == 1 && text.contains("round.json: EOF"), "{code} {text}");
+    let (code, text) = fails(&directory, &["--set", "base=\"none\""]);
+    assert!(code == 2 && text.contains("none: No such file"), "{code} {text}");
+    let (code, text) = fails(&directory, &["--set", "bass=3"]);
+    assert!(code == 2 && text.contains("bass"), "{code} {text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+/// A configuration that an average would refuse is refused before any client trains.
+#[test]
+fn rank_mismatch_is_refused_at_start() {
+    let directory = ServerDirectory::new();
+    std::fs::create_dir(directory.at("base")).unwrap();
+    directory.base.write(&directory.at("base/adapter_model.safetensors"));
+    let config = r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj", "out"]}"#;
+    std::fs::write(directory.at("base/adapter_config.json"), config).unwrap();
+    let (code, text) = fails(&directory, &["--set", &format!("base={:?}", directory.at("base"))]);
+    assert!(code == 2 && text.contains("rank 4") && text.contains('8'), "{code} {text}");
+}
+
+/// Uploads and downloads of a 48 MB adapter take less than 40 MB of memory.
+#[test]
+fn memory_does_not_grow_with_the_adapter() {
+    let mut base = Adapter { dtype: Dtype::F32, tensors: std::collections::BTreeMap::new() };
+    for (name, shape) in [("A", [4, 1_500_000]), ("B", [1_500_000, 4])] {
+        let count = shape.iter().product();
+        let name = format!("base_model.model.x.lora_{name}.weight");
+        base.tensors.insert(name, (shape.to_vec(), vec![0.25; count]));
+    }
+    let directory = ServerDirectory::with(base);
+    let program = start(&directory, &["--set", "rounds=1"]);
+    let bytes = std::fs::read(directory.at("base.safetensors")).unwrap();
+    std::thread::scope(|scope| {
+        for client in CLIENTS {
+            let (server, bytes) = (&program.server, &bytes);
+            scope.spawn(move || server.put(client, 1, 1, bytes).expect(201));
+        }
+    });
+    program.server.round_after(CLIENTS[0], 1);
+    assert_eq!(program.server.model(), bytes);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u32 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 40_000, "{peak} kB");
+    program.kill();
+}

@@ -1,0 +1,102 @@
+//! Run of one emulated board from its first start to its report, with injected faults.
+
+use std::path::PathBuf;
+
+use super::{BoardArgs, BoardLink, Core, EmulateError};
+
+/// Faults injected into one board.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BoardFaults {
+    /// Number of the board, from 1.
+    pub board: usize,
+    /// Number of power cuts: the first one message after the start, the second after two messages, and so on.
+    /// Each ends the emulator and starts another.
+    pub power_cuts: u32,
+    /// Number of resets, in the same manner, after the last power cut.
+    pub resets: u32,
+    /// Content of the flash before the first start; `None` for erased flash.
+    pub flash: Option<Vec<u8>>,
+}
+
+/// Output of a board.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BoardReport {
+    /// Device number.
+    pub device: u64,
+    /// Number of the client whose samples the board has, from 1.
+    pub client: usize,
+    /// Final JSON line: the board's report.
+    pub line: serde_json::Value,
+    /// JSON lines before the report, about the flash record, of all starts in order.
+    pub record_lines: Vec<serde_json::Value>,
+    /// Standard error of all starts.
+    pub stderr: String,
+}
+
+/// Exit code of a board that performed its configured power cut.
+const POWER_CUT_EXIT: i32 = 3;
+
+/// A board, ready to run.
+#[derive(Debug)]
+pub(super) struct BoardRun {
+    pub core: Core,
+    pub emulator: PathBuf,
+    pub firmware: PathBuf,
+    pub image: PathBuf,
+    pub flash: PathBuf,
+    pub provision: Option<PathBuf>,
+    pub device: u64,
+    pub client: usize,
+    pub link: BoardLink,
+    pub faults: BoardFaults,
+}
+
+impl BoardRun {
+    /// Starts the board as often as its faults require, and returns its report.
+    pub async fn run(self) -> Result<BoardReport, EmulateError> {
+        let (mut record_lines, mut stderr) = (Vec::new(), String::new());
+        let mut cut = 0;
+        loop {
+            cut += 1;
+            let end_after = (cut <= self.faults.power_cuts).then_some(cut);
+            let child = self.core.start(&BoardArgs {
+                emulator: &self.emulator,
+                firmware: &self.firmware,
+                image: &self.image,
+                flash: &self.flash,
+                provision: self.provision.as_deref(),
+                device: self.device,
+                link: &self.link,
+                resets: if end_after.is_some() { 0 } else { self.faults.resets },
+                end_after,
+            });
+            let system = |error| EmulateError::System { what: format!("board {}", self.device), error };
+            let output = child.map_err(system)?.wait_with_output().await.map_err(system)?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            stderr.push_str(&String::from_utf8_lossy(&output.stderr));
+            record_lines
+                .extend(text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()));
+            if end_after.is_some() && output.status.code() == Some(POWER_CUT_EXIT) {
+                continue;
+            }
+            if output.status.success()
+                && let Some(line) = record_lines.pop_if(|line| line.get("core").is_some())
+            {
+                return Ok(BoardReport {
+                    device: self.device,
+                    client: self.client,
+                    line,
+                    record_lines,
+                    stderr,
+                });
+            }
+            let last_line =
+                stderr.lines().next_back().or(text.lines().next_back()).unwrap_or("nothing").to_owned();
+            return Err(EmulateError::Board {
+                device: self.device,
+                code: output.status.to_string(),
+                last_line,
+            });
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Replay check: repeats a server's decisions in the simulator, at the times of the server's journal.
+
+use std::time::Duration;
+
+use fedspan_aggregator::config::{Fleet, Mismatch};
+use fedspan_aggregator::journal::{JournalEntry, JournalPhase, Server};
+use fedspan_engine::config::StopSection;
+
+use super::{LiveError, campaign};
+use crate::run::replay::{Replay, ReplayError};
+use crate::run::{Job, Outcome, RunError};
+use crate::scenario::Scenario;
+
+/// Error of a replay check: the decisions cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayCheckError {
+    /// The journal is empty or incomplete.
+    #[error(transparent)]
+    Journal(#[from] ReplayError),
+    /// The scenario cannot be served.
+    #[error(transparent)]
+    Scenario(#[from] LiveError),
+    /// The journal records another campaign.
+    #[error(
+        "the journal is of another campaign than {name} (-: the journal, +: the scenario):\n{difference}"
+    )]
+    Other {
+        /// Name of the scenario.
+        name: String,
+        /// Lines of the configuration that differ.
+        difference: String,
+    },
+    /// The journal's devices are not the scenario's clients.
+    #[error("found device {device} in the journal, allowed: the scenario's clients, 0 to {last}")]
+    Device {
+        /// Device without a client.
+        device: u64,
+        /// Number of the last client.
+        last: usize,
+    },
+    /// The simulation fails.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// Result of a replay check.
+#[derive(Clone, Debug)]
+pub struct ReplayCheck {
+    /// Journal, number of equal decisions, and the first difference.
+    pub replay: Replay,
+    /// Result of the simulation as far as it ran; `None` if it could not continue after a difference.
+    pub outcome: Option<Outcome>,
+}
+
+/// Replays a journal and compares every decision.
+///
+/// # Errors
+/// [`ReplayCheckError`] if journal and scenario do not belong together. A differing decision is no error: see
+/// [`Replay::difference`].
+pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<ReplayCheck, ReplayCheckError> {
+    let mut replay = Replay::new(lines)?;
+    // The server supports no other stop condition, and newcomers take no part in its decisions.
+    let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
+    let scenario = Scenario { stop, ..scenario.clone() };
+    let scenario = with_served_settings(scenario, replay.server())?;
+    let mut job = Job::prepare(&scenario, scenario.seed)?;
+    job.dataset.newcomers.clear();
+    let clients = job.dataset.clients.len();
+    if let Some(device) = replay.devices().into_iter().rfind(|device| *device >= clients as u64) {
+        return Err(ReplayCheckError::Device { device, last: clients - 1 });
+    }
+    match job.replay(&mut replay) {
+        Ok(outcome) => Ok(ReplayCheck { replay, outcome: Some(outcome) }),
+        Err(_) if replay.is_contradicted() => Ok(ReplayCheck { replay, outcome: None }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Scenario with the settings under which the server's campaign started, for keys that the scenario leaves
+/// open.
+fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario, ReplayCheckError> {
+    let dataset = scenario.dataset(scenario.seed).map_err(RunError::from)?;
+    let own = campaign(&scenario, &dataset, std::path::Path::new(""))?;
+    let (mut different, resumed) = match own.resumed(&server.configuration) {
+        Ok(resumed) => (String::new(), Some(resumed.fleet)),
+        Err(Mismatch::Differs(different)) => (different, None),
+        Err(Mismatch::Unreadable(problem)) => (format!("{problem}\n"), None),
+    };
+    if server.expected != own.expected && !different.contains("devices.expected") {
+        let (was, is) = (server.expected, own.expected);
+        different += &format!("- devices.expected = {was}\n+ devices.expected = {is}\n");
+    }
+    match resumed {
+        Some(fleet) if different.is_empty() => {
+            let Fleet { seed, model, algorithm, rule, participation, stop_change, limits, .. } = fleet;
+            let stop = StopSection { change: stop_change, ..scenario.stop };
+            let (norm, samples) = (limits.norm, limits.samples);
+            Ok(Scenario { seed, model, algorithm, rule, participation, stop, norm, samples, ..scenario })
+        }
+        _ => Err(ReplayCheckError::Other { name: scenario.name, difference: different }),
+    }
+}
+
+/// A training round on the server's clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimedRound {
+    /// Number of the round; 0 is the model at the start of training.
+    pub round: u32,
+    /// Time from the opening of the first training round to this round's commit.
+    pub after: Duration,
+    /// Distance to the true representation after the round, if there is one and the round was evaluated.
+    pub distance: Option<f64>,
+}
+
+impl ReplayCheck {
+    /// Training rounds of a journal without restarts.
+    #[must_use]
+    pub fn timed_rounds(&self) -> Vec<TimedRound> {
+        let rows = self.outcome.iter().flat_map(|outcome| &outcome.rounds);
+        let distances: Vec<(u32, Option<f64>)> =
+            rows.map(|row| (row.round, row.scores.and_then(|scores| scores.distance))).collect();
+        let distance = |round| distances.iter().find(|(known, _)| *known == round).and_then(|(_, d)| *d);
+        let mut timed = Vec::new();
+        let (mut began, mut open) = (None, None);
+        for line in self.replay.decisions() {
+            match line {
+                JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => {
+                    if began.is_none() {
+                        began = Some(opened.at);
+                        timed.push(TimedRound { round: 0, after: Duration::ZERO, distance: distance(0) });
+                    }
+                    open = Some(opened.number);
+                }
+                JournalEntry::Committed(committed) => {
+                    if let (Some(began), Some(round)) = (began, open.take()) {
+                        let after = Duration::from_millis(committed.at.saturating_sub(began));
+                        timed.push(TimedRound { round, after, distance: distance(round) });
+                    }
+                }
+                _ => {}
+            }
+        }
+        timed
+    }
+}

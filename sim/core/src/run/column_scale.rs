@@ -1,0 +1,136 @@
+//! Warning about badly scaled columns: gradient steps learn them too slowly for the representation, and a
+//! head that sees only the projections cannot recover them.
+//!
+//! Steps learn a direction in a number of rounds proportional to the ratio of the largest second moment to
+//! its own, so a column that is R times smaller than others takes about R^2 rounds. Columns that are larger
+//! than the rest do no harm as long as each can occupy a dimension of the representation. An offset differs:
+//! it appears in every dimension that its column contributes to, and only the constant feature can cancel it,
+//! through steps that the offset itself makes small.
+
+use fedspan_engine::algorithm::ScaleSource;
+
+use super::fit_stats::{column_name, join_names};
+use crate::data::{Client, Dataset};
+use crate::scenario::Scenario;
+
+/// Ratio of mean to deviation above which an offset hides its column. With one of four columns moved by 8
+/// deviations FedRep learns the targets; moved by 20 deviations it learns nothing of them
+/// (`tests/warnings.rs`).
+const MAX_OFFSET: f64 = 10.0;
+
+/// Ratio of sizes at which a column is learnt in T rounds, divided by the root of T.
+const RATIO_PER_ROOT_ROUND: f64 = 2.0;
+
+/// Smallest ratio of sizes that causes a warning, however few the rounds.
+const MIN_RATIO: f64 = 10.0;
+
+/// Ratio beyond which f32 keeps few digits of a column in a sum with another: 2^14, of 24 bits all but 10.
+const F32_RATIO: f64 = 16_384.0;
+
+/// Statistics of a column over all training samples.
+struct Column {
+    number: usize,
+    mean: f64,
+    deviation: f64,
+    size: f64,
+    /// True if most values are equal: a rare feature, whose deviation says little.
+    is_rare: bool,
+}
+
+/// One-line warning about badly scaled columns. `None` for models that use raw features directly, and for
+/// images and series, whose values share one unit.
+pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
+    let linear = scenario.model.network.is_none() && scenario.algorithm.power.is_none();
+    if !scenario.is_federated() || !linear || dataset.layout.shape.is_some() || !dataset.has_targets() {
+        return None;
+    }
+    let columns: Vec<Column> =
+        (0..dataset.features).filter_map(|j| column(&dataset.clients, dataset.features, j)).collect();
+    if scenario.scale != ScaleSource::None {
+        return precision_warning(&columns, dataset);
+    }
+    let mut sizes: Vec<f64> = columns.iter().map(|column| column.size).collect();
+    sizes.sort_by(|a, b| b.total_cmp(a));
+    let others = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
+    let learnt =
+        (RATIO_PER_ROOT_ROUND * f64::from(scenario.algorithm.rounds).sqrt()).clamp(MIN_RATIO, F32_RATIO);
+    let varies = || columns.iter().filter(|column| column.deviation > 0.0 && !column.is_rare);
+    let offset: Vec<&Column> =
+        varies().filter(|column| column.mean.abs() > MAX_OFFSET * column.deviation).collect();
+    let small: Vec<&Column> = varies().filter(|column| others > learnt * column.deviation).collect();
+    let least = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
+    let large: Vec<&Column> = varies().filter(|column| column.size > F32_RATIO * least).collect();
+    let named = |columns: &[&Column]| {
+        join_names(&columns.iter().map(|column| column_name(column.number, dataset)).collect::<Vec<_>>())
+    };
+    let worst = |columns: &[&Column], of: &dyn Fn(&Column) -> f64| {
+        columns.iter().fold(0.0f64, |most, column| most.max(of(column)))
+    };
+    let mut findings = Vec::new();
+    if !offset.is_empty() {
+        let most = worst(&offset, &|column| column.mean.abs() / column.deviation);
+        findings.push(format!(
+            "up to {most:.3e} deviations from zero (at most {MAX_OFFSET}): {}",
+            named(&offset)
+        ));
+    }
+    if !small.is_empty() {
+        let most = worst(&small, &|column| others / column.deviation);
+        findings.push(format!(
+            "up to {most:.3e} times smaller than others (at most {learnt:.0}): {}",
+            named(&small)
+        ));
+    }
+    if !large.is_empty() {
+        let most = worst(&large, &|column| column.size / least);
+        findings.push(format!(
+            "up to {most:.3e} times larger than others (at most {F32_RATIO}, in f32): {}",
+            named(&large)
+        ));
+    }
+    (!findings.is_empty()).then(|| {
+        format!(
+            "columns are badly scaled for a representation of raw features and are learnt slowly or not at all: {}; set data.scale \
+             = \"standard\", or scale the file's columns",
+            findings.join("; ")
+        )
+    })
+}
+
+/// One-line warning about columns that lose their digits when devices round them to f32, before the fleet's
+/// scale is applied.
+fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
+    let offset = |column: &Column| column.mean.abs() / column.deviation;
+    let faint: Vec<&Column> = columns
+        .iter()
+        .filter(|column| column.deviation > 0.0 && !column.is_rare && offset(column) > F32_RATIO)
+        .collect();
+    let most = faint.iter().fold(0.0f64, |most, column| most.max(offset(column)));
+    let names: Vec<String> = faint.iter().map(|column| column_name(column.number, dataset)).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "columns have few digits in f32, in which devices scale them: up to {most:.3e} deviations from zero (at most \
+             {F32_RATIO}): {}; subtract a constant on the device, or set data.scale = \"standard\" in a simulation",
+            join_names(&names)
+        )
+    })
+}
+
+/// Statistics of one column; `None` without samples.
+fn column(clients: &[Client], d: usize, number: usize) -> Option<Column> {
+    let of = |client: &Client| -> Vec<f64> {
+        let set = &client.train;
+        match &set.x_f64 {
+            Some(wide) => wide.iter().skip(number).step_by(d).copied().collect(),
+            None => set.x.iter().skip(number).step_by(d).map(|value| f64::from(*value)).collect(),
+        }
+    };
+    let mut values: Vec<f64> = clients.iter().flat_map(of).collect();
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();
+    values.sort_by(f64::total_cmp);
+    let middle = values.get(values.len() / 2).copied()?;
+    let same = values.iter().filter(|value| **value == middle).count();
+    Some(Column { number, mean, deviation, size: mean.hypot(deviation), is_rare: 2 * same > values.len() })
+}

@@ -1,0 +1,295 @@
+//! Replay of a server's journal: devices answer at the times the journal records, on the server's own clock,
+//! and the engine's decisions are compared with the server's.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+
+use fedspan_aggregator::journal::{
+    Committed, JournalEntry, JournalPhase, JournalRecorder, Opened, Outcome, Server,
+};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
+
+/// Error of a journal that cannot be replayed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// The journal has no entries.
+    #[error("the journal is empty")]
+    Empty,
+    /// The first entry does not start a campaign.
+    #[error(
+        "line {line}: the journal does not begin with the start of a campaign: its first lines are missing"
+    )]
+    NoBeginning {
+        /// Number of the line, from 1.
+        line: usize,
+    },
+    /// Lines are missing before a restart.
+    #[error(
+        "line {line}: the server resumed after exchange {after}, but the lines before it end at exchange {known}: some \
+         lines are missing"
+    )]
+    Gap {
+        /// Number of the line, from 1.
+        line: usize,
+        /// Exchange after which the server resumed.
+        after: u32,
+        /// Last exchange in the journal before the restart.
+        known: u32,
+    },
+}
+
+/// A decision of the server and one of the simulator that should be equal; `None` if that side made none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Decision of the server.
+    pub journal: Option<JournalEntry>,
+    /// Decision of the simulator.
+    pub simulator: Option<JournalEntry>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  journal:   {}", DisplayDecision(self.journal.as_ref()))?;
+        write!(f, "  simulator: {}", DisplayDecision(self.simulator.as_ref()))
+    }
+}
+
+struct DisplayDecision<'a>(Option<&'a JournalEntry>);
+
+impl fmt::Display for DisplayDecision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(JournalEntry::Opened(opened)) => {
+                let Opened { round, stage, target, samples, cohort, .. } = opened;
+                write!(f, "exchange {round} opened, stage {stage}, waits for {target} of {cohort:?}")?;
+                samples.map_or(Ok(()), |samples| write!(f, " or {samples} samples"))
+            }
+            Some(JournalEntry::Committed(Committed { round, participants, representation, .. })) => {
+                let with = "committed with";
+                write!(f, "exchange {round} {with} {participants:?}, representation {representation}")
+            }
+            _ => write!(f, "nothing more"),
+        }
+    }
+}
+
+/// Journal of a campaign, for replay and comparison.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    server: Server,
+    /// Openings and commits of start and training rounds.
+    decisions: Vec<JournalEntry>,
+    /// Answers of a device in an exchange, in order: time in ms, and index of the line.
+    answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
+    /// Devices that answered an exchange after it was closed.
+    late: BTreeSet<(u32, DeviceId)>,
+    /// Time at which the first round opened.
+    begins_at: Millis,
+    /// Number of decisions that were compared and found equal.
+    equal: usize,
+    simulator: Option<JournalEntry>,
+    ended: bool,
+}
+
+impl Replay {
+    /// Reads the last campaign of a journal.
+    ///
+    /// # Errors
+    /// [`ReplayError`] if the journal is empty or incomplete.
+    pub fn new(lines: &[JournalEntry]) -> Result<Self, ReplayError> {
+        let mut server: Option<&Server> = None;
+        let mut entries: Vec<(usize, &JournalEntry)> = Vec::new();
+        for (index, line) in lines.iter().enumerate() {
+            match (line, server) {
+                (JournalEntry::Began(began), _) => {
+                    server = Some(began);
+                    entries.clear();
+                }
+                (_, None) => return Err(ReplayError::NoBeginning { line: index + 1 }),
+                (JournalEntry::Resumed(resumed), _) => {
+                    // The server resumes in the middle of a round, so only a gap between exchanges is
+                    // visible.
+                    let known = last_exchange(&entries);
+                    if known != resumed.after {
+                        return Err(ReplayError::Gap { line: index + 1, after: resumed.after, known });
+                    }
+                }
+                _ => entries.push((index, line)),
+            }
+        }
+        let mut replay = Self {
+            server: server.ok_or(ReplayError::Empty)?.clone(),
+            decisions: Vec::new(),
+            answers: BTreeMap::new(),
+            late: BTreeSet::new(),
+            begins_at: 0,
+            equal: 0,
+            simulator: None,
+            ended: false,
+        };
+        for (index, line) in entries {
+            replay.add_entry(index, line);
+        }
+        Ok(replay)
+    }
+
+    fn add_entry(&mut self, index: usize, line: &JournalEntry) {
+        match line {
+            JournalEntry::Began(_) | JournalEntry::Resumed(_) => {}
+            JournalEntry::Opened(opened) => {
+                if opened.phase == JournalPhase::Heads {
+                    return;
+                }
+                // All devices had joined when the first round opened.
+                if self.decisions.is_empty() {
+                    self.begins_at = opened.at;
+                }
+                self.decisions.push(line.clone());
+            }
+            JournalEntry::Answered(answered) => {
+                let key = (answered.round, answered.device);
+                match answered.outcome {
+                    Outcome::Duplicate => {}
+                    Outcome::Late => {
+                        self.late.insert(key);
+                    }
+                    Outcome::Counted | Outcome::Rejected | Outcome::Declined => {
+                        #[allow(clippy::cast_precision_loss, reason = "2^53 ms are 285 000 years")]
+                        self.answers.entry(key).or_default().push_back((answered.at as f64, index));
+                    }
+                }
+            }
+            JournalEntry::Committed(_) => self.decisions.push(line.clone()),
+        }
+    }
+
+    /// Server that wrote the journal, and its settings.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Devices that were asked or answered.
+    #[must_use]
+    pub fn devices(&self) -> BTreeSet<DeviceId> {
+        let asked = self.decisions.iter().filter_map(|line| match line {
+            JournalEntry::Opened(opened) => Some(&opened.cohort),
+            _ => None,
+        });
+        let answered = self.answers.keys().map(|(_, device)| *device);
+        asked.flatten().copied().chain(answered).collect()
+    }
+
+    /// Openings and commits, in order.
+    #[must_use]
+    pub fn decisions(&self) -> &[JournalEntry] {
+        &self.decisions
+    }
+
+    /// Number of commits that were compared and found equal.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        let equal = self.decisions.iter().take(self.equal);
+        equal.filter(|line| matches!(line, JournalEntry::Committed(_))).count()
+    }
+
+    /// True if the simulator made a different decision, not merely fewer.
+    #[must_use]
+    pub fn is_contradicted(&self) -> bool {
+        self.simulator.is_some()
+    }
+
+    /// First decision that differs; valid after the run.
+    #[must_use]
+    pub fn difference(&self) -> Option<Difference> {
+        let journal = self.decisions.get(self.equal).cloned();
+        let difference = Difference { journal, simulator: self.simulator.clone() };
+        (difference.journal.is_some() || difference.simulator.is_some()).then_some(difference)
+    }
+
+    /// Resets the comparison and returns the driver of the simulation.
+    pub(super) fn driver(&mut self) -> ReplayDriver<'_> {
+        (self.equal, self.simulator, self.ended) = (0, None, self.decisions.is_empty());
+        ReplayDriver { replay: self, scribe: JournalRecorder::default() }
+    }
+
+    /// Compares the next decision.
+    fn compare(&mut self, line: &JournalEntry) {
+        if self.ended {
+            return;
+        }
+        match (self.decisions.get(self.equal), line) {
+            // The simulator has finished training, whether or not the journal has.
+            (_, JournalEntry::Opened(opened)) if opened.phase == JournalPhase::Heads => self.ended = true,
+            (Some(decided), line) if is_same_decision(decided, line) => {
+                self.equal += 1;
+                self.ended = self.equal == self.decisions.len();
+            }
+            (Some(_), line) => {
+                self.simulator = Some(line.clone());
+                self.ended = true;
+            }
+            (None, _) => self.ended = true,
+        }
+    }
+}
+
+/// Number of the last exchange that was opened.
+fn last_exchange(entries: &[(usize, &JournalEntry)]) -> u32 {
+    let opened = entries.iter().rev().find(|(_, line)| matches!(line, JournalEntry::Opened(_)));
+    opened.and_then(|(_, line)| line.round()).unwrap_or(0)
+}
+
+/// True if two decisions are equal apart from their time.
+fn is_same_decision(decided: &JournalEntry, line: &JournalEntry) -> bool {
+    match (decided, line) {
+        (JournalEntry::Opened(a), JournalEntry::Opened(b)) => {
+            Opened { at: 0, ..a.clone() } == Opened { at: 0, ..b.clone() }
+        }
+        (JournalEntry::Committed(a), JournalEntry::Committed(b)) => {
+            Committed { at: 0, ..a.clone() } == Committed { at: 0, ..b.clone() }
+        }
+        _ => false,
+    }
+}
+
+/// Driver of a simulation: provides the answer times and compares the decisions.
+pub struct ReplayDriver<'a> {
+    replay: &'a mut Replay,
+    scribe: JournalRecorder,
+}
+
+impl ReplayDriver<'_> {
+    /// Passes one event to the engine and compares its decisions.
+    pub fn handle(&mut self, engine: &mut Engine, now: Millis, event: Event, actions: &mut Vec<Action>) {
+        let mut lines = Vec::new();
+        self.scribe.handle(engine, now, event, actions, &mut lines);
+        for line in lines {
+            if !matches!(line, JournalEntry::Answered(_)) {
+                self.replay.compare(&line);
+            }
+        }
+    }
+
+    /// Time at which a device answers an exchange, and the index of its line; infinite if the journal has no
+    /// answer.
+    pub fn due(&mut self, device: DeviceId, round: u32) -> (f64, usize) {
+        let answers = self.replay.answers.get_mut(&(round, device));
+        answers.and_then(VecDeque::pop_front).unwrap_or((f64::INFINITY, usize::MAX))
+    }
+
+    /// True if a device answered an exchange after it was closed.
+    pub fn was_late(&self, device: DeviceId, round: u32) -> bool {
+        self.replay.late.contains(&(round, device))
+    }
+
+    /// Time at which the first round opens.
+    pub fn begins_at(&self) -> Millis {
+        self.replay.begins_at
+    }
+
+    /// True if all decisions were compared, or one differed.
+    pub fn is_over(&self) -> bool {
+        self.replay.ended
+    }
+}

@@ -1,0 +1,107 @@
+//! End of a run: newcomers join and all figures are collected.
+
+use fedspan_engine::Event;
+use fedspan_engine::linalg::orthonormal;
+
+use super::Simulation;
+use crate::evaluate::{self, ClientScore, Scores};
+use crate::network::JoinTime;
+use crate::run::{DataNames, NoProgress, Outcome, PrivacyFigures, RunError};
+
+impl Simulation<'_> {
+    /// Computes the final figures, after training and the final head fit.
+    pub(super) fn finish(mut self) -> Result<Outcome, RunError> {
+        let (fitted, trained) = (self.devices.traffic(), self.devices.last_traffic());
+        let newcomers = match self.replay {
+            Some(_) => Vec::new(),
+            None => self.fit_newcomers()?,
+        };
+        let all = self.devices.traffic();
+        let network = self.scenario.algorithm.network;
+        let representation = self.engine.representation().clone();
+        let basis = network
+            .is_none()
+            .then(|| orthonormal(&representation).unwrap_or_else(|_| representation.clone()));
+        let last = self.rows.last().map_or(0, |row| row.round);
+        let (scores, clients, tuned) = match network {
+            None => {
+                let (scores, clients) = self.scores(last)?;
+                (scores, clients, Vec::new())
+            }
+            Some(network) => {
+                let tuned =
+                    evaluate::score_own_networks(&self.scored_data().clients, self.devices.as_slice());
+                let (scores, clients) = match self.before_tuning.take() {
+                    Some(before_tuning) if !network.tuned => before_tuning,
+                    _ => (evaluate::average(&tuned), tuned.clone()),
+                };
+                (scores, clients, tuned)
+            }
+        };
+        // A run that ended early ends with a row of figures, too.
+        if let Some(row) = self.rows.last_mut() {
+            row.scores.get_or_insert(scores);
+        }
+        let privacy = self.privacy();
+        let newcomers_global = self.engine.shared_head().map_or_else(Scores::default, |w| {
+            evaluate::shared(&self.scored_data().newcomers, &representation, w)
+        });
+        let outcome = Outcome {
+            names: DataNames::default(),
+            rounds: self.rows,
+            scores,
+            clients,
+            tuned,
+            diverged: self.diverged,
+            newcomers,
+            newcomers_global,
+            dropped_users: self.dataset.dropped_users,
+            fits: None,
+            warnings: Vec::new(),
+            step_size: None,
+            outputs: self.dataset.outputs,
+            ridge: self.engine.chosen_ridge(),
+            representation: basis,
+            scale: self.engine.scale(),
+            layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
+            counters: self.engine.counters(),
+            privacy,
+            updates: self.updates,
+            bytes: trained,
+            fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),
+            newcomer_bytes: (all.0 - fitted.0, all.1 - fitted.1),
+            seconds: self.seconds,
+            attacks: self.attackers.as_ref().map_or(0, |(attackers, _)| attackers.replaced()),
+            interrupted: self.interrupted,
+        };
+        outcome.check_figures()?;
+        Ok(outcome)
+    }
+
+    /// Connects the newcomers to the finished campaign; they fit their heads like any device.
+    fn fit_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
+        let first = self.devices.len();
+        // Rounds of training that the clients had, on average.
+        let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
+        let each = self.scenario.algorithm.network.map_or(0, |network| network.epochs);
+        let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
+        self.devices.connect(&self.dataset.newcomers, JoinTime::AfterTraining { epochs })?;
+        let mut actions = Vec::new();
+        for id in first..self.devices.len() {
+            self.engine.handle(0, Event::Joined(id as u64), &mut actions);
+        }
+        self.run_until_finished(actions, &mut NoProgress)?;
+        let shape = self.shape;
+        let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
+        Ok(newcomers
+            .map(|(device, client)| evaluate::score_device(device.session.task_mut(), client, shape))
+            .collect())
+    }
+
+    /// Privacy spent by all releases of each device.
+    fn privacy(&self) -> Option<PrivacyFigures> {
+        let delta = self.scenario.privacy?.delta;
+        let (devices, epsilon) = self.engine.ledger().epsilons(delta);
+        Some(PrivacyFigures { epsilon, delta: delta.get(), devices: devices.into_iter().collect() })
+    }
+}

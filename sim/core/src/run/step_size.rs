@@ -1,0 +1,231 @@
+//! `step_size = "auto"` of linear models: the inverse of the loss curvature in the representation, measured
+//! on the training samples before the first round.
+
+use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
+use fedspan_protocol::message::{HeadSolve, Numeric};
+use rayon::prelude::*;
+
+use crate::data::{Client, Dataset, Labels, Set};
+use crate::evaluate::{self, ClientScore};
+use crate::least_squares::{F64_ROUNDOFF, Problem, predict, solve};
+
+/// Number of power iterations: enough for 1 % accuracy if the largest eigenvalue is well separated; otherwise
+/// the next eigenvalue serves as well.
+const ITERATIONS: usize = 60;
+
+/// Measured step sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepSizes {
+    /// Step size of the representation.
+    pub step_size: f64,
+    /// Step size of a head on that representation.
+    pub head_step_size: f64,
+}
+
+/// Measures step sizes at the start `b` (d x k), with heads fitted on it as `head` says. `exact` is the ridge
+/// of the rounds' own head fits, if rounds fit each client's head exactly.
+///
+/// The loss of client i is quadratic in B. Its curvature is `V -> (1/m) X^T (I - P) X V W W^T`, with W the
+/// head fitted on `b`. If heads are refitted in every round, P projects on the columns of X B, along which
+/// there is nothing left to learn (Golub and Pereyra 1973); otherwise P = 0. Power iteration finds the
+/// largest eigenvalue L of the mean over clients. The part of the targets that heads explain grows as B is
+/// learnt, and the curvature with it, so L is multiplied by |Y|^2 / |X B W|^2. The step is 1 / L. Heads on
+/// features of unequal sizes can grow further than that; if rounds fit heads exactly, the step is therefore
+/// halved until the loss decreases in each of [`TRIAL_ROUNDS`] rounds with all clients. The step of a head is one
+/// over the largest eigenvalue of the mean of `(1/m) B^T X^T X B`.
+#[must_use]
+pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64>) -> Option<StepSizes> {
+    let basis = orthonormal(b).ok()?;
+    let (d, k) = basis.shape();
+    let shape = evaluate::shape_of(dataset, k);
+    let heads = evaluate::personal(&dataset.clients, &to_f32(&basis), shape, head, Numeric::F32);
+    let c = dataset.outputs;
+    let each: Vec<(&Set, Matrix)> = dataset
+        .clients
+        .iter()
+        .zip(&heads)
+        .filter(|(client, _)| !client.train.is_empty())
+        .map(|(client, fitted)| (&*client.train, Matrix::from_row_slice(k, c, &fitted.head)))
+        .collect();
+    // Summed in the order of clients, so the result does not depend on the threads.
+    let mean = |of: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
+        let all: Vec<Matrix> = each.par_iter().map(|(set, w)| of(set, w)).collect();
+        all.into_iter().fold(Matrix::zeros(d, k), |sum, one| sum + one) / each.len().max(1) as f64
+    };
+    let start = Matrix::from_fn(d, k, |i, j| if j == 0 { 1.0 } else { 0.0 } + basis[(i, j)]);
+    let on = |fitted: Option<(&Matrix, f64)>| {
+        largest(start.clone(), |v| mean(&|set, w| curvature(set, v, w, fitted)))
+    };
+    let fitted = exact.map(|ridge| on(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
+    let of_body = fitted.unwrap_or_else(|| on(None));
+    let of_head = largest(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
+    let (mut explained, mut targets) = (0.0, 0.0);
+    for (set, w) in &each {
+        let (y_hat, y) = energies(set, &basis, w);
+        explained += y_hat / set.len() as f64;
+        targets += y / set.len() as f64;
+    }
+    let growth = (targets / explained).max(1.0);
+    let sound = |step: f64| step.is_finite() && step > 0.0;
+    let (mut step_size, head_step_size) = (1.0 / (of_body * growth), 1.0 / of_head);
+    if !(sound(step_size) && sound(head_step_size)) {
+        return None;
+    }
+    let mut halved = 0;
+    while exact.is_some() && halved < MAX_HALVINGS && !loss_decreases(dataset, &basis, head, step_size) {
+        (step_size, halved) = (step_size / 2.0, halved + 1);
+    }
+    Some(StepSizes { step_size, head_step_size })
+}
+
+/// Number of trial rounds.
+const TRIAL_ROUNDS: usize = 40;
+
+/// Largest number of halvings.
+const MAX_HALVINGS: usize = 12;
+
+/// Relative increase of a loss that counts as rounding error.
+const LOSS_TOLERANCE: f64 = 1e-5;
+
+/// True if the loss of FedRep with exact heads decreases in every round of a trial with all clients.
+/// Increases within rounding error of the first loss are ignored.
+fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool {
+    let (mut b, mut before, mut first) = (basis.clone(), f64::INFINITY, None);
+    let shape = evaluate::shape_of(dataset, basis.ncols());
+    for _ in 0..TRIAL_ROUNDS {
+        let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
+        let loss = evaluate::average(&heads).loss.unwrap_or(0.0);
+        let first = *first.get_or_insert(loss);
+        if loss.is_nan() || loss > before * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {
+            return false;
+        }
+        before = loss;
+        let one = |(client, fitted): (&Client, &ClientScore)| {
+            let w = Matrix::from_row_slice(b.ncols(), dataset.outputs, &fitted.head);
+            gradient(&client.train, &b, &w)
+        };
+        let all: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(one).collect();
+        let sum = all.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, one| sum + one);
+        let moved = &b - sum * (step / dataset.clients.len().max(1) as f64);
+        match orthonormal(&moved) {
+            Ok(next) => b = next,
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Gradient of the loss, `(1/m) X^T (X B W - Y) W^T`.
+fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
+    let (k, c) = w.shape();
+    let z = project(set, b);
+    let row = |(at, z): (usize, &[f64])| -> Vec<f64> {
+        let residual = |o: usize| {
+            let target = match &set.y {
+                Labels::Classes(classes) => {
+                    f64::from(u8::from(classes.get(at).is_some_and(|class| usize::from(*class) == o)))
+                }
+                Labels::Values { values, .. } | Labels::Absent(values) => {
+                    values.get(at * c + o).map_or(0.0, |value| f64::from(*value))
+                }
+            };
+            z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>() - target
+        };
+        let residual: Vec<f64> = (0..c).map(residual).collect();
+        (0..k).map(|j| residual.iter().enumerate().map(|(o, r)| r * w[(j, o)]).sum()).collect()
+    };
+    lift(set, b.nrows(), k, z.chunks_exact(k.max(1)).enumerate().map(row))
+}
+
+/// Largest eigenvalue of a positive map on matrices, by power iteration from `v`.
+fn largest(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
+    let mut value = 0.0;
+    for _ in 0..ITERATIONS {
+        let norm = v.norm();
+        if !(norm > 0.0 && norm.is_finite()) {
+            return 0.0;
+        }
+        v = map(&(v / norm));
+        value = v.norm();
+    }
+    value
+}
+
+/// Curvature `(1/m) X^T (I - P) X V W W^T`. P projects on the columns of `X fitted`, shrunk by the ridge;
+/// without `fitted`, P = 0.
+fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) -> Matrix {
+    let (k, c) = w.shape();
+    let mut moved: Vec<f64> = Vec::with_capacity(set.len() * c);
+    for z in project(set, v).chunks_exact(k.max(1)) {
+        moved.extend((0..c).map(|o| z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>()));
+    }
+    if let Some((fitted, ridge)) = fitted {
+        let z = project(set, fitted);
+        let problem = Problem { x: &z, y: &moved, features: k, outputs: c, ridge, roundoff: F64_ROUNDOFF };
+        let weights = solve(&problem).weights;
+        let mut answer = vec![0.0; c];
+        for (moved, z) in moved.chunks_exact_mut(c.max(1)).zip(z.chunks_exact(k.max(1))) {
+            predict(&weights, z, &mut answer);
+            moved.iter_mut().zip(&answer).for_each(|(moved, answer)| *moved -= answer);
+        }
+    }
+    let back = |moved: &[f64]| -> Vec<f64> {
+        (0..k).map(|j| moved.iter().enumerate().map(|(o, moved)| moved * w[(j, o)]).sum()).collect()
+    };
+    lift(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back))
+}
+
+/// `(1/m) X^T X V`.
+fn second_moment(set: &Set, v: &Matrix) -> Matrix {
+    let (d, k) = v.shape();
+    lift(set, d, k, project(set, v).chunks_exact(k.max(1)).map(<[f64]>::to_vec))
+}
+
+/// `X V`, row-major, m x k.
+fn project(set: &Set, v: &Matrix) -> Vec<f64> {
+    let (d, k) = v.shape();
+    let rows: Vec<f64> = (0..d).flat_map(|i| (0..k).map(move |j| (i, j))).map(|at| v[at]).collect();
+    let mut all = vec![0.0; set.len() * k];
+    for (x, z) in set.x.chunks_exact(d.max(1)).zip(all.chunks_exact_mut(k.max(1))) {
+        for (x, row) in x.iter().zip(rows.chunks_exact(k.max(1))) {
+            z.iter_mut().zip(row).for_each(|(z, v)| *z += f64::from(*x) * v);
+        }
+    }
+    all
+}
+
+/// `(1/m) X^T Z` of the rows of Z.
+fn lift(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> Matrix {
+    let mut sum = vec![0.0; d * k];
+    for (x, z) in set.x.chunks_exact(d.max(1)).zip(rows) {
+        for (x, row) in x.iter().zip(sum.chunks_exact_mut(k.max(1))) {
+            row.iter_mut().zip(&z).for_each(|(sum, z)| *sum += f64::from(*x) * z);
+        }
+    }
+    Matrix::from_row_slice(d, k, &sum) / set.len().max(1) as f64
+}
+
+/// Projection `B B^T V`.
+fn project_onto(basis: &Matrix, v: &Matrix) -> Matrix {
+    let (d, k) = basis.shape();
+    let inner = Matrix::from_fn(k, v.ncols(), |i, j| (0..d).map(|row| basis[(row, i)] * v[(row, j)]).sum());
+    Matrix::from_fn(d, v.ncols(), |i, j| (0..k).map(|at| basis[(i, at)] * inner[(at, j)]).sum())
+}
+
+/// Sums of squares of a head's predictions on a set, and of the set's targets.
+fn energies(set: &Set, b: &Matrix, w: &Matrix) -> (f64, f64) {
+    let (d, k) = b.shape();
+    let mut answers = 0.0;
+    for x in set.x.chunks_exact(d.max(1)) {
+        let z: Vec<f64> =
+            (0..k).map(|j| x.iter().enumerate().map(|(i, x)| f64::from(*x) * b[(i, j)]).sum()).collect();
+        answers += (0..w.ncols()).map(|o| (0..k).map(|j| z[j] * w[(j, o)]).sum::<f64>().powi(2)).sum::<f64>();
+    }
+    let targets = match &set.y {
+        Labels::Classes(classes) => classes.len() as f64,
+        Labels::Values { values, .. } | Labels::Absent(values) => {
+            values.iter().map(|value| f64::from(*value).powi(2)).sum()
+        }
+    };
+    (answers, targets)
+}

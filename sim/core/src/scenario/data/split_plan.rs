@@ -1,0 +1,183 @@
+//! `[data.partition]`, and `[split]` of data that are partitioned among clients.
+
+use fedspan_engine::config::{Problem, Section};
+
+use crate::data::holdout::Holdout;
+use crate::data::partition::{ClientSizes, Partition};
+use crate::data::pool::{SplitBy, SplitPlan, TestAssignment};
+use crate::data::sizes::Sizes;
+use crate::data::split::{Order, OrderSplit};
+use crate::scenario::LARGEST_SIGMA;
+
+/// Largest number of clients.
+pub(super) const CLIENTS: usize = 100_000;
+/// Largest number of samples that a key may ask for, of a client or of a class.
+pub(super) const SAMPLES: usize = 1_000_000;
+
+/// Properties of the data, apart from labelled samples.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolContents {
+    /// The data name the user of each sample.
+    pub users: bool,
+    /// The data have a test part of their own.
+    pub tests: bool,
+    /// The data have names of classes.
+    pub names: bool,
+}
+
+/// Reads both sections.
+pub fn read_plan(
+    section: &Section<'_>,
+    split: &Section<'_>,
+    contents: PoolContents,
+) -> Result<SplitPlan, Problem> {
+    let partition = read_partition(&section.section("partition")?, contents.users, true)?;
+    // Images have no order in time, so "time" cuts as "stratified" does.
+    let all = [
+        ("time", SplitKind::Clients(Order::Stratified)),
+        ("stratified", SplitKind::Clients(Order::Stratified)),
+        ("random", SplitKind::Clients(Order::Random)),
+        ("classes", SplitKind::Classes),
+        ("files", SplitKind::Files),
+    ];
+    let (word, known) = if contents.tests { ("files", &all[..]) } else { ("time", &all[..4]) };
+    let by = split.choice("by", Some(word), known)?;
+    let (by, order, test) = by.read(split, Order::Stratified)?;
+    let tests = read_tests(split, by)?;
+    let holdout = Holdout {
+        clients: split.size("holdout_clients", Some(0), 0..=CLIENTS)?,
+        fold: split.size("fold", Some(0), 0..=CLIENTS)?,
+        samples: split.size("labels_per_class", Some(1), 0..=SAMPLES)?,
+        key: "holdout_clients",
+    };
+    let holdout_classes = read_holdout_classes(split, &holdout, partition, contents.names)?;
+    let validation = split.number("validation", Some(0.0), 0.0..=0.9)?;
+    let split = OrderSplit { test, validation, gap: 0 };
+    Ok(SplitPlan { partition, by, order, split, tests, holdout, holdout_classes })
+}
+
+/// Values of `split.by`.
+#[derive(Clone, Copy)]
+pub enum SplitKind {
+    /// A fraction of each client's samples, in this order.
+    Clients(Order),
+    /// A fraction of each class, before the data are partitioned.
+    Classes,
+    /// The test part of the files.
+    Files,
+}
+
+impl SplitKind {
+    /// Reads the keys that belong to this value. Returns the split, the order of samples and the test
+    /// fraction.
+    pub fn read(self, split: &Section<'_>, order: Order) -> Result<(SplitBy, Order, f64), Problem> {
+        let test = || split.number("test", Some(0.2), 0.0..=0.95);
+        Ok(match self {
+            Self::Clients(order) => (SplitBy::Clients, order, test()?),
+            Self::Classes => {
+                let count = split.size("train_per_class", Some(0), 0..=SAMPLES)?;
+                (SplitBy::Classes(count), Order::Stratified, test()?)
+            }
+            Self::Files => (SplitBy::Files, order, 0.0),
+        })
+    }
+}
+
+/// Reads the test samples that each client is scored on, if the test part is cut off before the data are
+/// partitioned.
+pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<TestAssignment, Problem> {
+    let tests = [("share", TestAssignment::UpdateWeight), ("all", TestAssignment::All)];
+    match by {
+        SplitBy::Clients => Ok(TestAssignment::UpdateWeight),
+        SplitBy::Classes(_) | SplitBy::Files => split.choice("tests", Some("share"), &tests),
+    }
+}
+
+/// Reads the classes that only newcomers have: numbers, or names if the data name their classes (`named`).
+pub fn read_holdout_classes(
+    split: &Section<'_>,
+    holdout: &Holdout,
+    partition: Partition,
+    named: bool,
+) -> Result<Vec<String>, Problem> {
+    let numbers = "a list of class numbers from 0 to 255";
+    let names = "a list of names of classes";
+    let classes = split.list("holdout_classes", if named { names } else { numbers }, |value| {
+        let text = || value.as_str().map(|name| name.trim().to_owned());
+        match value.as_integer() {
+            Some(class) if named || u8::try_from(class).is_ok() => Some(class.to_string()),
+            Some(_) => None,
+            None => text().filter(|_| named),
+        }
+    })?;
+    let holdout_classes = classes.unwrap_or_default();
+    if !holdout_classes.is_empty() && holdout.clients == 0 {
+        let message =
+            format!("no client would have these classes: set {} to the number of newcomers", holdout.key);
+        return Err(split.problem("holdout_classes", message));
+    }
+    if !holdout_classes.is_empty() && matches!(partition, Partition::Natural { .. }) {
+        let message = "found with kind = \"natural\", where a user may have samples on both sides; allowed with \"shards\", \
+                       \"iid\", \"dirichlet\", \"log-normal-sizes\"";
+        return Err(split.problem("holdout_classes", message));
+    }
+    if !holdout_classes.is_empty() && holdout.fold > 0 {
+        return Err(split.problem("fold", "there are no folds of clients with holdout_classes: leave it out"));
+    }
+    Ok(holdout_classes)
+}
+
+/// Reads `[data.partition]`. `users`: the data name the user of each sample. `classes`: samples have classes;
+/// data with real values are partitioned at random only.
+pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<Partition, Problem> {
+    #[derive(Clone, Copy)]
+    enum Kind {
+        Shards,
+        Iid,
+        LogNormal,
+        Dirichlet,
+        Natural,
+    }
+    let all = [
+        ("natural", Kind::Natural),
+        ("shards", Kind::Shards),
+        ("dirichlet", Kind::Dirichlet),
+        ("iid", Kind::Iid),
+        ("log-normal-sizes", Kind::LogNormal),
+    ];
+    let by_class = |kind: &Kind| matches!(kind, Kind::Shards | Kind::Dirichlet);
+    let known: Vec<(&str, Kind)> = all
+        .into_iter()
+        .filter(|(word, kind)| (users || *word != "natural") && (classes || !by_class(kind)))
+        .collect();
+    let word = if users { "natural" } else { "shards" };
+    let kind = part.choice("kind", Some(word), &known)?;
+    let clients = || part.size("clients", Some(20), 1..=CLIENTS);
+    let min_samples = |lowest| part.size("min_samples", Some(1), lowest..=SAMPLES);
+    let samples = || part.size("samples", Some(0), 0..=SAMPLES);
+    let shares = || Ok(ClientSizes { sizes: Sizes::read(part)?, samples: samples()? });
+    let partition = match kind {
+        Kind::Shards => Partition::Shards {
+            clients: clients()?,
+            classes: part.size("classes", Some(2), 1..=256)?,
+            shares: shares()?,
+        },
+        Kind::Iid => Partition::Iid { clients: clients()?, shares: shares()? },
+        Kind::LogNormal => {
+            let sigma = part.number("size_sigma", Some(1.0), 0.0..=LARGEST_SIGMA)?;
+            let shares = ClientSizes { sizes: Sizes::LogNormal { sigma }, samples: samples()? };
+            Partition::Iid { clients: clients()?, shares }
+        }
+        Kind::Dirichlet => Partition::Dirichlet {
+            clients: clients()?,
+            alpha: part.number("alpha", Some(0.5), 1e-3..=1e6)?,
+            min_samples: min_samples(0)?,
+        },
+        Kind::Natural => Partition::Natural {
+            users: part.size("users", Some(0), 0..=SAMPLES)?,
+            min_samples: min_samples(1)?,
+        },
+    };
+    part.finish()?;
+    Ok(partition)
+}

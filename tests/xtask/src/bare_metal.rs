@@ -1,0 +1,48 @@
+//! `cargo xtask bare-metal`: proves that the device's crate builds without an operating system.
+
+use std::time::Instant;
+
+use crate::boards::Boards;
+use crate::process::{Context, Failure};
+use crate::setup::{self, FOLDER, Setup, Toolchain};
+
+/// Runs the command: the smallest, the usual and the RISC-V core.
+///
+/// # Errors
+/// Something is missing (exit code 3), or a target does not build.
+pub fn run(context: &Context) -> Result<(), Failure> {
+    let toolchain = setup::run(context, Setup { targets_only: true, ..Setup::default() })?;
+    build(context, &toolchain)
+}
+
+/// Builds the client crate for each core of the table that asks for it, in `target/boards`.
+///
+/// # Errors
+/// A target does not build.
+pub fn build(context: &Context, toolchain: &Toolchain) -> Result<(), Failure> {
+    let boards = Boards::read(&context.root).map_err(Failure::new)?;
+    let mut failed = false;
+    for core in boards.cores.iter().filter(|core| core.bare_metal) {
+        let start = Instant::now();
+        let mut cargo = toolchain.cargo(context)?;
+        cargo.args([
+            "build",
+            "--quiet",
+            "--release",
+            "--locked",
+            "-p",
+            "fedspan-client",
+            "--no-default-features",
+        ]);
+        // A folder of its own: host builds keep theirs, whichever compiler is used here.
+        cargo
+            .args(toolchain.build_std())
+            .args(["--target", &core.target])
+            .env("CARGO_TARGET_DIR", context.root.join(FOLDER));
+        let succeeds = context.succeeds(&mut cargo);
+        failed |= !succeeds;
+        let result = if succeeds { "ok" } else { "FAILED" };
+        println!("bare-metal {:<28} {result:<6} {:4} s", core.target, start.elapsed().as_secs());
+    }
+    if failed { Err(Failure::printed()) } else { Ok(()) }
+}

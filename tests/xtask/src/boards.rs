@@ -1,0 +1,407 @@
+//! The table of boards, `edge-client/boards/boards.toml`.
+
+use std::path::Path;
+
+use toml_edit::{DocumentMut, TableLike};
+
+/// File of the table, below the root of the repository.
+pub const FILE: &str = "edge-client/boards/boards.toml";
+
+/// All boards and cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boards {
+    /// Cores for which the client is linked without a board.
+    pub cores: Vec<Core>,
+    /// Emulated boards, in the order of the documents' tables.
+    pub emulated: Vec<Emulated>,
+    /// Boards of real hardware.
+    pub hardware: Vec<Hardware>,
+    /// Programs that are linked without a board.
+    pub linked: Vec<Linked>,
+}
+
+/// Core for which the client is linked without a board.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// Name in tables.
+    pub name: String,
+    /// Target of rustc.
+    pub target: String,
+    /// True if the client crate alone is built for it.
+    pub bare_metal: bool,
+}
+
+/// Emulated board.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emulated {
+    /// Word on command lines and in the lists of budgets.
+    pub name: String,
+    /// Name of the core in tables.
+    pub core: String,
+    /// The machine that runs its programs.
+    pub machine: Machine,
+    /// Address of the partition with the samples.
+    pub partition: u32,
+    /// Size of that partition in bytes.
+    pub room: usize,
+    /// Ways to build that are measured.
+    pub levels: Vec<String>,
+    /// True if cycles are estimated, see [`crate::cycles`].
+    pub cycles: bool,
+    /// Shapes "d-k-m" of FedPower iterations that are measured.
+    pub power: Vec<String>,
+    /// Features of networks that are measured.
+    pub networks: Vec<String>,
+    /// Networks whose cycles are estimated.
+    pub network_cycles: Vec<String>,
+    /// Machine that runs the networks.
+    pub network_machine: Machine,
+}
+
+/// Firmware and the emulator that runs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Folder below `edge-client/boards`.
+    pub folder: String,
+    /// Target of rustc.
+    pub target: String,
+    /// Feature that replaces the default ones of the folder.
+    pub feature: Option<String>,
+    /// Program of QEMU.
+    pub emulator: String,
+    /// Arguments that choose the machine.
+    pub arguments: Vec<String>,
+}
+
+/// Board of real hardware.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hardware {
+    /// Folder below `edge-client/boards`.
+    pub name: String,
+    /// Target of rustc.
+    pub target: String,
+}
+
+/// Program that is linked without a board.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Linked {
+    /// Name of the binary.
+    pub program: String,
+    /// Way to build.
+    pub level: String,
+    /// Variant in the list of budgets.
+    pub label: String,
+    /// Features of the folder `least`.
+    pub features: Vec<String>,
+    /// Names of the cores for which it is linked; `None`: all.
+    pub cores: Option<Vec<String>>,
+    /// Purpose of the feature, in the table of features.
+    pub purpose: Option<String>,
+}
+
+impl Boards {
+    /// Reads the table of a repository.
+    ///
+    /// # Errors
+    /// A message that names the file and the first fault.
+    pub fn read(root: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(root.join(FILE)).map_err(|error| format!("{FILE}: {error}"))?;
+        Self::parse(&text).map_err(|fault| format!("{FILE}: {fault}"))
+    }
+
+    /// Reads the text of the table.
+    ///
+    /// # Errors
+    /// A message about the first fault.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
+        let entries = |name: &'static str| {
+            let entries = document.get(name).and_then(toml_edit::Item::as_array_of_tables);
+            let entries = entries.ok_or_else(|| format!("[[{name}]] is missing"))?;
+            Ok::<_, String>(entries.iter().map(move |table| Entry { list: name, table }).collect::<Vec<_>>())
+        };
+        let boards = Self {
+            cores: entries("core")?.iter().map(Core::read).collect::<Result<_, _>>()?,
+            emulated: entries("emulated")?.iter().map(Emulated::read).collect::<Result<_, _>>()?,
+            hardware: entries("hardware")?.iter().map(Hardware::read).collect::<Result<_, _>>()?,
+            linked: entries("linked")?.iter().map(Linked::read).collect::<Result<_, _>>()?,
+        };
+        for linked in &boards.linked {
+            for core in linked.cores.iter().flatten() {
+                if !boards.cores.iter().any(|known| known.name == *core) {
+                    return Err(format!(
+                        "[[linked]] {}: found core {core:?}, allowed: a name of [[core]]",
+                        linked.program
+                    ));
+                }
+            }
+        }
+        Ok(boards)
+    }
+
+    /// Every target of rustc, each once.
+    #[must_use]
+    pub fn targets(&self) -> Vec<String> {
+        let cores = self.cores.iter().map(|core| &core.target);
+        let emulated = self.emulated.iter().map(|board| &board.machine.target);
+        let hardware = self.hardware.iter().map(|board| &board.target);
+        let mut targets: Vec<String> = cores.chain(emulated).chain(hardware).cloned().collect();
+        targets.sort();
+        targets.dedup();
+        targets
+    }
+
+    /// Pairs of program and core, in the order in which they are linked.
+    pub fn links(&self) -> impl Iterator<Item = (&Linked, &Core)> {
+        let fits = |linked: &Linked, core: &Core| {
+            linked.cores.as_ref().is_none_or(|cores| cores.contains(&core.name))
+        };
+        let of_core = move |core| self.linked.iter().map(move |linked| (linked, core));
+        self.cores.iter().flat_map(of_core).filter(move |(linked, core)| fits(linked, core))
+    }
+
+    /// Emulated board with a name.
+    #[must_use]
+    pub fn emulated(&self, name: &str) -> Option<&Emulated> {
+        self.emulated.iter().find(|board| board.name == name)
+    }
+}
+
+/// Options of cargo for a way to build, `None` if there is no such way.
+#[must_use]
+pub fn level_options(level: &str) -> Option<&'static [&'static str]> {
+    match level {
+        // The boards' Cargo.toml has it.
+        "s" => Some(&[]),
+        "3" => Some(&["--config", "profile.release.opt-level=3"]),
+        "3+s" => Some(&[
+            "--config",
+            "profile.release.opt-level=3",
+            "--config",
+            "profile.release.package.fedspan-client.opt-level=\"s\"",
+            "--config",
+            "profile.release.package.fedspan-protocol.opt-level=\"s\"",
+        ]),
+        _ => None,
+    }
+}
+
+/// One table of a list, for messages.
+struct Entry<'a> {
+    list: &'static str,
+    table: &'a dyn TableLike,
+}
+
+impl Entry<'_> {
+    fn fault(&self, key: &str, allowed: &str) -> String {
+        let name = ["name", "program"]
+            .iter()
+            .find_map(|key| self.table.get(key)?.as_str())
+            .unwrap_or("without a name");
+        format!("[[{}]] {name}: {key} must be {allowed}", self.list)
+    }
+
+    fn word(&self, key: &str) -> Result<String, String> {
+        let word = self.table.get(key).and_then(toml_edit::Item::as_str);
+        word.map(str::to_owned).ok_or_else(|| self.fault(key, "a word"))
+    }
+
+    fn optional_word(&self, key: &str) -> Result<Option<String>, String> {
+        self.table.get(key).map(|_| self.word(key)).transpose()
+    }
+
+    fn words(&self, key: &str) -> Result<Vec<String>, String> {
+        let list = self.table.get(key).and_then(toml_edit::Item::as_array);
+        let words =
+            list.map(|list| list.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<_>>());
+        words.flatten().ok_or_else(|| self.fault(key, "a list of words"))
+    }
+
+    fn optional_words(&self, key: &str) -> Result<Option<Vec<String>>, String> {
+        self.table.get(key).map(|_| self.words(key)).transpose()
+    }
+
+    fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<T, String> {
+        let number = self
+            .table
+            .get(key)
+            .and_then(toml_edit::Item::as_integer)
+            .and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| self.fault(key, "a whole number in its range"))
+    }
+
+    fn flag(&self, key: &str) -> Result<bool, String> {
+        match self.table.get(key) {
+            None => Ok(false),
+            Some(flag) => flag.as_bool().ok_or_else(|| self.fault(key, "true or false")),
+        }
+    }
+
+    fn level(&self, level: &str) -> Result<(), String> {
+        level_options(level).map(|_| ()).ok_or_else(|| self.fault("a level", "\"3\", \"3+s\" or \"s\""))
+    }
+}
+
+impl Core {
+    fn read(entry: &Entry<'_>) -> Result<Self, String> {
+        let bare_metal = entry.flag("bare_metal")?;
+        Ok(Self { name: entry.word("name")?, target: entry.word("target")?, bare_metal })
+    }
+}
+
+impl Machine {
+    fn read(entry: &Entry<'_>, target: String) -> Result<Self, String> {
+        let mut arguments = entry.words("emulator")?;
+        if arguments.is_empty() {
+            return Err(entry.fault("emulator", "a program and its arguments"));
+        }
+        let emulator = arguments.remove(0);
+        let (folder, feature) = (entry.word("folder")?, entry.optional_word("feature")?);
+        Ok(Self { folder, target, feature, emulator, arguments })
+    }
+}
+
+impl Emulated {
+    fn read(entry: &Entry<'_>) -> Result<Self, String> {
+        let machine = Machine::read(entry, entry.word("target")?)?;
+        let network_machine = match entry.table.get("network_board") {
+            None => machine.clone(),
+            Some(board) => {
+                let table = board.as_table_like().ok_or_else(|| entry.fault("network_board", "a table"))?;
+                Machine::read(&Entry { list: entry.list, table }, machine.target.clone())?
+            }
+        };
+        let levels = entry.words("levels")?;
+        levels.iter().try_for_each(|level| entry.level(level))?;
+        Ok(Self {
+            name: entry.word("name")?,
+            core: entry.word("core")?,
+            machine,
+            partition: entry.number("partition")?,
+            room: entry.number("room")?,
+            levels,
+            cycles: entry.flag("cycles")?,
+            power: entry.optional_words("power")?.unwrap_or_default(),
+            networks: entry.optional_words("networks")?.unwrap_or_default(),
+            network_cycles: entry.optional_words("network_cycles")?.unwrap_or_default(),
+            network_machine,
+        })
+    }
+}
+
+impl Hardware {
+    fn read(entry: &Entry<'_>) -> Result<Self, String> {
+        Ok(Self { name: entry.word("name")?, target: entry.word("target")? })
+    }
+}
+
+impl Linked {
+    fn read(entry: &Entry<'_>) -> Result<Self, String> {
+        let level = entry.word("level")?;
+        entry.level(&level)?;
+        Ok(Self {
+            program: entry.word("program")?,
+            level,
+            label: entry.word("label")?,
+            features: entry.words("features")?,
+            cores: entry.optional_words("cores")?,
+            purpose: entry.optional_word("purpose")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn root() -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+    }
+
+    fn text() -> String {
+        std::fs::read_to_string(root().join(FILE)).unwrap()
+    }
+
+    #[test]
+    fn every_folder_is_there_and_every_folder_with_firmware_is_in_the_table() {
+        let boards = Boards::read(&root()).unwrap();
+        let machines = boards.emulated.iter().flat_map(|board| [&board.machine, &board.network_machine]);
+        let folders = machines.map(|machine| machine.folder.clone()).chain(["least".to_owned()]);
+        let named: BTreeSet<String> =
+            folders.chain(boards.hardware.iter().map(|board| board.name.clone())).collect();
+        let mut there = BTreeSet::new();
+        for entry in std::fs::read_dir(root().join("edge-client/boards")).unwrap() {
+            let entry = entry.unwrap();
+            // Libraries that boards share have no program.
+            if entry.path().join("src/bin").is_dir() {
+                there.insert(entry.file_name().into_string().unwrap());
+            }
+        }
+        assert_eq!(named, there);
+    }
+
+    #[test]
+    fn every_linked_variant_is_there_once() {
+        let boards = Boards::read(&root()).unwrap();
+        let all: Vec<_> =
+            boards.links().map(|(l, core)| (&l.program, &core.target, &l.level, &l.label)).collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+    }
+
+    #[test]
+    fn names_and_targets_are_unique_and_all_targets_are_listed() {
+        let boards = Boards::read(&root()).unwrap();
+        let names: BTreeSet<_> = boards.emulated.iter().map(|board| &board.name).collect();
+        assert_eq!(names.len(), boards.emulated.len());
+        assert_eq!(
+            boards.targets(),
+            [
+                "riscv32imc-unknown-none-elf",
+                "thumbv6m-none-eabi",
+                "thumbv7em-none-eabihf",
+                "thumbv7m-none-eabi",
+                "thumbv8m.main-none-eabihf"
+            ]
+        );
+        assert_eq!(boards.emulated("m0").unwrap().network_machine.folder, "qemu-mps2");
+        assert_eq!(boards.emulated("m5"), None);
+    }
+
+    #[test]
+    fn cores_with_estimated_cycles_have_a_table_of_cycles() {
+        for board in Boards::read(&root()).unwrap().emulated.iter().filter(|board| board.cycles) {
+            assert!(crate::cycles::Core::named(&board.name).is_some(), "{}", board.name);
+        }
+    }
+
+    #[test]
+    fn faults_name_list_entry_key_and_allowed_values() {
+        for (old, new, fault) in [
+            ("folder = \"qemu-riscv\"\n", "", "[[emulated]] rv32imc: folder must be a word"),
+            ("cycles = true", "cycles = 1", "[[emulated]] m4: cycles must be true or false"),
+            (
+                "partition = 0x00030000",
+                "partition = -1",
+                "[[emulated]] m0: partition must be a whole number in its range",
+            ),
+            (
+                "level = \"3+s\"",
+                "level = \"2\"",
+                "[[linked]] client: a level must be \"3\", \"3+s\" or \"s\"",
+            ),
+            (
+                "cores = [\"Cortex-M0\"]",
+                "cores = [\"M0\"]",
+                "[[linked]] client: found core \"M0\", allowed: a name of [[core]]",
+            ),
+            ("[[hardware]]", "[[gone]]", "[[hardware]] is missing"),
+        ] {
+            assert_eq!(Boards::parse(&text().replace(old, new)).unwrap_err(), fault);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! `cargo xtask ci`: continuous integration. Every stage runs, even after one has failed, so that one run shows all
+//! failures.
+
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::dependencies::{advisories, licences, msrv, package};
+use crate::process::{Context, Failure, NOT_RUN};
+use crate::{bare_metal, emulation, firmware, prose, suite};
+
+/// Arguments of `cargo xtask ci`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Runs all stages (or those that are named) and prints a table with the seconds of each, and its share of
+CI's time: more is worth a warning.
+
+exit: 0 no stage failed (some may not have been run, as the table shows) · 1 one failed · 2 wrong
+arguments"
+)]
+pub struct Ci {
+    /// Print the stages and their steps, and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Stages, by their names in the list.
+    #[arg(value_name = "STAGE")]
+    stages: Vec<String>,
+}
+
+/// One stage.
+#[derive(Clone, Copy)]
+struct Stage {
+    name: &'static str,
+    /// Share of CI's time.
+    minutes: u64,
+    steps: &'static [Step],
+}
+
+/// One step of a stage. The next one runs also if it fails.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A program with its arguments, at the root.
+    Program(&'static str),
+    /// A program with variables of its environment.
+    With(&'static [(&'static str, &'static str)], &'static str),
+    /// A command of xtask, and how it is called.
+    Own(&'static str, fn(&Context) -> Result<(), Failure>),
+}
+
+const STAGES: [Stage; 13] = [
+    Stage {
+        name: "tests",
+        minutes: 12,
+        steps: &[Step::Own("run --install", |context| suite::run(context, &suite::Suite::of_ci()))],
+    },
+    Stage {
+        name: "lint",
+        minutes: 8,
+        steps: &[
+            Step::Program("cargo fmt --all --check"),
+            Step::Own("prose --check", |context| prose::run(&context.root, &prose::Prose::check())),
+            Step::Program("cargo clippy --workspace --all-targets --locked -- -D warnings"),
+            Step::Program(
+                "cargo clippy -p fedspan-sim --features encoder --all-targets --locked -- -D warnings",
+            ),
+            Step::Program("cargo fmt --manifest-path tests/threads/Cargo.toml --check"),
+            Step::Program(
+                "cargo clippy --manifest-path tests/threads/Cargo.toml --target-dir target/threads --release --locked -- -D \
+                 warnings",
+            ),
+            Step::With(&[("RUSTDOCFLAGS", "-D warnings")], "cargo doc --workspace --no-deps --locked"),
+        ],
+    },
+    Stage { name: "licences", minutes: 1, steps: &[Step::Own("licences", licences::run)] },
+    Stage {
+        name: "advisories",
+        minutes: 1,
+        steps: &[Step::Own("advisories", |context| {
+            advisories::run(context, &advisories::Advisories::default())
+        })],
+    },
+    Stage {
+        name: "msrv",
+        minutes: 3,
+        steps: &[Step::Own("msrv", |context| msrv::run(context, msrv::Msrv::default()))],
+    },
+    Stage {
+        name: "packages",
+        minutes: 3,
+        steps: &[Step::Own("package", |context| package::run(context, package::Pack::default()))],
+    },
+    Stage { name: "tables", minutes: 4, steps: &[Step::Program("tests/tables --check")] },
+    Stage {
+        name: "boards",
+        minutes: 6,
+        steps: &[
+            Step::Own("bare-metal", bare_metal::run),
+            Step::Own("firmware", |context| firmware::run(context, &firmware::Firmware::default())),
+        ],
+    },
+    Stage {
+        name: "emulation",
+        minutes: 5,
+        steps: &[Step::Own("boards", |context| emulation::run(context, &emulation::Emulation::default()))],
+    },
+    Stage {
+        name: "disasters",
+        minutes: 4,
+        steps: &[
+            Step::Program("cargo build --release --locked -p fedspan-aggregator"),
+            Step::Program("cargo run --release --locked -p fedspan-tests --bin kills -- 100"),
+            Step::Program("cargo run --release --locked -p fedspan-tests --bin disasters -- 200"),
+        ],
+    },
+    Stage { name: "threads", minutes: 2, steps: &[Step::Program("tests/threads/run --bugs")] },
+    Stage { name: "fuzz", minutes: 5, steps: &[Step::Program("tests/fuzz/run 20")] },
+    Stage { name: "miri", minutes: 10, steps: &[Step::Own("miri", miri)] },
+];
+
+/// Runs the command.
+///
+/// # Errors
+/// A stage is unknown (exit code 2), or one failed (1).
+pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
+    let known = |name: &String| STAGES.iter().find(|stage| stage.name == name);
+    if let Some(unknown) = arguments.stages.iter().find(|name| known(name).is_none()) {
+        let names = STAGES.map(|stage| stage.name).join(", ");
+        return Err(Failure::with_code(2, format!("ci: found stage {unknown:?}, allowed: {names}")));
+    }
+    let stages: Vec<&Stage> = match arguments.stages.as_slice() {
+        [] => STAGES.iter().collect(),
+        named => named.iter().filter_map(known).collect(),
+    };
+    if arguments.list {
+        for stage in stages {
+            println!("{} ({} min)", stage.name, stage.minutes);
+            for step in stage.steps {
+                println!("    {}", step.shown());
+            }
+        }
+        return Ok(());
+    }
+    let mut table = Vec::new();
+    let mut late = Vec::new();
+    let mut failed = false;
+    for stage in stages {
+        let start = Instant::now();
+        let result = stage.run(context);
+        let (seconds, share) = (start.elapsed().as_secs(), stage.minutes * 60);
+        failed |= result == Outcome::Failed;
+        table.push(format!("{:<16} {seconds:7} {share:7}  {}", stage.name, result.shown()));
+        if seconds > share {
+            late.push(format!("warning: stage '{}' took {seconds} s, its share is {share} s", stage.name));
+        }
+        if context.is_interrupted() {
+            failed = true;
+            break;
+        }
+    }
+    println!("\n{:<16} {:>7} {:>7}  result", "stage", "seconds", "share");
+    for line in table.iter().chain(&late) {
+        println!("{line}");
+    }
+    if failed { Err(Failure::printed()) } else { Ok(()) }
+}
+
+/// End of a step or of a stage; the worst one of its steps is that of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    Passed,
+    NotRun,
+    Failed,
+}
+
+impl Outcome {
+    fn from_code(code: Option<i32>) -> Self {
+        match code {
+            Some(0) => Self::Passed,
+            Some(code) if code == i32::from(NOT_RUN) => Self::NotRun,
+            _ => Self::Failed,
+        }
+    }
+
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Passed => "ok",
+            Self::NotRun => "not run",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+impl Stage {
+    fn run(&self, context: &Context) -> Outcome {
+        let mut worst = Outcome::Passed;
+        for step in self.steps {
+            println!("== {}: {}", self.name, step.shown());
+            worst = worst.max(step.run(context));
+            if context.is_interrupted() {
+                break;
+            }
+        }
+        worst
+    }
+}
+
+impl Step {
+    fn shown(&self) -> String {
+        match self {
+            Self::Program(words) | Self::With(_, words) => {
+                words.split_whitespace().collect::<Vec<_>>().join(" ")
+            }
+            Self::Own(words, _) => format!("cargo xtask {words}"),
+        }
+    }
+
+    fn run(&self, context: &Context) -> Outcome {
+        let (variables, words) = match self {
+            Self::Program(words) => (&[][..], *words),
+            Self::With(variables, words) => (*variables, *words),
+            Self::Own(_, run) => {
+                return match run(context) {
+                    Ok(()) => Outcome::Passed,
+                    Err(Failure { message, code }) => {
+                        if !message.is_empty() {
+                            eprintln!("{message}");
+                        }
+                        Outcome::from_code(Some(i32::from(code)))
+                    }
+                };
+            }
+        };
+        let mut command = context.words(words);
+        match context.status(command.envs(variables.iter().copied())) {
+            Ok(status) => Outcome::from_code(status.code()),
+            Err(failure) => {
+                eprintln!("{}", failure.message);
+                Outcome::Failed
+            }
+        }
+    }
+}
+
+/// `cargo xtask miri`: runs the crates of the device and the corpus of the fuzz targets under Miri: only their dependencies hold unsafe code.
+///
+/// # Errors
+/// Miri finds a fault or a test fails (exit code 1), or Miri is not here (77).
+pub fn miri(context: &Context) -> Result<(), Failure> {
+    // Asking must not fetch a tool chain.
+    let mut version = context.words("cargo +nightly miri --version");
+    if !version.env("RUSTUP_AUTO_INSTALL", "0").output().is_ok_and(|output| output.status.success()) {
+        let message =
+            "miri: not run, since it is not here (rustup toolchain install nightly --component miri)";
+        return Err(Failure::with_code(NOT_RUN, message));
+    }
+    let mut library = context.words("cargo +nightly miri test -p fedspan-protocol -p fedspan-client --lib");
+    let mut corpus =
+        context.words("cargo +nightly miri test -p fedspan-hostile --test bodies seeds_and_corpus");
+    library.env("PROPTEST_CASES", "4");
+    let mut failed = false;
+    for command in [&mut library, &mut corpus] {
+        failed |= !context.succeeds(command.env("MIRIFLAGS", "-Zmiri-disable-isolation"));
+    }
+    if failed { Err(Failure::printed()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_ends_as_its_worst_step() {
+        assert!(Outcome::Failed > Outcome::NotRun && Outcome::NotRun > Outcome::Passed);
+        assert_eq!(
+            [Some(0), Some(77), Some(1), None].map(Outcome::from_code),
+            [Outcome::Passed, Outcome::NotRun, Outcome::Failed, Outcome::Failed]
+        );
+    }
+
+    #[test]
+    fn names_of_stages_are_unique() {
+        let mut names = STAGES.map(|stage| stage.name).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), STAGES.len());
+    }
+}

@@ -1,0 +1,163 @@
+//! Checks of the crates that this repository depends on: licences, sources, advisories, versions of Rust.
+//!
+//! The rules are in `deny.toml`, in the format of cargo-deny, so that `cargo deny check` applies the same ones where
+//! it is installed. These commands need no other program and no network once the crates are downloaded.
+
+pub mod advisories;
+pub mod licences;
+pub mod msrv;
+pub mod package;
+mod spdx;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::boards::Boards;
+use crate::process::{Context, Failure};
+
+/// File with the rules, below the root.
+const RULES: &str = "deny.toml";
+
+/// A manifest with a lock file of its own, and the targets that it is built for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Manifest {
+    /// Folder, below the root.
+    folder: PathBuf,
+    targets: Vec<String>,
+}
+
+/// A crate of a dependency graph.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Package {
+    name: String,
+    version: String,
+    /// Expression of licences, `None` if the crate states none.
+    licence: Option<String>,
+    /// Oldest version of Rust that it states.
+    rust_version: Option<String>,
+    /// Origin; `None` for crates of this repository.
+    source: Option<String>,
+}
+
+/// Every manifest of the repository: the workspace's, those of the boards, of the fuzz targets, and of the checks of
+/// threads.
+fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
+    let boards = Boards::read(&context.root).map_err(Failure::new)?;
+    let host = host(context)?;
+    let mut all = vec![Manifest { folder: PathBuf::new(), targets: vec![host.clone()] }];
+    let mut add = |folder: String, target: &str| {
+        let folder = Path::new("edge-client/boards").join(folder);
+        match all.iter_mut().find(|manifest| manifest.folder == folder) {
+            Some(manifest) if manifest.targets.iter().any(|known| known == target) => {}
+            Some(manifest) => manifest.targets.push(target.to_owned()),
+            None => all.push(Manifest { folder, targets: vec![target.to_owned()] }),
+        }
+    };
+    for board in &boards.emulated {
+        for machine in [&board.machine, &board.network_machine] {
+            add(machine.folder.clone(), &machine.target);
+        }
+    }
+    for board in &boards.hardware {
+        add(board.name.clone(), &board.target);
+    }
+    for core in &boards.cores {
+        add("least".to_owned(), &core.target);
+    }
+    // Libraries that boards share, with tests that run on the host.
+    add("emulated".to_owned(), &host);
+    add("firmware".to_owned(), &host);
+    for folder in ["tests/fuzz", "tests/threads"] {
+        all.push(Manifest { folder: PathBuf::from(folder), targets: vec![host.clone()] });
+    }
+    Ok(all)
+}
+
+/// Target of the machine that builds.
+pub(crate) fn host(context: &Context) -> Result<String, Failure> {
+    let output = context.command("rustc").arg("-vV").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| Failure::new("rustc -vV names no host"))
+}
+
+/// Crates that a manifest's targets are built from, those of the repository included. `None` if they are not on this
+/// machine and cannot be downloaded.
+fn packages(context: &Context, manifest: &Manifest) -> Result<Option<Vec<Package>>, Failure> {
+    let mut all = Vec::new();
+    for target in &manifest.targets {
+        match metadata(context, &manifest.folder, &["--filter-platform", target])? {
+            Some(document) => {
+                all.extend(document["packages"].as_array().into_iter().flatten().filter_map(package))
+            }
+            None => return Ok(None),
+        }
+    }
+    all.sort();
+    all.dedup();
+    Ok(Some(all))
+}
+
+/// Output of `cargo metadata`: without the network first, then with it. `None` if crates are missing.
+fn metadata(context: &Context, folder: &Path, options: &[&str]) -> Result<Option<Value>, Failure> {
+    let file = context.root.join(folder).join("Cargo.toml");
+    let mut message = String::new();
+    for network in [&["--offline"][..], &[]] {
+        let mut cargo = context.cargo(&["metadata", "--format-version", "1", "--locked"]);
+        cargo.args(network).args(options).arg("--manifest-path").arg(&file);
+        let output = cargo.output()?;
+        if output.status.success() {
+            let document = serde_json::from_slice(&output.stdout);
+            return document.map(Some).map_err(|error| Failure::new(format!("cargo metadata: {error}")));
+        }
+        message = String::from_utf8_lossy(&output.stderr).into_owned();
+    }
+    if is_stale(&message) {
+        let file = file.display();
+        return Err(Failure::new(format!(
+            "{file}: its lock file is out of date; `cargo metadata --manifest-path {file}` updates it"
+        )));
+    }
+    Ok(None)
+}
+
+/// Whether cargo says that a lock file does not fit its manifest.
+fn is_stale(message: &str) -> bool {
+    message.contains("--locked was passed")
+}
+
+fn package(value: &Value) -> Option<Package> {
+    let word = |key: &str| value[key].as_str().map(str::to_owned);
+    Some(Package {
+        name: word("name")?,
+        version: word("version")?,
+        licence: word("license"),
+        rust_version: word("rust_version"),
+        source: word("source"),
+    })
+}
+
+/// Name of a manifest in messages.
+fn shown(manifest: &Manifest) -> String {
+    if manifest.folder.as_os_str().is_empty() {
+        "workspace".to_owned()
+    } else {
+        manifest.folder.display().to_string()
+    }
+}
+
+/// Folder of a manifest as an area of output: one line for each.
+fn report(command: &str, manifest: &Manifest, result: &str) {
+    println!("{command} {:<38} {result}", shown(manifest));
+}
+
+/// Prints how to go on where crates are missing, and ends the command as not run.
+fn not_run(command: &str, missing: usize) -> Failure {
+    Failure::with_code(
+        crate::process::NOT_RUN,
+        format!(
+            "{command}: not run for {missing} manifests, whose crates are neither here nor can be downloaded"
+        ),
+    )
+}

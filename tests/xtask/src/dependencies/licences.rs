@@ -1,0 +1,126 @@
+//! `cargo xtask licences`: licences and sources of every crate that is built, against `deny.toml`.
+
+use std::collections::BTreeSet;
+
+use toml_edit::{DocumentMut, Item};
+
+use super::{Package, RULES, manifests, not_run, packages, report, spdx};
+use crate::process::{Context, Failure};
+
+/// Rules for licences and sources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rules {
+    licences: BTreeSet<String>,
+    registries: BTreeSet<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A crate has another licence or source (exit code 1), or crates of a manifest cannot be had (77).
+pub fn run(context: &Context) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(context.root.join(RULES))
+        .map_err(|error| Failure::new(format!("{RULES}: {error}")))?;
+    let rules = Rules::parse(&text).map_err(|fault| Failure::new(format!("{RULES}: {fault}")))?;
+    let (mut failed, mut missing) = (false, 0);
+    for manifest in manifests(context)? {
+        let packages = match packages(context, &manifest) {
+            Ok(Some(packages)) => packages,
+            Ok(None) => {
+                report("licences", &manifest, "not run: its crates are not here");
+                missing += 1;
+                continue;
+            }
+            Err(failure) => {
+                report("licences", &manifest, &format!("FAILED\n  {}", failure.message));
+                failed = true;
+                continue;
+            }
+        };
+        let faults: Vec<String> = packages.iter().filter_map(|package| rules.fault(package)).collect();
+        let result = if faults.is_empty() { "ok" } else { "FAILED" };
+        report("licences", &manifest, &format!("{:4} crates  {result}", packages.len()));
+        for fault in &faults {
+            println!("  {fault}");
+        }
+        failed |= !faults.is_empty();
+    }
+    match (failed, missing) {
+        (true, _) => Err(Failure::printed()),
+        (false, 0) => Ok(()),
+        (false, _) => Err(not_run("licences", missing)),
+    }
+}
+
+impl Rules {
+    fn parse(text: &str) -> Result<Self, String> {
+        let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
+        let list = |table: &str, key: &str| {
+            let words = document.get(table).and_then(|table| table.get(key)).and_then(Item::as_array);
+            let words =
+                words.and_then(|list| list.iter().map(|word| word.as_str().map(str::to_owned)).collect());
+            words.ok_or_else(|| format!("{table}.{key} must be a list of words"))
+        };
+        Ok(Self { licences: list("licenses", "allow")?, registries: list("sources", "allow-registry")? })
+    }
+
+    /// Reason why a crate may not be used.
+    fn fault(&self, package: &Package) -> Option<String> {
+        let Package { name, version, licence, source, .. } = package;
+        if let Some(source) = source
+            && !source.strip_prefix("registry+").is_some_and(|registry| self.registries.contains(registry))
+        {
+            return Some(format!(
+                "{name} {version}: found source {source:?}, allowed: a registry of {RULES}"
+            ));
+        }
+        let Some(licence) = licence else {
+            return Some(format!("{name} {version}: states no licence"));
+        };
+        match spdx::is_allowed(licence, &self.licences) {
+            Ok(true) => None,
+            Ok(false) => Some(format!(
+                "{name} {version}: found licence {licence:?}, allowed: those of {RULES}, licenses.allow"
+            )),
+            Err(fault) => {
+                Some(format!("{name} {version}: {licence:?} is no expression of licences: {fault}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn fault(licence: Option<&str>, source: Option<&str>) -> Option<String> {
+        let rules =
+            Rules::parse("[licenses]\nallow = [\"MIT\"]\n[sources]\nallow-registry = [\"https://x\"]")
+                .unwrap();
+        let (licence, source) = (licence.map(str::to_owned), source.map(str::to_owned));
+        rules.fault(&Package {
+            name: "a".to_owned(),
+            version: "1.0.0".to_owned(),
+            licence,
+            rust_version: None,
+            source,
+        })
+    }
+
+    #[test]
+    fn other_licences_and_sources_are_faults() {
+        assert_eq!(fault(Some("MIT"), Some("registry+https://x")), None);
+        assert_eq!(fault(Some("MIT"), None), None);
+        for (licence, source, part) in [
+            (Some("GPL-3.0"), None, "found licence \"GPL-3.0\""),
+            (Some("MIT"), Some("registry+https://y"), "found source"),
+            (Some("MIT"), Some("git+https://x"), "found source"),
+            (None, None, "states no licence"),
+            (Some("MIT OR"), None, "is no expression"),
+        ] {
+            assert!(fault(licence, source).unwrap().contains(part));
+        }
+    }
+}

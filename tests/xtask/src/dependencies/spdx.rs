@@ -1,0 +1,116 @@
+//! Expressions of licences: names joined by `OR`, `AND` and `WITH`, with brackets. A slash is an old form of `OR`.
+
+use std::collections::BTreeSet;
+
+/// Whether a crate may be used: true if the allowed names satisfy the expression.
+///
+/// # Errors
+/// A message if this is no expression.
+pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> Result<bool, String> {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut parser = Parser { words: &words, at: 0, allowed };
+    let found = parser.any()?;
+    match parser.peek() {
+        None => Ok(found),
+        Some(word) => Err(format!("found {word:?} in {expression:?} where it should end")),
+    }
+}
+
+struct Parser<'a> {
+    words: &'a [&'a str],
+    at: usize,
+    allowed: &'a BTreeSet<String>,
+}
+
+impl<'a> Parser<'a> {
+    fn peek(&self) -> Option<&'a str> {
+        self.words.get(self.at).copied()
+    }
+
+    /// Steps over a word if it comes next.
+    fn take(&mut self, word: &str) -> bool {
+        let found = self.peek() == Some(word);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// Terms joined by `OR`.
+    fn any(&mut self) -> Result<bool, String> {
+        let mut found = self.all()?;
+        while self.take("OR") {
+            found |= self.all()?;
+        }
+        Ok(found)
+    }
+
+    /// Terms joined by `AND`, which binds more closely.
+    fn all(&mut self) -> Result<bool, String> {
+        let mut found = self.one()?;
+        while self.take("AND") {
+            found &= self.one()?;
+        }
+        Ok(found)
+    }
+
+    /// A name, perhaps with an exception, or an expression in brackets.
+    fn one(&mut self) -> Result<bool, String> {
+        if self.take("(") {
+            let found = self.any()?;
+            return if self.take(")") { Ok(found) } else { Err("a bracket is not closed".to_owned()) };
+        }
+        let name = self.peek().filter(|word| !["OR", "AND", "WITH", ")"].contains(word));
+        let name = name.ok_or_else(|| "the name of a licence is missing".to_owned())?;
+        self.at += 1;
+        if !self.take("WITH") {
+            return Ok(self.allowed.contains(name));
+        }
+        let exception = self.peek().ok_or_else(|| "the name of an exception is missing".to_owned())?;
+        self.at += 1;
+        // An exception grants more, so that the licence alone is enough.
+        Ok(self.allowed.contains(name) || self.allowed.contains(&format!("{name} WITH {exception}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn allowed(expression: &str) -> Result<bool, String> {
+        is_allowed(expression, &["MIT", "Apache-2.0", "Zlib"].map(str::to_owned).into())
+    }
+
+    #[test]
+    fn one_of_several_is_enough_and_all_of_several_are_needed() {
+        for expression in [
+            "MIT",
+            "GPL-3.0 OR MIT",
+            "MIT/GPL-3.0",
+            "MIT / GPL-3.0",
+            "MIT AND Zlib",
+            "(GPL-3.0 OR MIT) AND Zlib",
+            "GPL-3.0 AND X OR MIT",
+            "Apache-2.0 WITH LLVM-exception",
+        ] {
+            assert!(allowed(expression).unwrap(), "{expression}");
+        }
+        for expression in [
+            "GPL-3.0",
+            "MIT AND GPL-3.0",
+            "(MIT OR Zlib) AND X",
+            "GPL-2.0 WITH Classpath-exception-2.0",
+            "mit",
+        ] {
+            assert!(!allowed(expression).unwrap(), "{expression}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_errors() {
+        for expression in ["", "MIT OR", "(MIT", "MIT)", "MIT Zlib", "WITH MIT", "MIT WITH"] {
+            assert!(allowed(expression).is_err(), "{expression}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Sizes of firmware, from the section headers of a 32-bit little-endian ELF file.
+
+/// Bytes that a firmware takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Bytes that are flashed.
+    pub flash: u64,
+    /// Bytes of RAM that are in use before the first call, without the stack.
+    pub ram: u64,
+}
+
+/// Section with content in the file.
+const PROGBITS: u32 = 1;
+/// Section of zeros, which the file does not hold.
+const NOBITS: u32 = 8;
+/// Flag of a section that is writable at run time.
+const WRITE: u32 = 1;
+/// Flag of a section that takes memory at run time.
+const ALLOC: u32 = 2;
+
+/// Sums up allocated sections. Left out are stacks, and place holders of the linker (`dummy` in the name).
+///
+/// # Errors
+/// A message if this is not such a file.
+pub fn sizes(file: &[u8]) -> Result<Sizes, String> {
+    // Class 32 bits, little endian.
+    if !file.starts_with(b"\x7fELF\x01\x01") {
+        return Err("not a 32-bit little-endian ELF file".to_owned());
+    }
+    let cut = || "the ELF file is cut short".to_owned();
+    let half = |at: usize| {
+        file.get(at..at + 2).map(|b| usize::from(u16::from_le_bytes([b[0], b[1]]))).ok_or_else(cut)
+    };
+    let word = |at: usize| {
+        file.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).ok_or_else(cut)
+    };
+    let (start, size, count, names) = (word(0x20)? as usize, half(0x2e)?, half(0x30)?, half(0x32)?);
+    // Offsets in a section header: name 0, type 4, flags 8, file offset 16, size 20.
+    let strings = word(start + names * size + 16)? as usize;
+    let mut sizes = Sizes::default();
+    for header in (0..count).map(|index| start + index * size) {
+        let (kind, flags, bytes) = (word(header + 4)?, word(header + 8)?, u64::from(word(header + 20)?));
+        let name = file.get(strings + word(header)? as usize..).ok_or_else(cut)?;
+        let name = String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default());
+        let is_left_out = name.contains("dummy") || name.contains("stack");
+        if !matches!(kind, PROGBITS | NOBITS) || flags & ALLOC == 0 || is_left_out {
+            continue;
+        }
+        if kind == PROGBITS {
+            sizes.flash += bytes;
+        }
+        if flags & WRITE != 0 {
+            sizes.ram += bytes;
+        }
+    }
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A file with these sections: name, type, flags, size.
+    fn file(sections: &[(&str, u32, u32, u32)]) -> Vec<u8> {
+        let mut strings = vec![0];
+        let mut headers = Vec::new();
+        let mut header = |name: u32, kind: u32, flags: u32, offset: u32, size: u32| {
+            for word in [name, kind, flags, 0, offset, size, 0, 0, 0, 0] {
+                headers.extend(word.to_le_bytes());
+            }
+        };
+        for (name, kind, flags, size) in sections {
+            header(strings.len() as u32, *kind, *flags, 0, *size);
+            strings.extend(name.bytes().chain([0]));
+        }
+        header(0, 3, 0, 52, strings.len() as u32);
+        let mut whole = b"\x7fELF\x01\x01".to_vec();
+        whole.resize(52, 0);
+        whole[0x20..0x24].copy_from_slice(&(52 + strings.len() as u32).to_le_bytes());
+        whole[0x2e..0x30].copy_from_slice(&40u16.to_le_bytes());
+        whole[0x30..0x32].copy_from_slice(&(sections.len() as u16 + 1).to_le_bytes());
+        whole[0x32..0x34].copy_from_slice(&(sections.len() as u16).to_le_bytes());
+        whole.extend(strings);
+        whole.extend(headers);
+        whole
+    }
+
+    #[test]
+    fn data_counts_in_flash_and_in_ram_and_zeros_in_ram_only() {
+        let whole = file(&[
+            (".text", PROGBITS, ALLOC | 4, 1000),
+            (".data", PROGBITS, ALLOC | WRITE, 20),
+            (".bss", NOBITS, ALLOC | WRITE, 300),
+            (".debug_line", PROGBITS, 0, 7000),
+            (".ARM.exidx", 0x7000_0001, ALLOC, 16),
+            (".stack", NOBITS, ALLOC | WRITE, 4096),
+            (".text_dummy", NOBITS, ALLOC | WRITE, 512),
+        ]);
+        assert_eq!(sizes(&whole), Ok(Sizes { flash: 1020, ram: 320 }));
+    }
+
+    #[test]
+    fn other_files_and_cut_files_are_errors() {
+        assert!(sizes(b"").is_err());
+        assert!(sizes(b"\x7fELF\x02\x01").is_err());
+        let whole = file(&[(".text", PROGBITS, ALLOC, 1000)]);
+        assert!(sizes(&whole[..whole.len() - 20]).unwrap_err().contains("cut short"));
+        assert!(sizes(&whole[..40]).is_err());
+    }
+}

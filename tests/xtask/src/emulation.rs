@@ -1,0 +1,410 @@
+//! `cargo xtask boards`: runs the firmware of the emulated boards in QEMU and measures what an update costs.
+
+mod figures;
+mod run;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::boards::{Boards, Emulated, Machine, level_options};
+use crate::cycles::Core;
+use crate::firmware::check_budgets;
+use crate::process::{Context, Failure, write_whole};
+use crate::setup::{self, FOLDER, Setup, Toolchain};
+use figures::{problem_and_bits, problem_only, with_figure, with_level};
+use run::Runner;
+
+/// Arguments of `cargo xtask boards`.
+#[derive(Args, Clone, Debug, Default)]
+#[command(
+    after_help = "Builds null, client, update, update_i16 and seal for every emulated core (or those named), runs
+null, client without settings and without a key, both updates and seal in QEMU, and writes what the
+updates print, a line for each problem, to target/boards/measured.jsonl, and what seal prints to
+target/boards/sealed.jsonl. Some cores run power and network as well (target/boards/powered.jsonl,
+trained.jsonl). Each line says how it was built:
+
+  \"3\"    everything at opt-level 3
+  \"3+s\"  the firmware at 3, client and protocol crates at \"s\" (m4 only)
+  \"s\"    everything at \"s\" (as the boards' Cargo.toml has it); here cycles are estimated as well
+
+Cores, levels and networks are those of edge-client/boards/boards.toml. Runs on the host the tests
+of what the boards share. Fails if a firmware does not build, run or exit as it should, if two
+cores, or a core and the host, disagree on a bit, or if a figure has grown by more than 2 % over
+tests/budgets.toml (all cores only). FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets and the
+READMEs' tables.
+
+exit: 0 all well · 1 something failed · 2 wrong arguments · 3 something is missing (tests/setup says
+what)"
+)]
+pub struct Emulation {
+    /// Cores, by their names in the table.
+    #[arg(value_name = "CORE")]
+    pub cores: Vec<String>,
+}
+
+/// Shapes (d, k, m) of the updates.
+const SHAPES: [&str; 3] = ["20-2-20", "64-4-32", "128-8-32"];
+/// Programs that measure updates, and their problems in the order of the printed lines.
+const UPDATES: [(&str, &[&str]); 2] =
+    [("update", &["well", "ill", "left"]), ("update_i16", &["well", "ill"])];
+/// Limits of a frame that `seal` measures, and the parts whose cycles are estimated.
+const LIMITS: [&str; 2] = ["256", "1024"];
+const SEAL_PARTS: [&str; 3] = ["seal", "open", "handshake"];
+/// Level at which cycles, FedPower iterations and networks are measured: as the boards are built.
+const AS_BUILT: &str = "s";
+/// Files of lines, below `target/boards`.
+const MEASURED: &str = "measured.jsonl";
+const SEALED: &str = "sealed.jsonl";
+const POWERED: &str = "powered.jsonl";
+const TRAINED: &str = "trained.jsonl";
+
+/// Runs the command.
+///
+/// # Errors
+/// A core is unknown (exit code 2), something is missing (3), a check fails (1).
+pub fn run(context: &Context, arguments: &Emulation) -> Result<(), Failure> {
+    let boards = Boards::read(&context.root).map_err(Failure::new)?;
+    if let Some(unknown) = arguments.cores.iter().find(|name| boards.emulated(name).is_none()) {
+        let names: Vec<_> = boards.emulated.iter().map(|board| board.name.as_str()).collect();
+        return Err(Failure::with_code(
+            2,
+            format!("boards: found core {unknown:?}, allowed: {}", names.join(", ")),
+        ));
+    }
+    let toolchain = setup::run(context, Setup::default())?;
+    let runner = Runner::new(context)?;
+    let mut all =
+        Measurement { context, toolchain: &toolchain, runner, lines: Lines::default(), failed: false };
+    let host = all.host()?;
+    for board in &boards.emulated {
+        if !arguments.cores.is_empty() && !arguments.cores.contains(&board.name) {
+            continue;
+        }
+        for level in &board.levels {
+            let start = Instant::now();
+            all.board(board, level)?;
+            eprintln!("boards {:<8} {level:<4} {:4} s", board.name, start.elapsed().as_secs());
+        }
+    }
+    all.lines.write(context)?;
+    all.compare_bits(&host);
+    if all.lines.measured.iter().any(|line| line.contains("\"path\":\"unknown\"")) {
+        all.complain("an update took none of the ways to the head that it has", "");
+    }
+    // The lists of budgets hold every core.
+    if arguments.cores.is_empty() && !all.failed {
+        all.failed |= !check_budgets(context, &["budgets::", "sealing::", "power::", "network::"]);
+    }
+    if all.failed { Err(Failure::printed()) } else { Ok(()) }
+}
+
+/// Lines of figures, by program.
+#[derive(Clone, Debug, Default)]
+struct Lines {
+    measured: Vec<String>,
+    sealed: Vec<String>,
+    powered: Vec<String>,
+    trained: Vec<String>,
+}
+
+impl Lines {
+    fn write(&self, context: &Context) -> Result<(), Failure> {
+        let files = [
+            (MEASURED, &self.measured),
+            (SEALED, &self.sealed),
+            (POWERED, &self.powered),
+            (TRAINED, &self.trained),
+        ];
+        for (name, lines) in files {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            write_whole(&context.root.join(FOLDER).join(name), &text)?;
+        }
+        Ok(())
+    }
+}
+
+struct Measurement<'a> {
+    context: &'a Context,
+    toolchain: &'a Toolchain,
+    runner: Runner<'a>,
+    lines: Lines,
+    failed: bool,
+}
+
+impl Measurement<'_> {
+    /// Notes a failure, with the output that shows it.
+    fn complain(&mut self, message: &str, output: &str) {
+        self.failed = true;
+        eprintln!("boards: {message}");
+        for line in output.lines() {
+            eprintln!("    {line}");
+        }
+    }
+
+    /// Tests on the host what the boards share; returns the lines of the same updates, computed there.
+    fn host(&mut self) -> Result<Vec<String>, Failure> {
+        let start = Instant::now();
+        let features = "adapter,convolution,recurrent,power";
+        let mut cargo =
+            self.context.cargo(&["test", "--quiet", "--locked", "--features", features, "--", "--nocapture"]);
+        cargo.current_dir(self.context.root.join("edge-client/boards/emulated"));
+        cargo.env("CARGO_TARGET_DIR", self.context.root.join(FOLDER));
+        let (succeeds, output) = self.runner.program(&mut cargo)?;
+        if !succeeds {
+            self.complain("the tests of what the boards share failed", &output);
+        }
+        eprintln!("boards {:<8} {:<4} {:4} s", "host", "", start.elapsed().as_secs());
+        Ok(output.lines().filter(|line| line.starts_with("\"d\":")).map(str::to_owned).collect())
+    }
+
+    /// Measures one core, built in one way.
+    fn board(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
+        let machine = &board.machine;
+        let at = format!("{} at {level}", board.name);
+        if !self.build(machine, level, &[])? {
+            self.complain(&format!("{at}: does not build"), "");
+            return Ok(());
+        }
+        self.starts(machine, &at)?;
+        for shape in SHAPES {
+            if !self.build(
+                machine,
+                level,
+                &["--bin", "update", "--bin", "update_i16", "--features", &format!("shape-{shape}")],
+            )? {
+                self.complain(&format!("{at}: update does not build for {shape}"), "");
+                continue;
+            }
+            for (program, problems) in UPDATES {
+                self.updates(board, level, shape, program, problems)?;
+            }
+        }
+        self.seal(board, level)?;
+        if level == AS_BUILT {
+            for shape in &board.power {
+                self.power(board, shape)?;
+            }
+            for network in &board.networks {
+                self.network(board, network)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `null` ends well; `client` says what it lacks instead of joining, hanging or faulting.
+    fn starts(&mut self, machine: &Machine, at: &str) -> Result<(), Failure> {
+        let (code, output) = self.emulate(machine, "null", &[])?;
+        if code != Some(0) {
+            self.complain(&format!("{at}: null ended with code {}", shown(code)), &output);
+        }
+        let (code, output) = self.emulate(machine, "client", &[])?;
+        if code != Some(2) || !output.contains("'provision' is missing") {
+            self.complain(&format!("{at}: client without settings ended with code {}", shown(code)), &output);
+        }
+        let words = self.runner.erased_key()?;
+        let (code, output) = self.emulate(machine, "client", &words)?;
+        if code != Some(2) || !output.contains("nothing was provisioned") {
+            self.complain(&format!("{at}: client without a key ended with code {}", shown(code)), &output);
+        }
+        Ok(())
+    }
+
+    fn updates(
+        &mut self,
+        board: &Emulated,
+        level: &str,
+        shape: &str,
+        program: &str,
+        problems: &[&str],
+    ) -> Result<(), Failure> {
+        let at = format!("{} at {level}", board.name);
+        let Some(lines) = self.lines_of(&board.machine, program, level, problems.len())? else {
+            self.complain_of_last(&format!("{at}: {program} failed for {shape}"));
+            return Ok(());
+        };
+        for (problem, mut line) in problems.iter().zip(lines) {
+            // As the boards are built, on cores whose manual says how many cycles instructions take.
+            if level == AS_BUILT && board.cycles {
+                match self.cycles(board, &board.machine, program, problem)? {
+                    Some(cycles) => line = with_figure(&line, "cycles", cycles),
+                    None => {
+                        self.complain(&format!("{at}: no cycles of {program} for {shape}, {problem}"), "")
+                    }
+                }
+            }
+            println!("{line}");
+            self.lines.measured.push(line);
+        }
+        Ok(())
+    }
+
+    fn seal(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
+        let at = format!("{} at {level}", board.name);
+        let built = self.build(&board.machine, level, &["--bin", "seal", "--features", "shape-64-4-32"])?;
+        let lines = if built { self.lines_of(&board.machine, "seal", level, LIMITS.len())? } else { None };
+        let Some(lines) = lines else {
+            self.complain_of_last(&format!("{at}: seal does not build or failed"));
+            return Ok(());
+        };
+        for (limit, mut line) in LIMITS.iter().zip(lines) {
+            if level == AS_BUILT && board.cycles {
+                for part in SEAL_PARTS {
+                    match self.cycles(board, &board.machine, "seal", &format!("{part}-{limit}"))? {
+                        Some(cycles) => line = with_figure(&line, &format!("cycles_{part}"), cycles),
+                        None => self.complain(&format!("{at}: no cycles of {part}-{limit}"), ""),
+                    }
+                }
+            }
+            println!("{line}");
+            self.lines.sealed.push(line);
+        }
+        Ok(())
+    }
+
+    fn power(&mut self, board: &Emulated, shape: &str) -> Result<(), Failure> {
+        let at = format!("{} at {AS_BUILT}", board.name);
+        let problems = ["plain", "private"];
+        let features = format!("power,shape-{shape}");
+        let built = self.build(&board.machine, AS_BUILT, &["--bin", "power", "--features", &features])?;
+        let lines =
+            if built { self.lines_of(&board.machine, "power", AS_BUILT, problems.len())? } else { None };
+        let Some(lines) = lines else {
+            self.complain_of_last(&format!("{at}: power does not build or failed for {shape}"));
+            return Ok(());
+        };
+        for (problem, mut line) in problems.iter().zip(lines) {
+            match self.cycles(board, &board.machine, "power", problem)? {
+                Some(cycles) => line = with_figure(&line, "cycles", cycles),
+                None => self.complain(&format!("{at}: no cycles of power for {shape}, {problem}"), ""),
+            }
+            println!("{line}");
+            self.lines.powered.push(line);
+        }
+        Ok(())
+    }
+
+    fn network(&mut self, board: &Emulated, model: &str) -> Result<(), Failure> {
+        let at = format!("{} at {AS_BUILT}", board.name);
+        let machine = &board.network_machine;
+        let built = self.build(machine, AS_BUILT, &["--bin", "network", "--features", model])?;
+        let lines = if built { self.lines_of(machine, "network", AS_BUILT, 1)? } else { None };
+        let Some(lines) = lines else {
+            self.complain_of_last(&format!("{at}: network does not build or failed with {model}"));
+            return Ok(());
+        };
+        for mut line in lines {
+            if board.network_cycles.iter().any(|estimated| estimated == model) {
+                match self.cycles(board, machine, "network", "sgd")? {
+                    Some(cycles) => line = with_figure(&line, "cycles", cycles),
+                    None => self.complain(&format!("{at}: no cycles of network with {model}"), ""),
+                }
+            }
+            println!("{line}");
+            self.lines.trained.push(line);
+        }
+        Ok(())
+    }
+
+    fn complain_of_last(&mut self, message: &str) {
+        let output = self.runner.last_output();
+        self.complain(message, &output);
+    }
+
+    /// Checks that every core, every way to build and the host give the same bits for the same problem.
+    fn compare_bits(&mut self, host: &[String]) {
+        let lines = [&self.lines.measured, &self.lines.powered, &self.lines.trained];
+        let mut answers: BTreeSet<String> =
+            lines.into_iter().flatten().map(|line| problem_and_bits(line)).collect();
+        answers.extend(host.iter().cloned());
+        let problems: BTreeSet<&str> = answers.iter().map(|answer| problem_only(answer)).collect();
+        if problems.len() != answers.len() {
+            let found: Vec<_> = answers.iter().map(String::as_str).collect();
+            let found = found.join("\n");
+            self.complain("the same update has different bits:", &found);
+        }
+    }
+
+    /// Builds programs of a board: whether that worked.
+    fn build(&mut self, machine: &Machine, level: &str, options: &[&str]) -> Result<bool, Failure> {
+        self.runner.forget();
+        let level = level_options(level).ok_or_else(|| Failure::new(format!("no level {level}")))?;
+        let mut cargo = self.toolchain.cargo(self.context)?;
+        cargo.args(["build", "--quiet", "--release", "--locked"]).args(self.toolchain.firmware_options());
+        cargo.args(["--target", &machine.target]);
+        if let Some(feature) = &machine.feature {
+            cargo.args(["--no-default-features", "--features", feature]);
+        }
+        cargo.args(level).args(options).env("CARGO_TARGET_DIR", self.context.root.join(FOLDER));
+        cargo.current_dir(self.context.root.join("edge-client/boards").join(&machine.folder));
+        let built = self.context.status(&mut cargo)?.success();
+        self.end_if_interrupted()?;
+        Ok(built)
+    }
+
+    /// Runs one program: its exit code and output. Without a code it was killed.
+    fn emulate(
+        &mut self,
+        machine: &Machine,
+        program: &str,
+        words: &[String],
+    ) -> Result<(Option<i32>, String), Failure> {
+        let emulator = self.toolchain.emulator(&machine.emulator)?;
+        let done = self.runner.emulate(emulator, machine, program, words);
+        self.end_if_interrupted()?;
+        done
+    }
+
+    /// Runs a program that measures: its lines of figures, `None` if it fails or prints another number of them.
+    fn lines_of(
+        &mut self,
+        machine: &Machine,
+        program: &str,
+        level: &str,
+        count: usize,
+    ) -> Result<Option<Vec<String>>, Failure> {
+        let (code, output) = self.emulate(machine, program, &[])?;
+        let lines: Vec<_> =
+            output.lines().filter(|line| line.starts_with('{')).map(|line| with_level(line, level)).collect();
+        Ok((code == Some(0) && lines.len() == count).then_some(lines))
+    }
+
+    /// Estimates the cycles of a program's problem: what a program that solves it twice executes, less what one does
+    /// that solves it once.
+    fn cycles(
+        &mut self,
+        board: &Emulated,
+        machine: &Machine,
+        program: &str,
+        problem: &str,
+    ) -> Result<Option<u64>, Failure> {
+        let core = Core::named(&board.name)
+            .ok_or_else(|| Failure::new(format!("no cycles are known of {}", board.name)))?;
+        let emulator = self.toolchain.emulator(&machine.emulator)?;
+        let mut counted = [0; 2];
+        for (times, cycles) in [1, 2].into_iter().zip(&mut counted) {
+            match self.runner.cycles(emulator, machine, core, program, problem, times) {
+                Ok(found) => *cycles = found,
+                Err(failure) => {
+                    self.end_if_interrupted()?;
+                    eprintln!("boards: {}", failure.message);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(counted[1].checked_sub(counted[0]))
+    }
+
+    fn end_if_interrupted(&self) -> Result<(), Failure> {
+        if self.context.is_interrupted() {
+            Err(Failure::with_code(130, "boards: interrupted"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn shown(code: Option<i32>) -> String {
+    code.map_or_else(|| "none (killed)".to_owned(), |code| code.to_string())
+}

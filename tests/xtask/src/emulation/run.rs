@@ -1,0 +1,147 @@
+//! One program in QEMU: its output and exit code, or the log of what it executes.
+
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use crate::boards::Machine;
+use crate::cycles::{Core, estimate};
+use crate::process::{Context, Failure};
+use crate::setup::FOLDER;
+
+/// Time that one program may take.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Time that one program may take while everything that it executes is logged.
+const LOGGED_LIMIT: Duration = Duration::from_secs(600);
+/// Time that the tests on the host may take, with their build.
+const HOST_LIMIT: Duration = Duration::from_secs(3600);
+/// Bytes of a page of flash that was never written.
+const ERASED: [u8; 512] = [0xff; 512];
+
+/// Runs programs with their files in a folder of its own, which ends with it.
+pub struct Runner<'a> {
+    context: &'a Context,
+    scratch: PathBuf,
+    last: RefCell<String>,
+}
+
+impl<'a> Runner<'a> {
+    /// Runner with an empty folder below `target/boards`.
+    pub fn new(context: &'a Context) -> Result<Self, Failure> {
+        let scratch = context.root.join(FOLDER).join(format!("run.{}", std::process::id()));
+        std::fs::create_dir_all(&scratch)?;
+        Ok(Self { context, scratch, last: RefCell::default() })
+    }
+
+    /// Output of the program that ran last.
+    pub fn last_output(&self) -> String {
+        self.last.borrow().clone()
+    }
+
+    /// Forgets the output of the program that ran last.
+    pub fn forget(&self) {
+        self.last.borrow_mut().clear();
+    }
+
+    /// Words of the command line for a flash whose page of keys was never written.
+    pub fn erased_key(&self) -> Result<[String; 2], Failure> {
+        let page = self.scratch.join("erased");
+        std::fs::write(&page, ERASED)?;
+        let flash = self.scratch.join("flash");
+        Ok([format!("provision={}", page.display()), format!("flash={}", flash.display())])
+    }
+
+    /// Runs a program on the host: whether it succeeded, and its output.
+    pub fn program(&self, command: &mut Command) -> Result<(bool, String), Failure> {
+        let file = self.scratch.join("output");
+        let status = self.context.run_into(command, &file, HOST_LIMIT)?;
+        Ok((status.success(), read(&file)?))
+    }
+
+    /// Runs a program of a board with words of its command line.
+    pub fn emulate(
+        &self,
+        emulator: &Path,
+        machine: &Machine,
+        program: &str,
+        words: &[String],
+    ) -> Result<(Option<i32>, String), Failure> {
+        let file = self.scratch.join("output");
+        let mut command = self.emulator(emulator, machine, program, words);
+        command.args(["-icount", "shift=0"]);
+        let code = match self.context.run_into(&mut command, &file, LIMIT) {
+            Ok(status) => status.code(),
+            Err(failure) => {
+                eprintln!("boards: {program}: {}", failure.message);
+                None
+            }
+        };
+        let output = read(&file)?;
+        self.last.replace(output.clone());
+        Ok((code, output))
+    }
+
+    /// Estimates the cycles of a program that solves a problem some times.
+    pub fn cycles(
+        &self,
+        emulator: &Path,
+        machine: &Machine,
+        core: Core,
+        program: &str,
+        problem: &str,
+        times: u32,
+    ) -> Result<u64, Failure> {
+        // Through a pipe: the log has gigabytes.
+        let log = self.scratch.join("log");
+        let _ = std::fs::remove_file(&log);
+        if !self.context.command("mkfifo").arg(&log).status()?.success() {
+            return Err(Failure::new("mkfifo failed"));
+        }
+        // Open in both directions, opening never waits. The reader sees the end once this and the emulator's are closed.
+        let held = OpenOptions::new().read(true).write(true).open(&log)?;
+        let file = File::open(&log)?;
+        let reader = thread::spawn(move || {
+            let mut log = BufReader::with_capacity(1 << 16, file);
+            let cycles = estimate(core, &mut log);
+            // The emulator stops when the pipe is full, so it is read to its end after a fault as well.
+            let _ = io::copy(&mut log, &mut io::sink());
+            cycles
+        });
+        let words = [format!("problem={problem}"), format!("times={times}")];
+        let mut command = self.emulator(emulator, machine, program, &words);
+        command.args(["-d", "in_asm,exec,nochain", "-D"]).arg(&log);
+        let output = self.scratch.join("output");
+        let ended = self.context.run_into(&mut command, &output, LOGGED_LIMIT);
+        drop(held);
+        let cycles = reader.join().map_err(|_| Failure::new("the reader of the log has panicked"))?;
+        let status = ended?;
+        if !status.success() {
+            return Err(Failure::new(format!("{program}, {problem}: {status}\n{}", read(&output)?)));
+        }
+        cycles.map_err(|fault| Failure::new(format!("{program}, {problem}: {fault}")))
+    }
+
+    fn emulator(&self, emulator: &Path, machine: &Machine, program: &str, words: &[String]) -> Command {
+        let file = self.context.root.join(FOLDER).join(&machine.target).join("release").join(program);
+        let words: String = words.iter().map(|word| format!(",arg={word}")).collect();
+        let mut command = self.context.command(emulator);
+        command.args(&machine.arguments).args(["-display", "none", "-monitor", "none", "-serial", "null"]);
+        command.args(["-semihosting-config", &format!("enable=on,target=native,arg=board{words}")]);
+        command.arg("-kernel").arg(file);
+        command
+    }
+}
+
+impl Drop for Runner<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    Ok(String::from_utf8_lossy(&std::fs::read(file)?).into_owned())
+}

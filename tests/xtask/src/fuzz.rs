@@ -1,0 +1,301 @@
+//! `cargo xtask fuzz`: libFuzzer with coverage, on the stable tool chain, without cargo-fuzz.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::process::{Context, Failure};
+
+/// Arguments of `cargo xtask fuzz`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Builds the fuzz targets and runs each for SECONDS (default 30) on the seeds in the code, the corpus in
+tests/fuzz/corpus and the inputs that earlier runs found (target/fuzz/found). Prints the executions of
+each target and its slowest input.
+
+exit: 0 all invariants held · 1 a target failed (its input is printed, as a file and as hex) · 2 wrong
+arguments
+With cargo-fuzz: cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET"
+)]
+pub struct Fuzz {
+    /// Afterwards add inputs that reach new code to tests/fuzz/corpus, shortest first, up to 64 inputs of at most 512
+    /// bytes for each target.
+    #[arg(long)]
+    minimise: bool,
+    /// Seconds for each target, or names of targets.
+    #[arg(value_name = "SECONDS|TARGET")]
+    words: Vec<String>,
+}
+
+/// Flags that cargo-fuzz passes, without a sanitizer: there is no unsafe code to sanitize.
+const FLAGS: [&str; 7] = [
+    "--cfg fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=1",
+];
+/// Targets that run at the same time: CI has as many cores.
+const PARALLEL: usize = 2;
+/// Inputs of a target that the corpus holds at most.
+const LARGEST_CORPUS: usize = 64;
+/// Time to end by itself that a target has after its seconds.
+const SLACK: Duration = Duration::from_secs(120);
+
+/// Runs the command.
+///
+/// # Errors
+/// A target is unknown (exit code 2), does not build, or broke (1).
+pub fn run(context: &Context, arguments: &Fuzz) -> Result<(), Failure> {
+    let known = targets(&context.root.join("tests/fuzz/fuzz_targets"))?;
+    let mut seconds = 30;
+    let mut chosen = Vec::new();
+    for word in &arguments.words {
+        match word.parse() {
+            Ok(number) => seconds = number,
+            Err(_) if known.contains(word) => chosen.push(word.clone()),
+            Err(_) => {
+                let message =
+                    format!("fuzz: found target {word:?}, allowed: a number, or {}", known.join(", "));
+                return Err(Failure::with_code(2, message));
+            }
+        }
+    }
+    let targets = if chosen.is_empty() { known } else { chosen };
+    let fuzzer = Fuzzer::build(context)?;
+    println!(
+        "{:<16} {:>11} {:>9} {:>9} {:>13} {:>9}",
+        "target", "executions", "per s", "coverage", "slowest s", "peak MB"
+    );
+    let mut broken = false;
+    for group in targets.chunks(PARALLEL) {
+        let mut running = Vec::new();
+        for target in group {
+            running.push((target, fuzzer.start(target, seconds)?));
+        }
+        for (target, mut child) in running {
+            let ended = context.wait(&mut child, Duration::from_secs(seconds) + SLACK);
+            broken |= !fuzzer.report(target, ended.is_ok_and(|status| status.success()))?;
+        }
+        if context.is_interrupted() {
+            return Err(Failure::with_code(130, "fuzz: interrupted"));
+        }
+    }
+    if broken {
+        return Err(Failure::printed());
+    }
+    if arguments.minimise {
+        for target in &targets {
+            fuzzer.minimise(target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Names of the fuzz targets, sorted.
+fn targets(folder: &Path) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::new();
+    for file in files(folder)? {
+        if file.extension().is_some_and(|end| end == "rs") {
+            found.extend(file.file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(found)
+}
+
+/// Files in a folder, sorted.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    for entry in
+        std::fs::read_dir(folder).map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?
+    {
+        let file = entry?.path();
+        if file.is_file() {
+            found.push(file);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+struct Fuzzer<'a> {
+    context: &'a Context,
+    /// `target/fuzz`.
+    folder: PathBuf,
+    /// Folder of the programs.
+    programs: PathBuf,
+}
+
+impl<'a> Fuzzer<'a> {
+    fn build(context: &'a Context) -> Result<Self, Failure> {
+        let start = Instant::now();
+        let host = crate::dependencies::host(context)?;
+        let folder = context.root.join("target/fuzz");
+        let mut cargo = context
+            .words("cargo build --manifest-path tests/fuzz/Cargo.toml --locked --release --quiet --bins");
+        // Naming the target keeps the flags off build scripts.
+        cargo.args(["--target", &host, "--target-dir"]).arg(&folder);
+        // The flags are unstable: this makes a stable compiler accept them.
+        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" "));
+        if !context.status(&mut cargo)?.success() {
+            return Err(Failure::printed());
+        }
+        println!("built in {} s", start.elapsed().as_secs());
+        let programs = folder.join(host).join("release");
+        Ok(Self { context, folder, programs })
+    }
+
+    fn corpus(&self, target: &str) -> PathBuf {
+        self.context.root.join("tests/fuzz/corpus").join(target)
+    }
+
+    fn log(&self, target: &str) -> PathBuf {
+        self.folder.join(format!("{target}.log"))
+    }
+
+    fn own(&self, kind: &str, target: &str) -> PathBuf {
+        self.folder.join(kind).join(target)
+    }
+
+    fn program(&self, target: &str) -> Command {
+        self.context.command(self.programs.join(target))
+    }
+
+    /// Starts a target. It writes its own seeds, messages of honest peers, before it reads them; the first folder
+    /// takes the inputs that are found. An input may take 10 ms: the clock of libFuzzer counts whole seconds, so one
+    /// that takes a second hangs for certain, and the slowest one is printed.
+    fn start(&self, target: &str, seconds: u64) -> Result<std::process::Child, Failure> {
+        let (found, seeds, corpus) =
+            (self.own("found", target), self.own("seeds", target), self.corpus(target));
+        let broken = self.folder.join("broken");
+        for folder in [&found, &seeds, &broken, &corpus] {
+            std::fs::create_dir_all(folder)?;
+        }
+        let log = File::create(self.log(target))?;
+        let mut program = self.program(target);
+        program.env("FEDSPAN_FUZZ_SEEDS", &seeds).args([&found, &seeds, &corpus]);
+        program.arg(format!("-max_total_time={seconds}"));
+        program.args([
+            "-timeout=1",
+            "-report_slow_units=1",
+            "-max_len=2048",
+            "-rss_limit_mb=512",
+            "-print_final_stats=1",
+        ]);
+        program.arg(format!("-artifact_prefix={}/{target}-", broken.display()));
+        program.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        program.spawn().map_err(|error| Failure::new(format!("{target}: {error}")))
+    }
+
+    /// Prints the figures of a target, or the input that broke it. True if it did not break.
+    fn report(&self, target: &str, succeeded: bool) -> Result<bool, Failure> {
+        let log = String::from_utf8_lossy(&std::fs::read(self.log(target))?).into_owned();
+        if succeeded {
+            let [executions, rate, slowest, memory] =
+                ["number_of_executed_units", "average_exec_per_sec", "slowest_unit_time_sec", "peak_rss_mb"]
+                    .map(|name| figure(&log, name));
+            println!(
+                "{target:<16} {executions:>11} {rate:>9} {:>9} {slowest:>13} {memory:>9}",
+                coverage(&log)
+            );
+            return Ok(true);
+        }
+        println!("{target}: BROKEN");
+        for line in reasons(&log) {
+            println!("{line}");
+        }
+        if let Some(file) = log
+            .lines()
+            .filter_map(|line| line.split_once("Test unit written to "))
+            .next_back()
+            .map(|(_, file)| file)
+        {
+            println!("input: {file}");
+            let bytes = std::fs::read(file)?;
+            println!("{}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+            println!("repeat with: {} {file}", self.programs.join(target).display());
+        }
+        Ok(false)
+    }
+
+    /// Adds inputs to the corpus that reach more code than those that are there. Seeds are in the code and need not be
+    /// kept.
+    fn minimise(&self, target: &str) -> Result<(), Failure> {
+        let (merged, corpus) = (self.own("merged", target), self.corpus(target));
+        if merged.exists() {
+            std::fs::remove_dir_all(&merged)?;
+        }
+        std::fs::create_dir_all(&merged)?;
+        for folder in [&self.own("seeds", target), &corpus] {
+            for file in files(folder)? {
+                std::fs::copy(&file, merged.join(file.file_name().unwrap_or_default()))?;
+            }
+        }
+        let before: BTreeSet<PathBuf> = files(&merged)?.into_iter().collect();
+        let mut program = self.program(target);
+        program.args(["-merge=1", "-max_len=512"]).arg(&merged).arg(self.own("found", target));
+        let status =
+            self.context.run_into(&mut program, &self.folder.join("merge.log"), Duration::from_secs(3600))?;
+        if !status.success() {
+            return Err(Failure::new(format!("{target}: merging failed, see target/fuzz/merge.log")));
+        }
+        let mut new: Vec<_> = files(&merged)?.into_iter().filter(|file| !before.contains(file)).collect();
+        new.sort_by_key(|file| file.metadata().map_or(u64::MAX, |data| data.len()));
+        let room = LARGEST_CORPUS.saturating_sub(files(&corpus)?.len());
+        for file in new.into_iter().take(room) {
+            std::fs::copy(&file, corpus.join(file.file_name().unwrap_or_default()))?;
+        }
+        println!("{target}: {} inputs in the corpus", files(&corpus)?.len());
+        Ok(())
+    }
+}
+
+/// A figure of the final statistics, `stat::NAME:   NUMBER`.
+fn figure(log: &str, name: &str) -> String {
+    let line =
+        log.lines().find_map(|line| line.strip_prefix("stat::")?.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+/// The last coverage that was printed, `cov: NUMBER`.
+fn coverage(log: &str) -> String {
+    let found = log.lines().filter_map(|line| line.split_once("cov: ")).next_back();
+    found.map_or(String::new(), |(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect())
+}
+
+/// Lines that say why a target broke, each with the two behind it; at most twenty.
+fn reasons(log: &str) -> Vec<&str> {
+    let lines: Vec<&str> = log.lines().collect();
+    let says_why = |line: &str| ["panicked", "ERROR", "SUMMARY"].iter().any(|word| line.contains(word));
+    let is_shown = |index: usize| (index.saturating_sub(2)..=index).any(|other| says_why(lines[other]));
+    (0..lines.len()).filter(|&index| is_shown(index)).map(|index| lines[index]).take(20).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "#2\tINITED cov: 12 ft: 13\n#9\tNEW    cov: 345 ft: 9\nDone 9 runs\n\
+                       stat::number_of_executed_units: 9\nstat::peak_rss_mb:             44\n";
+
+    #[test]
+    fn figures_are_read_from_the_statistics() {
+        assert_eq!(
+            [figure(LOG, "number_of_executed_units"), figure(LOG, "peak_rss_mb"), figure(LOG, "none")],
+            ["9", "44", ""]
+        );
+        assert_eq!(coverage(LOG), "345");
+    }
+
+    #[test]
+    fn reasons_are_followed_by_two_lines() {
+        assert_eq!(reasons("a\nthread panicked\nb\nc\nd\nERROR x"), ["thread panicked", "b", "c", "ERROR x"]);
+        assert_eq!(reasons(LOG), Vec::<&str>::new());
+    }
+}

@@ -1,0 +1,190 @@
+//! Seeded bugs ("mutants") for the copies of the sources that `cargo xtask mutants` and `cargo xtask threads --bugs` build.
+//!
+//! A mutant is a text file: lines that say what the bug is, then one or more replacements.
+//!
+//! ```text
+//! The privacy account of a device is not stored.
+//! <<<<<<<
+//! self.records.push(Record::Account(device, account));
+//! =======
+//! let _ = (device, account);
+//! >>>>>>>
+//! ```
+//!
+//! The old code is compared token by token, without comments and white space, and must occur exactly once in the
+//! sources of the crates. So a mutant names no file, and survives comments that change and files that move; when its
+//! code changes, [`Mutant::apply`] says so.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Directories of crates whose sources are searched; their tests are not.
+const CRATES: [&str; 4] = ["protocol", "edge-client", "aggregator", "sim"];
+
+/// A seeded bug.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// Description of the bug.
+    pub about: String,
+    /// Pairs of old and new code.
+    replacements: Vec<(String, String)>,
+}
+
+/// A source file with its tokens.
+struct Source {
+    path: PathBuf,
+    text: String,
+    tokens: Vec<Range<usize>>,
+}
+
+impl Mutant {
+    /// Reads the text of a mutant.
+    ///
+    /// # Errors
+    /// If a replacement is incomplete, has no old code, or there is none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = text.split("<<<<<<<\n");
+        let about = parts.next().unwrap_or_default().trim().to_owned();
+        let replacement = |part: &str| {
+            let (old, rest) = part.split_once("=======\n").ok_or("found no line =======")?;
+            let (new, _) = rest.split_once(">>>>>>>").ok_or("found no line >>>>>>>")?;
+            if tokens(old).is_empty() {
+                return Err("found no code between <<<<<<< and =======");
+            }
+            Ok((old.to_owned(), new.to_owned()))
+        };
+        let replacements: Vec<(String, String)> = parts.map(replacement).collect::<Result<_, _>>()?;
+        if replacements.is_empty() {
+            return Err("found no line <<<<<<<".to_owned());
+        }
+        Ok(Self { about, replacements })
+    }
+
+    /// Finds the changes in the sources below `root`: paths with new texts. Writes nothing.
+    ///
+    /// # Errors
+    /// If the old code of a replacement does not occur exactly once, or a file cannot be read.
+    pub fn apply(&self, root: &Path) -> Result<Vec<(PathBuf, String)>, String> {
+        let mut sources = Vec::new();
+        for directory in CRATES.map(|name| root.join(name)) {
+            // The copy for `tests/threads` has only some of the crates.
+            if directory.exists() {
+                read(&directory, &mut sources)?;
+            }
+        }
+        let mut changed: Vec<(PathBuf, String)> = Vec::new();
+        for (old, new) in &self.replacements {
+            let wanted: Vec<&str> = tokens(old).into_iter().map(|token| &old[token]).collect();
+            let mut found = Vec::new();
+            for (index, source) in sources.iter().enumerate() {
+                found.extend(source.find(&wanted).into_iter().map(|place| (index, place)));
+            }
+            let [(index, place)] = found.as_slice() else {
+                let files: Vec<_> =
+                    found.iter().map(|(index, _)| sources[*index].path.display().to_string()).collect();
+                return Err(format!(
+                    "found {} times, allowed: once {files:?}; adapt the mutant: {}",
+                    found.len(),
+                    old.trim()
+                ));
+            };
+            let source = &mut sources[*index];
+            source.text.replace_range(place.clone(), new.trim());
+            source.tokens = tokens(&source.text);
+            changed.retain(|(path, _)| *path != source.path);
+            changed.push((source.path.clone(), source.text.clone()));
+        }
+        Ok(changed)
+    }
+}
+
+impl Source {
+    /// Bytes of every occurrence of some tokens.
+    fn find(&self, wanted: &[&str]) -> Vec<Range<usize>> {
+        let is_equal = |window: &&[Range<usize>]| {
+            window.iter().zip(wanted).all(|(token, wanted)| self.text[token.clone()] == **wanted)
+        };
+        let bytes = |window: &[Range<usize>]| {
+            let (first, last) = (window.first()?, window.last()?);
+            Some(first.start..last.end)
+        };
+        self.tokens.windows(wanted.len()).filter(is_equal).filter_map(bytes).collect()
+    }
+}
+
+/// Reads all `.rs` files in the `src` directories below a directory.
+fn read(directory: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
+    let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
+    for entry in std::fs::read_dir(directory).map_err(wrong)? {
+        let path = entry.map_err(wrong)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !["target", "tests", "boards"].contains(&name.as_str()) {
+            read(&path, sources)?;
+        } else if name.ends_with(".rs") && path.components().any(|part| part.as_os_str() == "src") {
+            let text = std::fs::read_to_string(&path).map_err(wrong)?;
+            let tokens = tokens(&text);
+            sources.push(Source { path, text, tokens });
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of the tokens of a text: words, and single characters of everything else. Comments, white space and commas
+/// before closing brackets are left out; the text of string literals is split like code.
+fn tokens(text: &str) -> Vec<Range<usize>> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
+    let bytes = text.as_bytes();
+    let (mut tokens, mut at): (Vec<Range<usize>>, usize) = (Vec::new(), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let start = at;
+        if bytes[at..].starts_with(b"//") && start.checked_sub(1).is_none_or(|before| bytes[before] != b':') {
+            at += bytes[at..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - at);
+            continue;
+        }
+        at += 1;
+        if byte.is_ascii_whitespace() {
+            continue;
+        }
+        while is_word(byte) && bytes.get(at).is_some_and(|next| is_word(*next)) {
+            at += 1;
+        }
+        // rustfmt adds commas where it breaks lines.
+        if matches!(byte, b')' | b']' | b'}') && tokens.last().is_some_and(|last| &text[last.clone()] == ",")
+        {
+            tokens.pop();
+        }
+        tokens.push(start..at);
+    }
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::Mutant;
+
+    const MUTANT: &str = "A bug.\n<<<<<<<\na( b )\n=======\nc()\n>>>>>>>\n";
+
+    #[test]
+    fn mutant_replaces_code_that_differs_in_comments_and_layout() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("sim/src")).unwrap();
+        let path = root.path().join("sim/src/lib.rs");
+        let mutant = Mutant::parse(MUTANT).unwrap();
+        assert_eq!(mutant.about, "A bug.");
+        std::fs::write(&path, "fn f() {\n    a(\n        // Why.\n        b)\n}\n").unwrap();
+        assert_eq!(mutant.apply(root.path()).unwrap(), [(path.clone(), "fn f() {\n    c()\n}\n".to_owned())]);
+        for (text, count) in [("a(b); a(b)", "found 2 times"), ("aa(b)", "found 0 times")] {
+            std::fs::write(&path, text).unwrap();
+            assert!(mutant.apply(root.path()).unwrap_err().starts_with(count));
+        }
+    }
+
+    #[test]
+    fn incomplete_mutant_is_rejected() {
+        assert!(Mutant::parse("A bug.\n").is_err());
+        assert!(Mutant::parse("<<<<<<<\n=======\n>>>>>>>\n").is_err());
+        assert!(Mutant::parse("<<<<<<<\na\n>>>>>>>\n").is_err());
+    }
+}

@@ -1,0 +1,313 @@
+//! Starting other programs: their environment, their time, and their end when this program is interrupted.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Exit code of a check that could not be run here.
+pub const NOT_RUN: u8 = 77;
+/// Exit code of a command for which something is missing.
+pub const MISSING: u8 = 3;
+/// Time that a program has to end by itself after an interruption.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// End of a command that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Line for standard error; empty if the reason has been printed already.
+    pub message: String,
+    /// Exit code.
+    pub code: u8,
+}
+
+impl Failure {
+    /// Failure with exit code 1.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self::with_code(1, message)
+    }
+
+    /// Failure with another exit code.
+    #[must_use]
+    pub fn with_code(code: u8, message: impl Into<String>) -> Self {
+        Self { message: message.into(), code }
+    }
+
+    /// Failure whose reasons have been printed already.
+    #[must_use]
+    pub fn printed() -> Self {
+        Self::new("")
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// Place and state of one run of `cargo xtask`.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// Root of the repository.
+    pub root: PathBuf,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Context {
+    /// Context for a repository. From now on Ctrl-C and a request to terminate are noted ([`Self::is_interrupted`])
+    /// instead of ending the program.
+    ///
+    /// # Errors
+    /// The system refuses a signal handler.
+    pub fn new(root: PathBuf) -> io::Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // A second signal ends the program at once.
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&interrupted))?;
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+        }
+        Ok(Self { root, interrupted })
+    }
+
+    /// Whether the user has asked to end.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// A program that runs at the root, without the variables that cargo has set for this one.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.current_dir(&self.root);
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(is_of_cargo_run) {
+                command.env_remove(name);
+            }
+        }
+        if let Some(libraries) = std::env::var_os("LD_LIBRARY_PATH") {
+            let kept: Vec<_> =
+                std::env::split_paths(&libraries).filter(|folder| !self.is_of_build(folder)).collect();
+            match std::env::join_paths(&kept) {
+                Ok(path) if !kept.is_empty() => command.env("LD_LIBRARY_PATH", path),
+                _ => command.env_remove("LD_LIBRARY_PATH"),
+            };
+        }
+        command
+    }
+
+    /// Cargo, at the root.
+    #[must_use]
+    pub fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command("cargo");
+        command.args(arguments);
+        command
+    }
+
+    /// A program and its arguments, separated by spaces. A program with a slash is a script of the repository.
+    #[must_use]
+    pub fn words(&self, words: &str) -> Command {
+        let mut words = words.split_whitespace();
+        let program = words.next().unwrap_or_default();
+        let program = if program.contains('/') { self.root.join(program) } else { PathBuf::from(program) };
+        let mut command = self.command(program);
+        command.args(words);
+        command
+    }
+
+    /// Folders of libraries that `cargo run` adds for build output and its own tool chain.
+    fn is_of_build(&self, folder: &Path) -> bool {
+        let toolchain = std::env::var_os("CARGO").map(PathBuf::from);
+        let toolchain = toolchain.as_deref().and_then(Path::parent).and_then(Path::parent);
+        // `/usr` is no tool chain's own folder.
+        let toolchain = toolchain.filter(|folder| folder.components().count() > 2);
+        folder.starts_with(self.root.join("target"))
+            || toolchain.is_some_and(|toolchain| folder.starts_with(toolchain))
+    }
+
+    /// Runs a program to its end; its output goes where this program's goes. After an interruption it has ten
+    /// seconds to end by itself, since a terminal interrupts it as well.
+    ///
+    /// # Errors
+    /// The program cannot be started or waited for, or was killed.
+    pub fn status(&self, command: &mut Command) -> Result<ExitStatus, Failure> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().map_err(|error| Failure::new(format!("{name}: {error}")))?;
+        let mut interrupted_at = None;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if self.is_interrupted() && interrupted_at.get_or_insert_with(Instant::now).elapsed() > GRACE {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Failure::new(format!("{name}: killed after an interruption")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a program to its end: whether it succeeded. The reason why it cannot be started is printed.
+    pub fn succeeds(&self, command: &mut Command) -> bool {
+        match self.status(command) {
+            Ok(status) => status.success(),
+            Err(failure) => {
+                eprintln!("{}", failure.message);
+                false
+            }
+        }
+    }
+
+    /// Waits for a program; kills it when it takes longer than `limit`, or when this program is interrupted.
+    ///
+    /// # Errors
+    /// A message for each of these, and the system's if the program cannot be waited for.
+    pub fn wait(&self, child: &mut Child, limit: Duration) -> Result<ExitStatus, Failure> {
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            let reason = if self.is_interrupted() {
+                Some("interrupted".to_owned())
+            } else if start.elapsed() > limit {
+                Some(format!("killed after {} s", limit.as_secs()))
+            } else {
+                None
+            };
+            if let Some(reason) = reason {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Failure::new(reason));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a program, with both its outputs in a file, for at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::wait`]; the file cannot be made, or the program not started.
+    pub fn run_into(
+        &self,
+        command: &mut Command,
+        output: &Path,
+        limit: Duration,
+    ) -> Result<ExitStatus, Failure> {
+        let file = File::create(output)?;
+        let name = command.get_program().to_string_lossy().into_owned();
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let mut child = command.spawn().map_err(|error| Failure::new(format!("{name}: {error}")))?;
+        self.wait(&mut child, limit)
+    }
+}
+
+/// Variables that `cargo run` sets for the program that it starts, of no use to others.
+fn is_of_cargo_run(name: &str) -> bool {
+    let exact = ["CARGO", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"];
+    exact.contains(&name) || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+}
+
+/// Whether a program is on the `PATH`.
+#[must_use]
+pub fn is_on_path(program: &str) -> bool {
+    find_on_path(program).is_some()
+}
+
+/// File of a program that is on the `PATH`.
+#[must_use]
+pub fn find_on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_executable(file))
+}
+
+/// Whether a file can be executed.
+#[must_use]
+pub fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+/// Whether this runs in CI: `CI=true`.
+#[must_use]
+pub fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
+/// Value of a variable that is set and not empty.
+#[must_use]
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Cargo profile of the tests: `FEDSPAN_TEST_PROFILE`, by default `release`.
+#[must_use]
+pub fn test_profile() -> String {
+    variable("FEDSPAN_TEST_PROFILE").unwrap_or_else(|| "release".to_owned())
+}
+
+/// Prints lines to standard output. A reader that has closed it, as `head` does, is no fault.
+pub fn print_lines(text: &str) {
+    use std::io::Write;
+    let mut output = io::stdout().lock();
+    let _ = writeln!(output, "{text}").and_then(|()| output.flush());
+}
+
+/// Writes a file in one step, so that no other process reads half of it.
+///
+/// # Errors
+/// The file cannot be written or moved into its place, with its path in the message.
+pub fn write_whole(file: &Path, text: &str) -> Result<(), Failure> {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let new = file.with_file_name(name);
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file));
+    written.map_err(|error| Failure::new(format!("{}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn context() -> Context {
+        Context::new(PathBuf::from("/")).unwrap()
+    }
+
+    #[test]
+    fn variables_of_cargo_run_are_removed_and_others_stay() {
+        for name in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"] {
+            assert!(is_of_cargo_run(name), "{name}");
+        }
+        for name in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_PROFILE_DEV_DEBUG", "RUSTFLAGS", "PATH"] {
+            assert!(!is_of_cargo_run(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn program_that_takes_too_long_is_killed() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let failure = context().wait(&mut child, Duration::ZERO).unwrap_err();
+        assert_eq!(failure.message, "killed after 0 s");
+        assert!(child.try_wait().unwrap().is_some());
+    }
+
+    #[test]
+    fn output_of_both_kinds_goes_to_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("output");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo a; echo b >&2; exit 4"]);
+        let status = context().run_into(&mut command, &file, Duration::from_secs(60)).unwrap();
+        assert_eq!(status.code(), Some(4));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "a\nb\n");
+    }
+}

@@ -1,0 +1,252 @@
+//! Debian's packages: a compiler that builds `core` from source, and QEMU.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use toml_edit::DocumentMut;
+
+use super::{EMULATORS, FOLDER, sysroot};
+use crate::process::{Context, Failure, find_on_path, is_executable, is_on_path, write_whole};
+
+/// Debian's cargo and compiler.
+pub const CARGO: &str = "/usr/bin/cargo";
+/// Debian's compiler.
+pub const RUSTC: &str = "/usr/bin/rustc";
+/// Option of cargo that builds `core` from the sources that Debian ships.
+pub const BUILD_STD: &str = "-Zbuild-std=core,alloc";
+/// Folder, below the root, into which QEMU is unpacked where it cannot be installed.
+pub const UNPACKED: &str = "target/boards/qemu";
+
+const QEMU_PACKAGES: [&str; 2] = ["qemu-system-arm", "qemu-system-misc"];
+
+/// Starts a program of QEMU from the folder into which its packages were unpacked. The libraries' folder has the
+/// name of the machine, below `lib` as well as `usr/lib`.
+const STARTER: &str = r#"#!/bin/sh
+root=$(cd "$(dirname "$0")/../root" && pwd)
+path=
+for folder in "$root"/usr/lib/*-linux-* "$root"/lib/*-linux-*; do
+    path=$path:$folder
+done
+LD_LIBRARY_PATH=${path#:} exec "$root/usr/bin/$(basename "$0")" -L "$root/usr/share/qemu" "$@"
+"#;
+
+/// Debian's compiler, if it is there with the sources of `core` and can build this workspace: writes the file that
+/// names the linker, and returns it.
+pub fn find(context: &Context) -> Result<Option<PathBuf>, Failure> {
+    if !is_executable(Path::new(RUSTC)) || !is_executable(Path::new(CARGO)) {
+        return Ok(None);
+    }
+    let version =
+        context.command(RUSTC).arg("--version").output().map(|output| text(&output)).unwrap_or_default();
+    let manifest = std::fs::read_to_string(context.root.join("Cargo.toml"))?;
+    let is_recent = minor_version(&version) >= oldest(&manifest);
+    let sources =
+        sysroot(context, Path::new(RUSTC)).map(|root| root.join("lib/rustlib/src/rust/library/Cargo.lock"));
+    let Some(linker) =
+        find_linker(context).filter(|_| is_recent && sources.is_some_and(|file| file.is_file()))
+    else {
+        return Ok(None);
+    };
+    // Cargo adds these flags to those of the boards' own .cargo/config.toml; RUSTFLAGS would replace them.
+    let config = context.root.join(FOLDER).join("cargo.toml");
+    let linker = linker.display();
+    write_whole(
+        &config,
+        &format!("[target.'cfg(target_os = \"none\")']\nrustflags = [\"-Clinker={linker}\"]\n"),
+    )?;
+    Ok(Some(config))
+}
+
+/// Installs Debian's compiler: whether that worked.
+pub fn add_compiler(context: &Context) -> Result<bool, Failure> {
+    let mut packages = vec!["rustc-web", "cargo-web", "rust-web-src"];
+    if find_linker(context).is_none() {
+        packages.push("lld");
+    }
+    install(context, &packages)
+}
+
+/// Installs QEMU, or unpacks it into a folder below `target`.
+pub fn add_qemu(context: &Context) -> Result<(), Failure> {
+    if install(context, &QEMU_PACKAGES)? {
+        return Ok(());
+    }
+    let folder = context.root.join(UNPACKED);
+    // Half of it is worse than nothing: the next run would find it.
+    if !unpack(context, &folder)? && folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    Ok(())
+}
+
+/// The linker of a Rust tool chain; Debian's compiler comes without one, and any lld will do.
+fn find_linker(context: &Context) -> Option<PathBuf> {
+    for rustc in ["rustc", RUSTC] {
+        let libraries = sysroot(context, Path::new(rustc)).map(|root| root.join("lib/rustlib"));
+        for folder in
+            libraries.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten()
+        {
+            let linker = folder.path().join("bin/rust-lld");
+            if is_executable(&linker) {
+                return Some(linker);
+            }
+        }
+    }
+    find_on_path("ld.lld")
+}
+
+/// A program as root, through sudo where that is needed; `None` without either.
+fn as_root(context: &Context, program: &str) -> Option<Command> {
+    use std::io::IsTerminal;
+    let id = context.command("id").arg("-u").output().ok()?;
+    if text(&id).trim() == "0" {
+        return Some(context.command(program));
+    }
+    let mut sudo = is_on_path("sudo").then(|| context.command("sudo"))?;
+    if !std::io::stdin().is_terminal() {
+        // No password can be typed without a terminal.
+        sudo.arg("-n");
+    }
+    sudo.arg(program);
+    Some(sudo)
+}
+
+/// Installs packages with apt-get: whether that worked. No package is removed: some conflict with other versions of
+/// rustc, rustup or QEMU's tools, which are the user's to drop.
+fn install(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
+    if !is_on_path("apt-get") {
+        return Ok(false);
+    }
+    eprintln!("setup: installing {} with apt-get", packages.join(" "));
+    let (Some(mut update), Some(mut install)) = (as_root(context, "apt-get"), as_root(context, "env")) else {
+        return Ok(false);
+    };
+    // A broken third-party list must not keep the others from being used.
+    let _ = update.args(["-qq", "update"]).output();
+    install.args([
+        "LC_ALL=C",
+        "DEBIAN_FRONTEND=noninteractive",
+        "apt-get",
+        "-q",
+        "-y",
+        "--no-install-recommends",
+    ]);
+    install.args(["--no-remove", "-o", "DPkg::Lock::Timeout=60", "install"]).args(packages);
+    let output = install.output()?;
+    if output.status.success() {
+        return Ok(true);
+    }
+    let all = format!("{}{}", text(&output), String::from_utf8_lossy(&output.stderr));
+    for line in reasons(&all) {
+        eprintln!("{line}");
+    }
+    Ok(false)
+}
+
+/// Lines of apt-get's output that say why it failed: errors, and packages that would be removed.
+fn reasons(output: &str) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().collect();
+    let says_why =
+        |line: &str| line.contains("REMOVED") || line.starts_with("E:") || line.starts_with("sudo:");
+    let is_shown = |index: usize| says_why(lines[index]) || index > 0 && says_why(lines[index - 1]);
+    (0..lines.len()).filter(|&index| is_shown(index)).map(|index| lines[index]).collect()
+}
+
+/// Unpacks QEMU's packages, and those that they need, into a folder below `target`: for systems on which another
+/// version of QEMU's tools is installed, which is not ours to remove.
+fn unpack(context: &Context, folder: &Path) -> Result<bool, Failure> {
+    if !is_on_path("apt-get") || !is_on_path("dpkg") {
+        return Ok(false);
+    }
+    let mut plan = context.command("apt-get");
+    plan.args(["-s", "install", "--no-install-recommends"]).args(QEMU_PACKAGES).env("LC_ALL", "C");
+    let wanted = planned(&text(&plan.output()?));
+    if wanted.is_empty() {
+        return Ok(false);
+    }
+    eprintln!("setup: unpacking {} into {UNPACKED}", QEMU_PACKAGES.join(" "));
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
+    }
+    let packages = folder.join("packages");
+    std::fs::create_dir_all(&packages)?;
+    std::fs::create_dir_all(folder.join("bin"))?;
+    let mut download = context.command("apt-get");
+    download.current_dir(&packages).args(["-q", "download"]).args(&wanted);
+    if !download.output()?.status.success() {
+        return Ok(false);
+    }
+    for package in std::fs::read_dir(&packages)? {
+        let mut dpkg = context.command("dpkg");
+        if !dpkg.arg("-x").arg(package?.path()).arg(folder.join("root")).output()?.status.success() {
+            return Ok(false);
+        }
+    }
+    std::fs::remove_dir_all(&packages)?;
+    for name in EMULATORS {
+        let starter = folder.join("bin").join(name);
+        std::fs::write(&starter, STARTER)?;
+        std::fs::set_permissions(&starter, std::fs::Permissions::from_mode(0o755))?;
+        if !context.command(&starter).arg("--version").output()?.status.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Packages with versions that `apt-get -s install` would install: `Inst NAME [OLD] (VERSION ...`.
+fn planned(output: &str) -> Vec<String> {
+    let package = |line: &str| {
+        let (name, rest) = line.strip_prefix("Inst ")?.split_once(' ')?;
+        let (_, version) = rest.split_once('(')?;
+        Some(format!("{name}={}", version.split_whitespace().next()?))
+    };
+    output.lines().filter_map(package).collect()
+}
+
+/// The second number of `rustc 1.96.0 (...)`.
+fn minor_version(version: &str) -> Option<u32> {
+    version.strip_prefix("rustc 1.")?.split('.').next()?.parse().ok()
+}
+
+/// The second number of the workspace's `rust-version`.
+fn oldest(manifest: &str) -> Option<u32> {
+    let document: DocumentMut = manifest.parse().ok()?;
+    let version = document.get("workspace")?.get("package")?.get("rust-version")?.as_str()?;
+    version.strip_prefix("1.")?.split('.').next()?.parse().ok()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planned_packages_have_their_new_version() {
+        let output = "Reading package lists...\nInst libfdt1 (1.6.1-4+b1 Debian:12.12/oldstable [amd64])\n\
+                      Inst qemu-utils [1:6.0] (1:7.2+dfsg-7 Debian:12 [amd64]) []\nConf libfdt1 (1.6.1)\n";
+        assert_eq!(planned(output), ["libfdt1=1.6.1-4+b1", "qemu-utils=1:7.2+dfsg-7"]);
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_second_number() {
+        assert_eq!(minor_version("rustc 1.96.0 (abc 2026-01-01)"), Some(96));
+        assert_eq!(minor_version("rustc 2.0.0"), None);
+        assert_eq!(oldest("[workspace.package]\nrust-version = \"1.90\""), Some(90));
+        // Without a version no compiler is recent enough.
+        assert!(minor_version("") < oldest("[workspace.package]\nrust-version = \"1.90\""));
+    }
+
+    #[test]
+    fn only_reasons_of_a_failed_installation_are_shown() {
+        let output = "Reading\nThe following packages will be REMOVED:\n  qemu-utils\nMore\nE: Packages need to be removed";
+        assert_eq!(
+            reasons(output),
+            ["The following packages will be REMOVED:", "  qemu-utils", "E: Packages need to be removed"]
+        );
+    }
+}

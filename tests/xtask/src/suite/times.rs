@@ -1,0 +1,70 @@
+//! Seconds that each check took the last time it passed, in a file below `target`.
+
+use std::collections::BTreeMap;
+
+use crate::process::{Context, Failure, write_whole};
+
+/// File, below the root.
+const FILE: &str = "target/xtask/times";
+
+/// Seconds by the key of the check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times(BTreeMap<String, u64>);
+
+impl Times {
+    /// Reads the file; a line that is none of its own is left out.
+    pub fn read(context: &Context) -> Self {
+        Self::parse(&std::fs::read_to_string(context.root.join(FILE)).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let entry = |line: &str| {
+            let (key, seconds) = line.split_once(' ')?;
+            Some((key.to_owned(), seconds.parse().ok()?))
+        };
+        Self(text.lines().filter_map(entry).collect())
+    }
+
+    fn text(&self) -> String {
+        self.0.iter().map(|(key, seconds)| format!("{key} {seconds}\n")).collect()
+    }
+
+    /// Seconds of a check, if it has passed here before.
+    pub fn of(&self, key: &str) -> Option<u64> {
+        self.0.get(key).copied()
+    }
+
+    /// Notes the seconds of a check.
+    pub fn note(&mut self, key: &str, seconds: u64) {
+        self.0.insert(key.to_owned(), seconds);
+    }
+
+    /// Writes the file.
+    pub fn write(&self, context: &Context) -> Result<(), Failure> {
+        let file = context.root.join(FILE);
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        write_whole(&file, &self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_they_were_written() {
+        let mut times = Times::default();
+        times.note("bare-metal", 7);
+        times.note("workspace", 300);
+        times.note("workspace", 200);
+        assert_eq!(Times::parse(&times.text()), times);
+        assert_eq!((times.of("workspace"), times.of("none")), (Some(200), None));
+    }
+
+    #[test]
+    fn other_lines_are_left_out() {
+        assert_eq!(Times::parse("a\nb c\n\nd 5\n"), Times::parse("d 5"));
+    }
+}
