@@ -1,29 +1,28 @@
-//! The FedSpan aggregator: a deterministic round engine and a tokio server around it.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Modules
 //!
 //! ```text
-//!  bytes -> Connection -> Event -> Engine -> Action -> Connection -> bytes
-//!                                    |
-//!                     participation: who is asked, who counts
-//!                     algorithm:     what is broadcast, absorbed, finished
-//!                     aggregate:     order-free sums
+//!  socket <-> Connection <-> PeerSession -- PeerEvent --> ServerCore -> DurableEngine -> Engine
+//!                                 ^                          |              |
+//!                                 +------- Command ----------+            Store
 //! ```
 //!
-//! [`engine`] decides, [`algorithm`] computes, [`aggregate`] sums in fixed point so that arrival order
-//! cannot matter, [`linalg`] holds the factorisations, [`privacy`] the account of noise; [`connection`] is one device's side of the protocol
-//! without a socket; [`config`] reads files; [`store`] keeps what must not be forgotten, [`coordinator`] lets nothing be done before it does, [`journal`] what was decided, [`keys`] who may
-//! speak as which device; [`host`] is the server without its sockets, [`server`] adds tokio; [`inspect`] looks at what was kept,
-//! [`export`] writes it for other programs. The simulator uses everything but [`server`]: what is simulated is what is served.
-//!
-//! What does *not* live here: anything of the device, except through `fedspan-protocol`.
+//! * [`server`]: tokio tasks for listeners, serial ports and the control socket.
+//! * [`core`]: the server without sockets, threads and clock; [`connection`]: the protocol of one device.
+//! * [`durable_engine`]: the engine behind a write-ahead log; [`store`]: the database of the campaign;
+//!   [`journal`]: the log of arrivals and rounds for other programs.
+//! * [`keys`]: device keys and their encrypted file; [`config`]: `fleet.toml`.
+//! * [`check`] verifies a state directory; [`export`] writes it for other programs.
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod config;
 pub mod connection;
-pub mod coordinator;
+pub mod core;
+pub mod durable_engine;
 pub mod export;
-pub mod host;
-pub mod inspect;
 pub mod journal;
 pub mod keys;
 pub mod server;

@@ -1,5 +1,5 @@
-//! What threads share data by. Code that takes it from here is checked in every order that its threads can run in:
-//! `tests/threads` compiles the same files with a model checker's instead.
+//! Locks and atomics of the modules whose interleavings are model-checked: `tests/threads` compiles the same
+//! files with those of the model checker instead.
 
 pub(crate) use std::sync::atomic::AtomicBool;
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};

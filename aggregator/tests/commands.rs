@@ -1,4 +1,4 @@
-//! The program as its users run it: exit codes, and readers that go away.
+//! Commands of the program as users run them: exit codes, closed pipes, bad files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
-/// A new directory with a `fleet.toml` whose state is inside it.
+/// Makes a new directory with a `fleet.toml` whose state directory is inside it.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -27,7 +27,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A server that has been up, and is gone.
+/// Runs a server and stops it.
 fn stopped(name: &str) -> PathBuf {
     let directory = directory(name);
     let mut server =
@@ -42,7 +42,7 @@ fn stopped(name: &str) -> PathBuf {
 }
 
 #[test]
-fn without_a_server_status_says_what_the_files_know() {
+fn status_reads_files_without_server() {
     let directory = stopped("offline");
     let output = program(&directory, &["status"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
@@ -54,7 +54,7 @@ fn without_a_server_status_says_what_the_files_know() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
+fn closed_pipe_is_no_error_and_full_disk_is() {
     let directory = stopped("gone");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -66,9 +66,10 @@ fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
     assert!(errors(&output).contains("No space left"), "{}", errors(&output));
 }
 
-/// No fleet is asked for matrices that can equal a record, whatever it was built to send: it never begins to serve.
+/// Start products can equal a record, so a fleet that uses them without noise is refused, whatever its firmware
+/// could send.
 #[test]
-fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
+fn configuration_revealing_moments_is_refused() {
     let directory = directory("moments");
     let file = directory.join("fleet.toml");
     let asked = std::fs::read_to_string(&file).unwrap().replace("k = 2\n", "k = 2\ninit = \"moments\"\n");
@@ -81,9 +82,10 @@ fn a_fleet_that_would_reveal_moments_is_refused_by_name() {
     assert!(!directory.join("state").exists(), "nothing is written");
 }
 
-/// What is no file is not waited for and not read to its end, and what is too long, or no text, or too deep, is told in a line.
+/// Input that is not a regular file is not opened, and input that is too long, not UTF-8 or nested too deeply
+/// is refused in one line.
 #[test]
-fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
+fn invalid_configuration_is_refused_in_one_line() {
     let here = directory("no-configuration");
     assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
     let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).unwrap();
@@ -134,10 +136,10 @@ fn a_configuration_that_is_no_configuration_is_refused_in_a_line() {
     assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
 }
 
-/// What stands in a state directory in a file's place is told in a line by every command that would open it: a pipe without
-/// another end would be waited for, and a device read until memory ends.
+/// Every command that would open a file of the state directory reports in one line if something else is there:
+/// opening a pipe would wait for its other end, and reading a device would exhaust memory.
 #[test]
-fn what_is_no_file_in_a_state_directory_is_not_opened() {
+fn special_files_in_state_directory_are_not_opened() {
     let here = stopped("no-state");
     let state = here.join("state");
     let mut names: Vec<String> = std::fs::read_dir(&state)
@@ -161,7 +163,7 @@ fn what_is_no_file_in_a_state_directory_is_not_opened() {
             }
             let mut said = Vec::new();
             for command in [&["status"][..], &["check"], &["export", "--out", "out"], &["serve"]] {
-                // A server that never opens the file serves, and `check` may have nothing against it.
+                // The server never opens this file, and `check` need not report it.
                 if command == ["serve"] && name != "lock" && name != "campaign.redb" {
                     continue;
                 }

@@ -1,5 +1,5 @@
-//! `fleet.toml`: the example works, and every kind of mistake gets one message that says where, what was
-//! found and what is allowed.
+//! Configuration `fleet.toml`: the example is valid, and every kind of mistake has a message with its place,
+//! the value found and the values allowed.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 const BASE: &str = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
-/// The message for the base file with one line replaced (or, with an empty `old`, lines appended).
+/// Returns the message for the base file with one line replaced (or, with an empty `old`, lines appended).
 fn message(old: &str, new: &str) -> String {
     let text = if old.is_empty() { format!("{BASE}{new}\n") } else { BASE.replacen(old, new, 1) };
     assert_ne!(text, BASE, "the replacement replaced nothing");
@@ -22,7 +22,7 @@ fn message(old: &str, new: &str) -> String {
 }
 
 #[test]
-fn the_example_works_as_it_is() {
+fn example_is_valid() {
     let fleet = Fleet::parse("fleet.toml", EXAMPLE).unwrap();
     assert_eq!((fleet.expected, fleet.shape.features, fleet.shape.outputs, fleet.model.k), (8, 58, 7, 24));
     assert_eq!(fleet.algorithm.name, AlgorithmName::FedRep);
@@ -31,9 +31,9 @@ fn the_example_works_as_it_is() {
     assert_eq!(fleet.engine().representation().shape(), (58, 24));
 }
 
-/// The keys that the example shows in comments work, too.
+/// Keys shown in comments of the example are valid as well.
 #[test]
-fn the_examples_comments_work_when_they_are_taken_out() {
+fn example_comments_are_valid() {
     let text = EXAMPLE
         .replace("# allow = [1, 2, 3, 4, 5, 6, 7, 8]", "allow = [1, 2, 3, 4, 5, 6, 7, 8]")
         .replace("init = \"random\"", "init = \"power\"")
@@ -56,7 +56,7 @@ fn the_examples_comments_work_when_they_are_taken_out() {
 }
 
 #[test]
-fn keys_and_plaintext_are_asked_for_and_exclude_each_other() {
+fn keys_and_plaintext_exclude_each_other() {
     let parse = |listen: &str, devices: &str| {
         let text =
             format!("state = \"here\"\n{}\n[listen]\n{listen}\n", BASE.replace("expected = 2", devices));
@@ -76,16 +76,15 @@ fn keys_and_plaintext_are_asked_for_and_exclude_each_other() {
     assert_eq!(security("", "expected = 2"), keys("here/keys", None), "silence is no permission");
     for (devices, key) in [(some, "keys"), (file, "key_file")] {
         let both = parse("plaintext = true", devices).unwrap_err().to_string();
-        let said = format!(
-            ": listen.plaintext: found true, but devices.{key} asks for keys: take one of the two out"
-        );
+        let said =
+            format!(": listen.plaintext: found true, but devices.{key} asks for keys: remove one of the two");
         assert!(both.starts_with("fleet.toml:17") && both.ends_with(&said), "{both}");
     }
     let empty = parse("", "expected = 2\nkeys = \"\"").unwrap_err().to_string();
     assert!(empty.contains("devices.keys: found \"\", allowed: a file"), "{empty}");
     let word = parse("plaintext = \"yes\"", "expected = 2").unwrap_err().to_string();
     assert!(word.contains("listen.plaintext: found \"yes\", allowed: true or false"), "{word}");
-    // What `serve` asks before it listens.
+    // `serve` checks this before it listens.
     let neither = keys("/nowhere/keys", None).check_store().unwrap_err();
     assert!(neither.starts_with("/nowhere/keys: no key store"), "{neither}");
     assert!(neither.contains("keys add DEVICE...") && neither.contains("`plaintext = true` in [listen]"));
@@ -93,9 +92,9 @@ fn keys_and_plaintext_are_asked_for_and_exclude_each_other() {
     assert_eq!(Security::Plaintext.check_store(), Ok(()));
 }
 
-/// A rule that does not fit what devices upload, or that does not exist, is refused before anything is served.
+/// A rule that does not fit the uploads, or does not exist, is refused before serving.
 #[test]
-fn rules_must_fit_what_is_uploaded() {
+fn rules_must_fit_uploads() {
     let rule = |word: &str| message("", &format!("[aggregation]\nrule = {word:?}"));
     assert_eq!(
         rule("projector-mean"),
@@ -124,7 +123,7 @@ fn rules_must_fit_what_is_uploaded() {
     let averaged = sends.replace("fedrep", "fedavg");
     let said = Fleet::parse("fleet.toml", &format!("{averaged}{subspace}")).unwrap_err().to_string();
     assert!(said.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{said}");
-    // FlexLoRA's best factors are those of the mean of products: there is no other rule in it.
+    // FlexLoRA takes the best factors of the mean of products, so no other rule applies.
     let adapted = |name: &str, rule: &str| {
         let text = BASE.replace("fedrep", name).replace("k = 3", "kind = \"lora-mlp\"\nrank = 2\nwidth = 4");
         Fleet::parse("fleet.toml", &format!("{text}[aggregation]\nrule = {rule:?}\n"))
@@ -145,9 +144,10 @@ fn rules_must_fit_what_is_uploaded() {
     );
 }
 
-/// The mean is warned of, with the rule that fits, and weights that devices choose; a rule is part of what a campaign is.
+/// The mean and weights declared by devices cause advice, which names the rule that fits; a rule is part of the
+/// fingerprint.
 #[test]
-fn the_mean_is_warned_of_and_a_rule_makes_another_campaign() {
+fn mean_causes_advice_and_rule_changes_fingerprint() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
     let mean = fleet("");
     assert_eq!(mean.rule, Rule::Mean);
@@ -169,9 +169,9 @@ fn the_mean_is_warned_of_and_a_rule_makes_another_campaign() {
     assert_ne!(trimmed("0.1"), trimmed("0.2"));
 }
 
-/// `[stop]` is a scenario's, but a server measures one thing only, and says so of the others.
+/// `[stop]` belongs to scenarios; a server can measure only one of its keys, and says so of the others.
 #[test]
-fn targets_that_only_a_simulation_can_measure_are_refused_with_the_reason() {
+fn simulation_targets_are_refused_with_reason() {
     for (key, why) in [
         ("distance = 0.01", "only a simulation knows the true representation"),
         ("accuracy = 0.9", "a server sees no samples, only a simulation does"),
@@ -190,9 +190,9 @@ fn targets_that_only_a_simulation_can_measure_are_refused_with_the_reason() {
 }
 
 #[test]
-fn each_kind_of_mistake_has_its_message() {
+fn every_mistake_has_a_message() {
     let cases = [
-        // Unknown keys, with what is close.
+        // Unknown keys, with the nearest one.
         (
             "step_size = 0.5",
             "step_sise = 0.5",
@@ -307,7 +307,7 @@ fn each_kind_of_mistake_has_its_message() {
             "[limits]\nconnections = 0",
             "fleet.toml:14: limits.connections: found 0, allowed: an integer from 1 to 1000000",
         ),
-        // Unknown words, with what is close.
+        // Unknown words, with the nearest one.
         (
             "\"fedrep\"",
             "\"fedrap\"",
@@ -333,7 +333,7 @@ fn each_kind_of_mistake_has_its_message() {
             "step_size = 0.5\nnumeric = \"i8\"",
             "fleet.toml:13: algorithm.numeric: found \"i8\", allowed: \"f32\", \"i16\"",
         ),
-        // Missing.
+        // Missing keys.
         ("k = 3\n", "", "fleet.toml:7: model.k is missing, allowed: an integer from 1 to 1024"),
         ("name = \"fedrep\"\n", "", "fleet.toml:9: algorithm.name is missing, allowed: \"fedrep\""),
         (
@@ -350,7 +350,7 @@ fn each_kind_of_mistake_has_its_message() {
         ("d = 20", "d = ", "fleet.toml:5: "),
         ("d = 20", "d = 20\nd = 21", "fleet.toml:6: "),
         ("[model]", "[model", "fleet.toml:7: "),
-        // What contradicts something else.
+        // Contradictions between keys.
         (
             "k = 3",
             "k = 21",
@@ -395,7 +395,7 @@ fn each_kind_of_mistake_has_its_message() {
 }
 
 #[test]
-fn changes_of_the_command_line_win_and_are_blamed() {
+fn command_line_changes_win_and_are_named() {
     let change = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|&c| c.to_owned()).collect();
         Source::parse("s.toml", "a = 1\n[model]\nk = 3\n", &changes)
@@ -411,7 +411,7 @@ fn changes_of_the_command_line_win_and_are_blamed() {
     assert_eq!(root.number("x", None, 0.0..=9.0).unwrap(), 1.5);
     root.finish().unwrap();
     model.finish().unwrap();
-    // What is written down is what ran.
+    // The effective text describes the same configuration.
     let again = Source::parse("again", &source.effective(), &[]).unwrap();
     assert_eq!(again.root().section("model").unwrap().integer("k", None, 0..=9).unwrap(), 5);
     assert_eq!(again.root().integer("a", None, 0..=9).unwrap(), 2);
@@ -436,7 +436,7 @@ fn changes_of_the_command_line_win_and_are_blamed() {
 }
 
 #[test]
-fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
+fn fingerprint_covers_campaign_not_server() {
     let of = |text: &str| Fleet::parse("f", text).unwrap().fingerprint();
     let base = of(BASE);
     for (old, new) in [
@@ -455,7 +455,7 @@ fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
     ] {
         assert_ne!(of(&BASE.replacen(old, new, 1)), base, "{new}");
     }
-    // SCAFFOLD divides by how many there are; others may be more later.
+    // SCAFFOLD divides by the number of devices; elsewhere it may grow.
     let network = BASE.replacen("k = 3", "kind = \"mlp\"\nhidden = [4]", 1);
     let network = Fleet::parse("f", &network).unwrap();
     let among = |method: NetworkMethod, expected| {
@@ -465,16 +465,16 @@ fn a_changed_campaign_has_another_fingerprint_and_a_moved_server_has_not() {
     };
     assert_ne!(among(NetworkMethod::Scaffold, 2), among(NetworkMethod::Scaffold, 3));
     assert_eq!(among(NetworkMethod::FedAvg, 2), among(NetworkMethod::FedAvg, 3));
-    // Campaigns that began before there was a choice go on.
+    // Campaigns begun before the key existed can be resumed.
     assert_eq!(of(&BASE.replacen("step_size = 0.5", "step_size = 0.5\nnumeric = \"f32\"", 1)), base);
     let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");
     assert_eq!(of(&moved), base);
 }
 
 proptest! {
-    /// Whatever stands in the file, the answer is a configuration or a message.
+    /// Any text gives a configuration or a message.
     #[test]
-    fn no_file_makes_it_panic(
+    fn no_file_causes_a_panic(
         cut in any::<prop::sample::Index>(), noise in "[\\[\\]=\"a-z0-9.\n #{}-]{0,30}", insert in any::<prop::sample::Index>()
     ) {
         let mut text = EXAMPLE.to_owned();
@@ -495,7 +495,7 @@ proptest! {
     }
 
     #[test]
-    fn the_nearest_word_is_one_edit_away(at in 0usize..6, letter in "[a-z]") {
+    fn suggestion_is_one_edit_away(at in 0usize..6, letter in "[a-z]") {
         let mut word = "fedavg".to_owned();
         word.replace_range(at..=at, &letter);
         prop_assert_eq!(nearest(&word, &["pooled", "fedavg", "local-only"]), Some("fedavg"));
@@ -503,16 +503,15 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_near_a_word_of_its_own() {
+fn distant_words_get_no_suggestion() {
     assert_eq!(nearest("qqqqqq", &["fedrep", "fedavg"]), None);
     assert_eq!(nearest("", &["fedrep"]), None);
     assert_eq!(nearest("x", &[]), None);
 }
 
-/// Keys, tables and lists within each other without end: one line, and no stack that overflows, neither in reading nor in what is left
-/// behind.
+/// Unbounded nesting of keys, tables and lists: one line, and no stack overflow while parsing or dropping.
 #[test]
-fn absurd_nesting_is_refused_in_a_line() {
+fn deep_nesting_is_refused_in_one_line() {
     let long = "a.".repeat(20_000);
     let chain = |depth: usize| format!("{}b", "a.".repeat(depth));
     let nested = (0..79).fold("1".to_owned(), |inner, _| format!("{{ {} = {inner} }}", chain(78)));

@@ -1,10 +1,10 @@
-//! One device's side on the host: whole updates in any order of chunks, foreign and hostile bytes, bounds.
+//! Connection: updates in any order of chunks, foreign and hostile bytes, bounds.
 
 use crate::common;
 use std::sync::Arc;
 
 use crate::common::{encoded, frame, messages, random, tensors};
-use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX, Traffic};
+use fedspan_aggregator::connection::{Acceptor, Connection, OUTBOX_MAX, PeerMessage, Traffic};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Request, Tensor};
 use fedspan_engine::{RoundBroadcast, Update};
@@ -21,8 +21,8 @@ const DEVICE: u64 = 9;
 
 const WELCOME: Welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
 
-/// A campaign whose updates are as long as frames can be.
-fn gate() -> Arc<Gate> {
+/// Makes an acceptor for a campaign with updates as long as frames allow.
+fn gate() -> Arc<Acceptor> {
     let request = Request {
         task: Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } },
         tensors: Vec::new(),
@@ -30,10 +30,10 @@ fn gate() -> Arc<Gate> {
         expects: vec![TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1024, 2)],
     };
     let model = hello(DEVICE, (8, 2, 1), 256).capabilities.model;
-    Arc::new(Gate::plaintext(Requirements::new(model, &[request], None), WELCOME))
+    Arc::new(Acceptor::plaintext(Requirements::new(model, &[request], None), WELCOME))
 }
 
-/// A device with room for anything.
+/// Makes the hello of a device with room for anything.
 fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     let mut hello = common::hello(device, shape, limit);
     hello.capabilities.tensor_elements = u32::MAX;
@@ -41,7 +41,7 @@ fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     hello
 }
 
-/// A round that sends and expects one d x k tensor (and, with two, a 2 x 3 head each way).
+/// Makes a round that sends and expects one d x k tensor (with `two`, also a 2 x 3 head each way).
 fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<RoundBroadcast> {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let (down, up) = (Role::Representation, if two { Role::Representation } else { Role::Gradient });
@@ -62,33 +62,33 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Ro
     Arc::new(RoundBroadcast::new(RoundId { round: number, stage: 1 }, request).unwrap())
 }
 
-/// A connection that has heard hello and said welcome.
+/// Makes a connection that has exchanged hello and welcome.
 fn greeted(limit: u16) -> Connection {
     let mut connection = Connection::new(gate());
     let said = say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), limit)), &[]);
-    assert!(matches!(said.as_slice(), [Inbound::Hello(_)]), "{said:?}");
+    assert!(matches!(said.as_slice(), [PeerMessage::Hello(_)]), "{said:?}");
     assert_eq!(sent(&mut connection), vec![(ToDevice::Welcome(WELCOME), Vec::new())]);
     connection
 }
 
-fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<Inbound> {
+fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<PeerMessage> {
     hear(connection, &frame(message, body))
 }
 
-fn hear(connection: &mut Connection, bytes: &[u8]) -> Vec<Inbound> {
+fn hear(connection: &mut Connection, bytes: &[u8]) -> Vec<PeerMessage> {
     let mut said = Vec::new();
     connection.receive(bytes, &mut said);
     said
 }
 
-/// All frames that wait, decoded.
+/// Decodes all queued frames.
 fn sent(connection: &mut Connection) -> Vec<(ToDevice, Vec<u8>)> {
     let mut bytes = Vec::new();
     while connection.next_frame(&mut bytes) {}
     messages(&bytes)
 }
 
-/// The frames of an update, head first, and the update as it should arrive.
+/// Returns the frames of an update, head first, and the update as it should arrive.
 fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
     let mut descriptors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut descriptors, limit).unwrap();
@@ -96,7 +96,7 @@ fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<
     let mut bytes = Vec::new();
     for (tensor, descriptor) in values.iter_mut().zip(&descriptors) {
         let own = encoded(descriptor.encoding, &tensor.values);
-        // What arrives is what was encoded.
+        // The expected values are the decoded ones, after rounding.
         descriptor.encoding.decode(&own, &mut tensor.values).unwrap();
         bytes.push(own);
     }
@@ -123,7 +123,7 @@ fn chunk_frame(id: RoundId, d: &TensorDescriptor, tensor: usize, index: usize, b
     frame(&ToServer::Chunk(chunk), body)
 }
 
-/// What a device has after a round was opened on it: its tensors' values, once all chunks have come.
+/// Returns the tensor values that a device has received for a round, once all chunks are there.
 fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> {
     let (open, body) = frames.iter().rev().find_map(|(message, body)| match message {
         ToDevice::RoundOpen(open) => Some((open, body)),
@@ -152,7 +152,7 @@ fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> 
     assembly.is_complete().then_some((open.id, values))
 }
 
-/// The values of an opening as they decode.
+/// Returns the values of an opening after decoding.
 fn decoded(opening: &RoundBroadcast) -> Vec<Vec<f32>> {
     let decode = |(tensor, bytes): (&Tensor, &Vec<u8>)| {
         let mut values = vec![0.0; tensor.values.len()];
@@ -185,10 +185,10 @@ fn case() -> impl Strategy<Value = Case> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Inline or chunked, in any order, with losses that are asked for and with repetitions: one update,
-    /// with the bits that were sent; and downwards the same.
+    /// Inline or chunked, in any order, with losses that are requested again and with repetitions: one update
+    /// with the bits that were sent, and the same for rounds sent to the device.
     #[test]
-    fn an_update_comes_whole_and_once(
+    fn update_is_assembled_exactly_once(
         case in case(), order in any::<u64>(), lose in 0.0f64..0.6, cut in 1usize..200
     ) {
         let mut connection = greeted(case.limit);
@@ -207,14 +207,14 @@ proptest! {
             arriving.insert(0, repeated);
         }
         let bytes: Vec<u8> = [head.clone()].into_iter().chain(arriving).flatten().collect();
-        let mut said: Vec<Inbound> = bytes.chunks(cut).flat_map(|part| hear(&mut connection, part)).collect();
-        // What was lost is asked for until it is here.
+        let mut said: Vec<PeerMessage> = bytes.chunks(cut).flat_map(|part| hear(&mut connection, part)).collect();
+        // Lost chunks are requested until they have arrived.
         for _ in 0..300 {
             if !said.is_empty() {
                 break;
             }
             prop_assert!(connection.is_mid_message());
-            connection.ask_missing();
+            connection.request_missing();
             let asked = sent(&mut connection);
             let [(ToDevice::Missing(missing), _)] = asked.as_slice() else { panic!("{asked:?}") };
             prop_assert_eq!(missing.id, opening.id);
@@ -223,10 +223,10 @@ proptest! {
                 said.extend(hear(&mut connection, &chunks[before + usize::from(index)]));
             }
         }
-        prop_assert_eq!(said, vec![Inbound::Update(whole)]);
+        prop_assert_eq!(said, vec![PeerMessage::Update(whole)]);
         prop_assert!(!connection.is_mid_message());
         prop_assert_eq!(connection.pending(), 0, "nothing but the update");
-        // Chunks that come after that are left over, not faults.
+        // Later chunks are stale, not faults.
         if let Some(last) = chunks.last() {
             let before = connection.traffic().stale;
             prop_assert_eq!(hear(&mut connection, last), vec![]);
@@ -234,9 +234,9 @@ proptest! {
         }
     }
 
-    /// A device asks for any chunks of the round that is open, and gets exactly those.
+    /// A device may request any chunks of the open round and gets exactly those.
     #[test]
-    fn chunks_that_are_asked_for_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
+    fn requested_chunks_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
         let mut connection = greeted(case.limit);
         let opening = opening(3, case.d, case.k, case.encoding, case.two);
         connection.open(&opening);
@@ -250,20 +250,20 @@ proptest! {
         let (repeated, faults): (Vec<_>, Vec<_>) =
             again.into_iter().partition(|(message, _)| matches!(message, ToDevice::Chunk(_)));
         prop_assert_eq!(repeated, there.clone());
-        // What does not exist is the device's fault, and said so once.
+        // A request for chunks that do not exist is answered with one fault.
         let strange = there.len() < wanted.len();
         prop_assert_eq!(faults.len(), usize::from(strange));
-        prop_assert_eq!(said, vec![Inbound::Fault(Fault::Tensors); usize::from(strange)]);
+        prop_assert_eq!(said, vec![PeerMessage::Fault(Fault::Tensors); usize::from(strange)]);
         prop_assert_eq!((connection.traffic().unsent, connection.traffic().faults), (0, u32::from(strange)));
-        // Of another round: nothing.
+        // Chunks of another round are not sent.
         let other = Missing { id: RoundId { round: 4, stage: 1 }, tensor: 0, chunks: [0].into_iter().collect() };
         prop_assert_eq!(say(&mut connection, &ToServer::Missing(other), &[]), vec![]);
         prop_assert_eq!((connection.pending(), connection.traffic().stale), (0, 1));
     }
 
-    /// A round that replaces another: the device is told nothing more of the first, and ends with the second.
+    /// After a round is replaced the device receives nothing more of the first, and ends with the second.
     #[test]
-    fn a_new_round_replaces_the_one_that_is_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
+    fn new_round_replaces_round_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
         let mut connection = greeted(case.limit);
         let first = opening(3, case.d, case.k, case.encoding, case.two);
         let second = opening(4, case.d, case.k, case.encoding, case.two);
@@ -272,7 +272,7 @@ proptest! {
         for _ in 0..after {
             connection.next_frame(&mut bytes);
         }
-        // The device is in the middle of an update for the first.
+        // The device is in the middle of an update for the first round.
         let (frames, _) = update_frames(&first, case.limit.into(), case.seed);
         let begun = half.min(frames.len() - 1);
         for frame in &frames[..begun] {
@@ -283,7 +283,7 @@ proptest! {
         let rest = sent(&mut connection);
         prop_assert!(rest.iter().all(|(message, _)| !matches!(message, ToDevice::Chunk(c) if c.id == first.id)));
         prop_assert_eq!(received(&rest), Some((second.id, decoded(&second))));
-        // What was on its way of the old update is left over.
+        // Remaining frames of the old update are stale.
         for frame in &frames[begun.max(1)..] {
             hear(&mut connection, frame);
         }
@@ -292,13 +292,13 @@ proptest! {
             prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
         }
         let (frames, whole) = update_frames(&second, case.limit.into(), case.seed);
-        let said: Vec<Inbound> = frames.iter().flat_map(|frame| hear(&mut connection, frame)).collect();
-        prop_assert_eq!(said.last(), Some(&Inbound::Update(whole)));
+        let said: Vec<PeerMessage> = frames.iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+        prop_assert_eq!(said.last(), Some(&PeerMessage::Update(whole)));
     }
 
-    /// RoundClosed in the middle of an update: the device stops, and is not cut off for it.
+    /// A round is closed in the middle of an update: the device stops, and its connection does not time out.
     #[test]
-    fn a_closed_round_takes_its_half_update_along(case in case(), half in 1usize..20) {
+    fn closed_round_discards_partial_update(case in case(), half in 1usize..20) {
         let mut connection = greeted(case.limit);
         let opening = opening(3, case.d, case.k, case.encoding, case.two);
         connection.open(&opening);
@@ -313,7 +313,7 @@ proptest! {
             hear(&mut connection, frame);
         }
         prop_assert!(connection.is_mid_message());
-        // A round that is not this one changes nothing.
+        // Closing another round changes nothing.
         connection.close_round(RoundId { round: 2, stage: 1 });
         prop_assert!(connection.is_mid_message());
         connection.close_round(opening.id);
@@ -328,7 +328,7 @@ proptest! {
         prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
     }
 
-    /// Bytes of any kind, before and after hello: no panic, no update that nobody sent, bounded queues.
+    /// Arbitrary bytes before and after the hello: no panic, no update that was not sent, bounded queues.
     #[test]
     fn garbage_does_no_harm(
         greet in any::<bool>(), seed in any::<u64>(),
@@ -361,19 +361,19 @@ proptest! {
         let said = hear(&mut connection, &stream);
         for inbound in &said {
             match inbound {
-                Inbound::Update(update) => prop_assert_eq!(update, &whole),
-                Inbound::Fault(_) => {}
-                Inbound::Hello(_) | Inbound::Stranger | Inbound::Refused(_) => prop_assert!(!greet),
+                PeerMessage::Update(update) => prop_assert_eq!(update, &whole),
+                PeerMessage::Fault(_) => {}
+                PeerMessage::Hello(_) | PeerMessage::OtherDevice | PeerMessage::Refused(_) => prop_assert!(!greet),
                 other => panic!("{other:?} was never sent"),
             }
         }
         prop_assert!(connection.pending() <= OUTBOX_MAX + 2, "{}", connection.pending());
         sent(&mut connection);
-        let faults = said.iter().filter(|inbound| matches!(inbound, Inbound::Fault(_))).count();
+        let faults = said.iter().filter(|inbound| matches!(inbound, PeerMessage::Fault(_))).count();
         prop_assert_eq!(connection.traffic().faults as usize, faults, "every one is counted");
     }
 
-    /// Every byte after hello is counted, however the stream is cut.
+    /// Every byte after the hello is counted, however the stream is split.
     #[test]
     fn traffic_is_counted_to_the_byte(case in case(), cut in 1usize..300) {
         let mut connection = Connection::new(gate());
@@ -391,24 +391,22 @@ proptest! {
         while connection.next_frame(&mut bytes) {}
         prop_assert_eq!(connection.traffic().down as usize, bytes.len());
 
-        // Bytes may be counted anew; what was dropped stays counted.
+        // Resetting the byte counters keeps the counters of dropped frames.
         say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
         hear(&mut connection, &[5, 1, 2, 3, 4, 0]);
-        connection.forget_traffic();
+        connection.reset_traffic();
         let traffic = connection.traffic();
         prop_assert_eq!((traffic.up, traffic.down, traffic.faults), (0, 0, 1));
         prop_assert!(traffic.frames.framing + traffic.frames.check + traffic.frames.header >= 1);
     }
 }
 
-// ---- examples -----------------------------------------------------------------------------------------
-
 #[test]
-fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
+fn foreign_hello_is_refused_unread() {
     let refusal_of = |hello: Hello| {
         let mut connection = Connection::new(gate());
         let said = say(&mut connection, &ToServer::Hello(hello), &[]);
-        let [Inbound::Refused(refusal)] = said.as_slice() else { panic!("{said:?}") };
+        let [PeerMessage::Refused(refusal)] = said.as_slice() else { panic!("{said:?}") };
         assert_eq!(sent(&mut connection), vec![(ToDevice::Refused(*refusal), Vec::new())]);
         *refusal
     };
@@ -417,22 +415,23 @@ fn a_foreign_hello_gets_its_refusal_and_its_rest_is_not_read() {
     assert_eq!(refusal_of(Hello { wire_version: WIRE_VERSION - 1, ..good }), version);
     assert_eq!(refusal_of(Hello { wire_version: WIRE_VERSION + 1, schema_hash: 0, ..good }), version);
     assert_eq!(refusal_of(Hello { schema_hash: 7, ..good }), Refusal::Schema { served: SCHEMA_HASH });
-    // Of another version only the first fields are alike.
+    // Versions share only the first fields of a hello.
     let mut connection = Connection::new(gate());
     let strange = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
     let check = fedspan_protocol::frame::crc32c(&strange).to_le_bytes();
-    // Nothing in it is zero but the tag: one COBS block, and a second.
+    // It holds no zero but the tag: one COBS block, and a second.
     let plain = [strange.as_slice(), &check].concat();
     let at = plain.iter().position(|b| *b == 0).unwrap();
     assert!(plain[at + 1..].iter().all(|b| *b != 0));
     let tail = &plain[at + 1..];
     let wire = [&[at as u8 + 1][..], &plain[..at], &[tail.len() as u8 + 1], tail, &[0]].concat();
-    assert_eq!(hear(&mut connection, &wire), vec![Inbound::Refused(version)]);
+    assert_eq!(hear(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
 }
 
-/// Bits that have no meaning here are ignored, those of a fleet's own tasks as well; a campaign that needs one says which.
+/// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses devices
+/// without it.
 #[test]
-fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
+fn unknown_capability_bits_are_ignored_unless_needed() {
     let own: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
     let good = hello(DEVICE, (8, 2, 1), 256);
     for bits in own.into_iter().chain([PRIVATE_TASKS, u16::MAX]) {
@@ -442,7 +441,7 @@ fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
         bold.capabilities.encodings |= 0xF8;
         let mut connection = Connection::new(gate());
         let said = say(&mut connection, &ToServer::Hello(bold), &[]);
-        assert!(matches!(said[..], [Inbound::Hello(heard)] if heard == bold), "{said:?}");
+        assert!(matches!(said[..], [PeerMessage::Hello(heard)] if heard == bold), "{said:?}");
     }
     let request = Request {
         task: Task::FeatureSums { first: 0, count: 1 },
@@ -463,12 +462,12 @@ fn private_and_unknown_bits_are_ignored_unless_the_campaign_needs_them() {
 }
 
 #[test]
-fn nothing_but_hello_is_heard_before_hello() {
+fn messages_before_hello_are_faults() {
     let mut connection = Connection::new(gate());
     let opening = opening(1, 2, 1, Encoding::F32, false);
     let (frames, _) = update_frames(&opening, 256, 1);
-    assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Fault(Fault::Unexpected)]);
-    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(hear(&mut connection, &frames.concat()), vec![PeerMessage::Fault(Fault::Unexpected)]);
+    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(connection.pending(), 0, "and not answered");
     assert_eq!(
         connection.traffic(),
@@ -481,9 +480,9 @@ fn nothing_but_hello_is_heard_before_hello() {
     assert_eq!(say(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
 }
 
-/// A device that says hello again has restarted, or has missed its welcome: it begins anew.
+/// A device that repeats its hello has restarted or lost its welcome, and starts over.
 #[test]
-fn a_second_hello_of_the_same_device_is_a_new_beginning() {
+fn repeated_hello_starts_over() {
     let mut connection = greeted(256);
     let opening = opening(3, 40, 3, Encoding::F32, true);
     connection.open(&opening);
@@ -493,47 +492,47 @@ fn a_second_hello_of_the_same_device_is_a_new_beginning() {
     connection.send(ToDevice::Fault(Fault::Malformed));
     assert!(connection.is_mid_update() && connection.pending() > 0);
     let again = hello(DEVICE, (8, 2, 1), 200);
-    assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![Inbound::Hello(again)]);
+    assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![PeerMessage::Hello(again)]);
     assert!(!connection.is_mid_message() && connection.pending() == 1 && connection.unanswered().is_none());
-    // Its new frame limit holds, and rounds go on.
+    // Its new frame limit holds, and rounds continue.
     connection.open(&opening);
     let told = sent(&mut connection);
     assert_eq!(told[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
     assert!(told.iter().all(|(_, body)| body.len() < 200));
     let (frames, whole) = update_frames(&opening, 200, 1);
-    assert_eq!(hear(&mut connection, &frames.concat()), vec![Inbound::Update(whole)]);
+    assert_eq!(hear(&mut connection, &frames.concat()), vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 0);
 }
 
 #[test]
-fn a_second_hello_of_another_device_has_no_place() {
+fn hello_of_other_device_is_a_fault() {
     let mut connection = greeted(256);
     let again = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 4096));
-    assert_eq!(say(&mut connection, &again, &[]), vec![Inbound::Stranger]);
+    assert_eq!(say(&mut connection, &again, &[]), vec![PeerMessage::OtherDevice]);
     assert_eq!(sent(&mut connection), vec![(ToDevice::Fault(Fault::Unexpected), Vec::new())]);
     assert_eq!(connection.traffic().faults, 1);
 }
 
-/// On a line that outlasts conversations a device may not know that this one has begun.
+/// On a persistent link a device cannot know that a new session has begun.
 #[test]
-fn on_a_lasting_link_who_does_not_greet_is_asked_to() {
-    let mut connection = Connection::lasting(gate());
+fn persistent_link_asks_for_hello() {
+    let mut connection = Connection::persistent(gate());
     let greet = vec![(ToDevice::Fault(Fault::Greet), Vec::new())];
     assert_eq!(sent(&mut connection), greet);
-    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![Inbound::Fault(Fault::Unexpected)]);
+    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(sent(&mut connection), greet);
     hear(&mut connection, &[9; 1000]);
     assert_eq!(sent(&mut connection), vec![], "noise is not answered");
     hear(&mut connection, &[0]);
     let first = hello(DEVICE, (8, 2, 1), 256);
-    assert_eq!(say(&mut connection, &ToServer::Hello(first), &[]), vec![Inbound::Hello(first)]);
+    assert_eq!(say(&mut connection, &ToServer::Hello(first), &[]), vec![PeerMessage::Hello(first)]);
     let stranger = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256));
-    assert_eq!(say(&mut connection, &stranger, &[]), vec![Inbound::Stranger]);
+    assert_eq!(say(&mut connection, &stranger, &[]), vec![PeerMessage::OtherDevice]);
 }
 
-/// A round that was sent and never answered is sent again as it was; any answer ends that.
+/// An unanswered round is sent again unchanged; any answer ends that.
 #[test]
-fn an_unanswered_round_is_sent_again() {
+fn unanswered_round_is_sent_again() {
     let id = RoundId { round: 3, stage: 1 };
     let missing = |round| {
         let id = RoundId { round, stage: 1 };
@@ -545,20 +544,21 @@ fn an_unanswered_round_is_sent_again() {
     let answers: [Vec<u8>; 2] = [frame(&ToServer::Decline(decline), &[]), frames[0].clone()];
     for answer in answers {
         let mut connection = greeted(256);
-        connection.open_again();
+        connection.resend_round();
         assert_eq!((connection.pending(), connection.unanswered().is_some()), (0, false), "nothing is open");
         connection.open(&opening);
         assert!(connection.unanswered().is_none(), "it has not been sent yet");
         let first = sent(&mut connection);
         assert!(connection.unanswered().is_some() && first.len() > 2);
-        // An answer to another round is none.
+        // A decline of another round is not an answer.
         let other = Decline { id: RoundId { round: 2, stage: 1 }, reason: DeclineReason::NoSamples };
         say(&mut connection, &ToServer::Decline(other), &[]);
         say(&mut connection, &ToServer::Alive, &[]);
         assert!(connection.unanswered().is_some());
-        connection.open_again();
+        connection.resend_round();
         assert_eq!(sent(&mut connection), first);
-        // Who asks for chunks is receiving it, and may have begun anew since. Found by simulated disasters.
+        // A device that requests chunks is receiving the round, and may have restarted since. Found by
+        // simulated disasters.
         for (round, asked) in [(2, 0), (3, 1), (3, 2)] {
             say(&mut connection, &missing(round), &[]);
             sent(&mut connection);
@@ -567,7 +567,7 @@ fn an_unanswered_round_is_sent_again() {
         hear(&mut connection, &answer);
         sent(&mut connection);
         assert!(connection.unanswered().is_none());
-        connection.open_again();
+        connection.resend_round();
         assert_eq!((connection.pending(), connection.traffic().reopened), (0, 1));
         connection.open(&opening);
         connection.close_round(id);
@@ -576,9 +576,9 @@ fn an_unanswered_round_is_sent_again() {
     }
 }
 
-/// What an update announces is compared with what was asked for before anything is given memory.
+/// An announced update is compared with the request before memory is allocated.
 #[test]
-fn an_update_of_more_than_was_asked_is_refused() {
+fn oversized_update_is_refused() {
     let announce = |rows, cols, count: usize| {
         let chunk = 1014;
         let tensor =
@@ -587,11 +587,11 @@ fn an_update_of_more_than_was_asked_is_refused() {
         UpdateHead { id: RoundId { round: 3, stage: 1 }, samples: 1, skipped: 0, tensors }
     };
     let mut connection = greeted(4096);
-    let refused = vec![Inbound::Fault(Fault::Tensors)];
-    // Before any round is open, and for another round: not read, and its chunks are stale.
+    let refused = vec![PeerMessage::Fault(Fault::Tensors)];
+    // Before any round is open, and for another round: not decoded, and its chunks are stale.
     let early = announce(400, 500, 1);
     let id = early.id;
-    assert_eq!(say(&mut connection, &ToServer::Update(early), &[]), vec![Inbound::Unread(id)]);
+    assert_eq!(say(&mut connection, &ToServer::Update(early), &[]), vec![PeerMessage::UnreadUpdate(id)]);
     let chunk = ToServer::Chunk(Chunk { id, tensor: 0, offset: 0 });
     assert_eq!(say(&mut connection, &chunk, &[0; 4056]), vec![]);
     assert!(!connection.is_mid_message());
@@ -600,7 +600,7 @@ fn an_update_of_more_than_was_asked_is_refused() {
         assert_eq!(say(&mut connection, &ToServer::Update(announce(rows, cols, count)), &[]), refused);
         assert!(!connection.is_mid_message());
     }
-    // As much, but of another shape: taken, for the engine to judge.
+    // The same size in another shape is accepted for the engine to judge.
     assert_eq!(say(&mut connection, &ToServer::Update(announce(50, 40, 1)), &[]), vec![]);
     assert!(connection.is_mid_message());
     // Impossible descriptors.
@@ -616,7 +616,7 @@ fn an_update_of_more_than_was_asked_is_refused() {
 }
 
 #[test]
-fn chunks_that_were_not_announced_are_faults() {
+fn unannounced_chunks_are_faults() {
     let mut connection = greeted(128);
     let opening = opening(3, 40, 3, Encoding::F32, false);
     connection.open(&opening);
@@ -626,7 +626,7 @@ fn chunks_that_were_not_announced_are_faults() {
     let chunk = |id, tensor, offset| Chunk { id, tensor, offset };
     let fault = |connection: &mut Connection, chunk, len: usize| {
         let said = say(connection, &ToServer::Chunk(chunk), &vec![0; len]);
-        let [Inbound::Fault(fault)] = said.as_slice() else { panic!("{said:?}") };
+        let [PeerMessage::Fault(fault)] = said.as_slice() else { panic!("{said:?}") };
         *fault
     };
     let step = u32::from(whole.descriptors[0].chunk);
@@ -638,27 +638,27 @@ fn chunks_that_were_not_announced_are_faults() {
     assert_eq!(fault(&mut connection, chunk(opening.id, 0, step), bytes - 4), Fault::Tensors);
     assert_eq!(fault(&mut connection, chunk(RoundId { round: 8, stage: 0 }, 0, 0), bytes), Fault::Unexpected);
     // None of it disturbed the update.
-    let said: Vec<Inbound> = frames[1..].iter().flat_map(|frame| hear(&mut connection, frame)).collect();
-    assert_eq!(said, vec![Inbound::Update(whole)]);
+    let said: Vec<PeerMessage> = frames[1..].iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+    assert_eq!(said, vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 6);
 }
 
 #[test]
-fn a_decline_ends_a_half_update() {
+fn decline_discards_partial_update() {
     let mut connection = greeted(128);
     let opening = opening(3, 40, 3, Encoding::F32, false);
     connection.open(&opening);
     let (frames, _) = update_frames(&opening, 128, 1);
     hear(&mut connection, &frames[0]);
     let decline = Decline { id: opening.id, reason: DeclineReason::UpdateNonFinite };
-    assert_eq!(say(&mut connection, &ToServer::Decline(decline), &[]), vec![Inbound::Decline(decline)]);
+    assert_eq!(say(&mut connection, &ToServer::Decline(decline), &[]), vec![PeerMessage::Decline(decline)]);
     assert!(!connection.is_mid_message());
     assert_eq!(hear(&mut connection, &frames[1]), vec![]);
 }
 
-/// However much a device asks for and gets wrong in one read, what waits for it is bounded.
+/// The outbox stays bounded however much a device requests and gets wrong in one read.
 #[test]
-fn the_outbox_is_bounded() {
+fn outbox_is_bounded() {
     let mut connection = greeted(128);
     let opening = opening(3, 100, 10, Encoding::F32, false);
     connection.open(&opening);
@@ -672,24 +672,24 @@ fn the_outbox_is_bounded() {
     assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
     // All are counted, answered or not.
     assert_eq!((said.len(), connection.traffic().faults), (1000, 1000));
-    // What the host says still gets through.
+    // Messages of the core are queued all the same.
     connection.send(ToDevice::Ack(Ack { id: opening.id, outcome: AckOutcome::Counted }));
     assert!(sent(&mut connection).iter().any(|(message, _)| matches!(message, ToDevice::Ack(_))));
 }
 
-/// A frame limit that cannot carry the round: counted, and nothing half is sent. Admission refuses such a
-/// device before.
+/// A round that does not fit the frame limit is counted, and no part of it is sent. Admission refuses such a
+/// device earlier.
 #[test]
-fn a_round_that_does_not_fit_is_counted() {
+fn round_that_does_not_fit_is_counted() {
     let mut connection = greeted(128);
     connection.open(&opening(3, 784, 10, Encoding::F32, false));
     assert_eq!((connection.pending(), connection.traffic().unsent), (0, 1));
 }
 
-/// Whoever does not choose ridges is asked for the same head with the ridge that comes with the choice, each time it is
-/// opened, counted once; whoever does is asked to choose.
+/// A device that cannot choose ridges is asked for the same head with the fallback ridge, counted at each
+/// opening; others are asked to choose.
 #[test]
-fn devices_that_choose_no_ridge_are_not_asked_to() {
+fn devices_without_ridge_choice_get_fixed_ridge() {
     let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 0.25 } };
     let plain = Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.25 } };
     let opening = |number, task| {
@@ -708,7 +708,7 @@ fn devices_that_choose_no_ridge_are_not_asked_to() {
         };
         connection.open(&opening(1, choice));
         assert_eq!(asked(&mut connection), if chooses { choice } else { plain });
-        connection.open_again();
+        connection.resend_round();
         assert_eq!(asked(&mut connection), if chooses { choice } else { plain });
         connection.open(&opening(2, plain));
         assert_eq!(asked(&mut connection), plain);

@@ -1,25 +1,26 @@
-//! Defaults that `examples/fleet.toml` shows or tells are the program's.
+//! Defaults shown or described in `examples/fleet.toml` are those of the program.
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::config::GivenKeys;
 
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 
-/// What a file means, whatever it says itself.
+/// Parses a file and marks all its keys as set.
 fn meant(text: &str) -> Result<Fleet, String> {
     let fleet = Fleet::parse("fleet.toml", text).map_err(|problem| problem.to_string())?;
     Ok(Fleet { given: GivenKeys::ALL, ..fleet })
 }
 
-/// The example with another line in the place of one.
+/// Returns the example with one line replaced.
 fn with(place: usize, line: &str) -> String {
     let lines = EXAMPLE.lines().enumerate();
     lines.map(|(at, old)| format!("{}\n", if at == place { line } else { old })).collect()
 }
 
-/// Every line of the example: a required key is missed, and of every other the file without it means what the example shows or tells.
+/// Every line of the example: without it a required key is reported missing, and any other has the default that
+/// the example shows or describes.
 #[test]
-fn every_value_of_the_example_is_required_or_the_default_or_its_comment_tells_that() {
+fn example_values_are_required_or_defaults() {
     let value_of = |key: &str| {
         let line = EXAMPLE.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
         line.unwrap().split('#').next().unwrap().trim().to_owned()
@@ -50,9 +51,9 @@ fn every_value_of_the_example_is_required_or_the_default_or_its_comment_tells_th
     assert_eq!((required, told, shown), (6, 4, 32));
 }
 
-/// Values that its comments show in keys that are taken out.
+/// Values shown in commented-out keys.
 #[test]
-fn values_in_comments_that_are_defaults_are_the_programs() {
+fn commented_defaults_match_program() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 58\noutputs = 7\nimage = [1, 29, 2]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n";
     let linear = format!("{base}step_size = 1.0\n");
     for (text, place, line) in [

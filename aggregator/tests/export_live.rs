@@ -1,4 +1,4 @@
-//! `export` while a server runs: what was durable at one moment, and nothing of an answer that is not whole.
+//! Export from a running server: the state as of one moment, and nothing from an incomplete answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::common::kept::{configuration, keep};
+use crate::common::stored_campaign::{configuration, create_state};
 use crate::common::{Scratch, output, spawned};
 
-/// A configuration, and perhaps a state: five devices in the middle of their third round.
+/// Configuration with or without a state: five devices in the middle of their third round.
 struct Place {
     scratch: Scratch,
 }
@@ -21,9 +21,9 @@ impl Place {
         place
     }
 
-    fn kept() -> Self {
+    fn dir() -> Self {
         let place = Self::nothing();
-        keep(&place.state());
+        create_state(&place.state());
         place
     }
 
@@ -45,8 +45,8 @@ impl Place {
         output(&mut self.program(arguments))
     }
 
-    /// Runs a command that is refused with one line, which says this.
-    fn refuses(&self, arguments: &[&str], says: &str) {
+    /// Runs a command that must fail with one line that contains this.
+    fn assert_refused(&self, arguments: &[&str], says: &str) {
         let output = self.run(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
@@ -54,13 +54,13 @@ impl Place {
     }
 }
 
-/// A server of the program, which is stopped when this goes.
-struct Served(Child);
+/// Server of the program that is stopped on drop.
+struct RunningServer(Child);
 
-impl Served {
-    fn new(kept: &Place) -> Self {
-        let mut server = spawned(kept.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()));
-        while !kept.state().join("control.sock").exists() {
+impl RunningServer {
+    fn new(dir: &Place) -> Self {
+        let mut server = spawned(dir.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()));
+        while !dir.state().join("control.sock").exists() {
             std::thread::sleep(Duration::from_millis(5));
             assert!(server.try_wait().unwrap().is_none(), "it serves");
         }
@@ -68,15 +68,15 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn place(kept: &Place, name: &str) -> (PathBuf, String) {
-    let path = kept.scratch.path().join(name);
+fn place(dir: &Place, name: &str) -> (PathBuf, String) {
+    let path = dir.scratch.path().join(name);
     let text = path.display().to_string();
     (path, text)
 }
@@ -86,12 +86,12 @@ fn read(directory: &Path, file: &str) -> String {
 }
 
 #[test]
-fn a_running_server_says_what_its_files_say() {
-    let kept = Place::kept();
-    let ((before, before_text), (during, during_text)) = (place(&kept, "before"), place(&kept, "during"));
-    assert!(kept.run(&["export", "--out", &before_text]).status.success());
-    let server = Served::new(&kept);
-    let output = kept.run(&["export", "--out", &during_text]);
+fn export_from_server_equals_export_from_files() {
+    let dir = Place::dir();
+    let ((before, before_text), (during, during_text)) = (place(&dir, "before"), place(&dir, "during"));
+    assert!(dir.run(&["export", "--out", &before_text]).status.success());
+    let server = RunningServer::new(&dir);
+    let output = dir.run(&["export", "--out", &during_text]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for file in
         ["representation.npy", "model.safetensors", "rounds.jsonl", "ledger.json", "configuration.txt"]
@@ -101,24 +101,24 @@ fn a_running_server_says_what_its_files_say() {
     let (before, during) = (read(&before, "arrivals.jsonl"), read(&during, "arrivals.jsonl"));
     let more = during.strip_prefix(before.as_str()).unwrap();
     assert!(more.starts_with("{\"event\":\"resumed\"") && more.lines().count() == 1, "{more}");
-    let slash = format!("{}/beside/", kept.scratch.path().display());
-    let partial = kept.scratch.path().join("beside.partial");
+    let slash = format!("{}/beside/", dir.scratch.path().display());
+    let partial = dir.scratch.path().join("beside.partial");
     std::fs::create_dir(&partial).unwrap();
     std::fs::write(partial.join("f"), b"x").unwrap();
-    assert!(kept.run(&["export", "--out", &slash]).status.success());
+    assert!(dir.run(&["export", "--out", &slash]).status.success());
     assert_eq!(std::fs::read_dir(&slash).unwrap().count(), 6);
     assert_eq!(read(&partial, "f"), "x", "what is another's stays");
-    kept.refuses(&["export", "--out", &during_text], "it is there already, and nothing is written over");
-    kept.refuses(&["check"], "another server is running on this state directory");
+    dir.assert_refused(&["export", "--out", &during_text], "already exists; refusing to overwrite it");
+    dir.assert_refused(&["check"], "another server is running on this state directory");
     drop(server);
-    assert_eq!(kept.run(&["check"]).status.code(), Some(0));
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
 }
 
-/// A server that answers one request so.
-fn answering(kept: &Place, answer: String) -> std::thread::JoinHandle<String> {
-    std::fs::create_dir_all(kept.state()).unwrap();
-    let _ = std::fs::remove_file(kept.state().join("control.sock"));
-    let listener = UnixListener::bind(kept.state().join("control.sock")).unwrap();
+/// Answers one request with this text.
+fn answering(dir: &Place, answer: String) -> std::thread::JoinHandle<String> {
+    std::fs::create_dir_all(dir.state()).unwrap();
+    let _ = std::fs::remove_file(dir.state().join("control.sock"));
+    let listener = UnixListener::bind(dir.state().join("control.sock")).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = String::new();
@@ -129,47 +129,47 @@ fn answering(kept: &Place, answer: String) -> std::thread::JoinHandle<String> {
 }
 
 #[test]
-fn an_answer_that_is_not_whole_is_written_nowhere() {
+fn incomplete_answer_writes_nothing() {
     let version = env!("CARGO_PKG_VERSION");
     let cases = [
-        (String::new(), "the server's answer was cut off"),
-        ("{\"error\":\"unknown request\"}\n".to_owned(), "the server says: unknown request"),
-        (format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n"), "the server's answer was cut off"),
+        (String::new(), "incomplete answer of the server"),
+        ("{\"error\":\"unknown request\"}\n".to_owned(), "the server reports: unknown request"),
+        (format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n"), "incomplete answer of the server"),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{}}\n"),
-            "the server's answer was cut off",
+            "incomplete answer of the server",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{}}\n{{\"end\":2}}\n"),
-            "the server's answer was cut off",
+            "incomplete answer of the server",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{\"end\":0}}\n"),
-            "the server's answer holds no campaign",
+            "malformed answer of the server: no campaign",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"0\"}}\n{{\"end\":0}}\n"),
-            "the server's answer holds no campaign",
+            "malformed answer of the server: no campaign",
         ),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"zz\"}}\n{{\"end\":0}}\n"),
-            "the server's answer holds no campaign",
+            "malformed answer of the server: no campaign",
         ),
         (
             "{\"version\":\"0.0.0\",\"campaign\":\"00\"}\n{\"end\":0}\n".to_owned(),
-            "the server is version 0.0.0, and this is version",
+            "the server has version 0.0.0, this program has",
         ),
-        ("nonsense\n{\"end\":0}\n".to_owned(), "the server's answer makes no sense"),
+        ("nonsense\n{\"end\":0}\n".to_owned(), "malformed answer of the server"),
         (
             format!("{{\"version\":\"{version}\",\"campaign\":\"00\"}}\n{{\"error\":\"a page\"}}\n"),
-            "the server says: a page",
+            "the server reports: a page",
         ),
     ];
-    let kept = Place::nothing();
-    let (out, text) = place(&kept, "out");
+    let dir = Place::nothing();
+    let (out, text) = place(&dir, "out");
     for (answer, says) in cases {
-        let server = answering(&kept, answer.clone());
-        let output = kept.run(&["export", "--out", &text]);
+        let server = answering(&dir, answer.clone());
+        let output = dir.run(&["export", "--out", &text]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{answer}: {said}");
         assert!(said.contains(says) && said.lines().count() == 1, "{answer}: {said}");
@@ -178,14 +178,14 @@ fn an_answer_that_is_not_whole_is_written_nowhere() {
     }
 }
 
-/// Bad places: one line from each command, and nothing is made.
+/// Unusable directories: one line from each command, and nothing is created.
 #[test]
-fn a_state_that_is_no_directory_is_said_in_a_line() {
-    let kept = Place::nothing();
-    std::fs::write(kept.state(), b"a file").unwrap();
-    let (out, text) = place(&kept, "out");
+fn unusable_state_path_is_reported_in_one_line() {
+    let dir = Place::nothing();
+    std::fs::write(dir.state(), b"a file").unwrap();
+    let (out, text) = place(&dir, "out");
     for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {
-        let output = kept.run(command);
+        let output = dir.run(command);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
         assert!(
@@ -195,5 +195,5 @@ fn a_state_that_is_no_directory_is_said_in_a_line() {
         assert!(said.contains("directory") || said.contains("File exists"), "{command:?}: {said}");
     }
     assert!(!out.exists());
-    assert_eq!(std::fs::read(kept.state()).unwrap(), b"a file");
+    assert_eq!(std::fs::read(dir.state()).unwrap(), b"a file");
 }

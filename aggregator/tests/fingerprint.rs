@@ -1,4 +1,5 @@
-//! Laws of the settings that a campaign keeps: what they say of a configuration, and under which a stored campaign goes on.
+//! Laws of the fingerprint: its relation to the configuration, and the settings under which a stored campaign
+//! is resumed.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, difference};
 use fedspan_engine::config::Source;
 use proptest::prelude::*;
 
-/// Every key that a fingerprint may have: those of `fleet.toml`, and one that follows from `[privacy]`.
+/// Every key of a fingerprint: keys of `fleet.toml`, and one that follows from `[privacy]`.
 const KEYS: [&str; 67] = [
     "seed",
     "data.d",
@@ -78,15 +79,15 @@ const KEYS: [&str; 67] = [
     "participation.by",
 ];
 
-/// Keys that stand in every fingerprint's end, or where there is a reason to stop.
+/// Keys at the end of every fingerprint, or of one with a stop rule.
 const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
 
-/// A configuration that says nothing of its own.
+/// Returns a configuration whose file sets no key.
 fn silent(fleet: &Fleet) -> Fleet {
     Fleet { given: Source::parse("nothing", "", &[]).unwrap().given_keys(), ..fleet.clone() }
 }
 
-/// Lines of a fingerprint: keys and values.
+/// Returns the lines of a fingerprint: keys and values.
 fn lines(text: &str) -> Vec<(&str, &str)> {
     text.lines().map(|line| line.split_once(" = ").unwrap()).collect()
 }
@@ -95,7 +96,7 @@ fn joined<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
-/// Other values for a setting, of which a reader takes some.
+/// Returns other values for a setting, some of which a reader accepts.
 fn others(key: &str, value: &str) -> Vec<String> {
     let words: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("model.init", &["random", "power", "moments"][..]),
@@ -139,7 +140,7 @@ fn others(key: &str, value: &str) -> Vec<String> {
 }
 
 #[test]
-fn text_is_toml_with_known_keys_and_says_everything_once() {
+fn fingerprint_is_toml_with_known_keys() {
     for (text, path) in all() {
         let fleet = fleet(&text);
         let own = fleet.fingerprint();
@@ -151,17 +152,17 @@ fn text_is_toml_with_known_keys_and_says_everything_once() {
         for word in ["{", "Some", "None", "("] {
             assert!(!own.contains(word), "{word} of the program in {own}");
         }
-        // Two sections of one file, however it is written, are the same.
+        // Two sections of one file are the same in any form.
         assert!(own.starts_with("seed = ") && own.contains("\nlimits.norm = "), "{own}");
     }
 }
 
 #[test]
-fn text_read_back_makes_the_same_configuration() {
+fn fingerprint_restores_configuration() {
     for (text, path) in all() {
         let given = fleet(&text);
         let own = given.fingerprint();
-        // Nothing of the settings is left in the other one.
+        // No setting is taken from the other configuration.
         let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"gd-gd\"\n\
                     rounds = 9\nstep_size = 0.9\nfinal_ridge = 9\n[participation]\npolicy = \"fraction\"\nr = 0.9\n[limits]\nnorm = 9\n";
         let mut base =
@@ -171,19 +172,19 @@ fn text_read_back_makes_the_same_configuration() {
         assert!(kept.iter().any(|line| line.starts_with("data.d = ")), "{kept:?}");
         assert_eq!(again.fingerprint(), own, "{}", path.display());
         let mut expected = Fleet { given: again.given.clone(), ..given };
-        // Of shared heads and gradient steps on heads alone.
+        // Only for shared heads and gradient steps on heads.
         expected.algorithm.head_step_size = again.algorithm.head_step_size;
         expected.algorithm.local_steps = again.algorithm.local_steps;
         assert_eq!(again, expected, "{}", path.display());
-        // Twice is once.
+        // Resuming twice changes nothing.
         assert_eq!(again.resumed(&own).unwrap(), Resumed { fleet: again, kept: Vec::new() });
     }
 }
 
-/// Of every setting of every shape: another value is another fingerprint, the difference names the key with both values, and a file
-/// that says the key refuses it while one that does not goes on under it.
+/// For every setting of every shape: another value gives another fingerprint, the difference names the key with
+/// both values, and a file that sets the key refuses it while one that does not resumes under it.
 #[test]
-fn another_value_of_one_setting_is_named_refused_or_kept() {
+fn changed_setting_is_named_refused_or_kept() {
     let (mut taken, mut seen) = (0, BTreeMap::new());
     for (text, path) in all() {
         let given = fleet(&text);
@@ -197,7 +198,7 @@ fn another_value_of_one_setting_is_named_refused_or_kept() {
                 assert_eq!(difference(&stored, &own), named, "{}", path.display());
                 let said = given.resumed(&stored);
                 match (silent(&given).resumed(&stored), said) {
-                    // No file can mean that, or the setting is nobody's to change.
+                    // No file can set that, or nothing may change it.
                     (Err(_), Err(_)) => {}
                     (Ok(Resumed { fleet, kept }), said) => {
                         assert_eq!(kept, [format!("{key} = {other}")]);
@@ -218,15 +219,15 @@ fn another_value_of_one_setting_is_named_refused_or_kept() {
     }
     assert!(taken > 900, "{taken}");
     let unseen: Vec<&&str> = KEYS.iter().filter(|key| !seen.contains_key(**key)).collect();
-    // Words that select other keys, what follows from the rest, and what no file leaves to a default.
+    // Words that select other keys, derived values, and keys without a default.
     let selecting = ["model.kind", "algorithm.head", "participation.policy", "participation.schedule"];
     let derived = ["privacy.noisy_start", "devices.expected", "data.image"];
     assert!(unseen.iter().all(|key| selecting.contains(key) || derived.contains(key)), "{unseen:?}");
 }
 
-/// What the file does not say and the campaign had, such as a policy with keys of its own, comes back as a whole.
+/// A policy with its own keys that the file does not set is restored as a whole.
 #[test]
-fn settings_that_select_others_are_kept_together() {
+fn dependent_settings_are_kept_together() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 5\nstep_size = 0.3\n";
     let more = "[participation]\npolicy = \"doubling\"\nschedule = \"fixed\"\ncohort = 5\n[aggregation]\nrule = \"trimmed-mean\"\n\
                 trim = 0.3\n[limits]\nnorm = 7\n";
@@ -234,7 +235,7 @@ fn settings_that_select_others_are_kept_together() {
     let Resumed { fleet: again, kept } = plain.resumed(&rich.fingerprint()).unwrap();
     assert_eq!(again, Fleet { given: plain.given.clone(), ..rich.clone() });
     assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
-    // And what was not, is not: a default that came since.
+    // A default that was added later is not stored.
     let unsaid = Fleet { given: plain.given.clone(), ..rich.clone() };
     let Resumed { fleet: again, kept } = unsaid.resumed(&plain.fingerprint()).unwrap();
     assert_eq!(again, plain);
@@ -245,7 +246,7 @@ fn settings_that_select_others_are_kept_together() {
     let Err(Mismatch::Unreadable(problem)) = small.resumed(&rich.fingerprint()) else { panic!("{small:?}") };
     let (said, wrong) = (problem.to_string(), "participation.n0: found 4, allowed: at most the fleet's 3");
     assert!(said.starts_with("the stored settings:") && said.ends_with(wrong), "{said}");
-    // A key that has no default says something by being absent.
+    // The absence of a key without a default is a setting.
     let stops = fleet(&format!("{base}[stop]\nchange = 0.001\n"));
     assert_eq!(plain.resumed(&stops.fingerprint()).unwrap_err().to_string(), "- stop.change = 0.001\n");
     assert_eq!(stops.resumed(&plain.fingerprint()).unwrap_err().to_string(), "+ stop.change = 0.001\n");
@@ -253,16 +254,16 @@ fn settings_that_select_others_are_kept_together() {
         |cohort: &str| fleet(&format!("{base}[participation]\npolicy = \"first-arrivals\"\nn = 2\n{cohort}"));
     let refused = among("").resumed(&among("cohort = 4\n").fingerprint()).unwrap_err().to_string();
     assert_eq!(refused, "- participation.cohort = 4\n");
-    // Said is said, be it the default.
+    // A key set to its default is still set.
     let said = fleet(&format!("{base}[participation]\npolicy = \"full\"\n"));
     let refused = said.resumed(&rich.fingerprint()).unwrap_err().to_string();
     let differs = "- participation.policy = \"doubling\"\n+ participation.policy = \"full\"\n- participation.cohort = 5\n";
     assert_eq!(refused, differs);
 }
 
-/// How a file is written is not what it says.
+/// The form of a file does not matter.
 #[test]
-fn spelling_order_and_comments_mean_nothing() {
+fn spelling_order_and_comments_are_ignored() {
     let text = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
                 step_size = 2.0\nridge = 0.5\n[limits]\nnorm = 100.0\n";
     let spellings = [
@@ -281,7 +282,7 @@ fn spelling_order_and_comments_mean_nothing() {
         let other = Fleet::parse("fleet.toml", &spelling).unwrap().fingerprint();
         assert_eq!(other, own, "{spelling}");
     }
-    // The stored text's, too.
+    // Nor does that of the stored text.
     let mut turned: Vec<&str> = own.lines().rev().collect();
     turned.insert(3, "# a comment");
     let turned = turned.join("\n").replace("= 100.0", "= 100").replace("= 2.0", "= 2");
@@ -289,9 +290,9 @@ fn spelling_order_and_comments_mean_nothing() {
     assert_ne!(turned, own);
 }
 
-/// By key, not by position: what was added or taken out says nothing of the others.
+/// Texts are compared by key, not by position.
 #[test]
-fn difference_is_what_differs() {
+fn difference_lists_changed_keys() {
     let old = "seed = 1\nmodel.filters = [3, 6]\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
     for (given, says) in [
         (old.to_owned(), ""),
@@ -304,7 +305,7 @@ fn difference_is_what_differs() {
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n+ algorithm.rounds = 5\n+ new = 1\n",
         ),
         (old.replace("3, 6", "6, 3"), "- model.filters = [3, 6]\n+ model.filters = [6, 3]\n"),
-        // A text that is none.
+        // A text without settings.
         (
             "what is this\nseed = 1\n".to_owned(),
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n- last = \"a = b\"\n+ what is this = \n",
@@ -314,16 +315,16 @@ fn difference_is_what_differs() {
     }
 }
 
-/// A store of a later version: nothing is left out in silence.
+/// Unknown settings of a later version are refused, not ignored.
 #[test]
-fn settings_that_this_version_does_not_know_are_refused() {
+fn unknown_settings_are_refused() {
     let fleet = fleet(&all()[0].0);
     let own = fleet.fingerprint();
     for stored in [format!("{own}algorithm.later = 3\n"), format!("later.still = \"x\"\n{own}")] {
         let refused = fleet.resumed(&stored).unwrap_err();
         assert!(refused.to_string().contains("later"), "{refused}");
     }
-    // And one that lacks what nothing was said of.
+    // A text that lacks keys that the file does not set.
     let lacking: Vec<(&str, &str)> =
         lines(&own).into_iter().filter(|(key, _)| *key != "algorithm.weighting").collect();
     let refused = silent(&fleet).resumed(&joined(lacking)).unwrap_err().to_string();
@@ -331,9 +332,9 @@ fn settings_that_this_version_does_not_know_are_refused() {
 }
 
 proptest! {
-    /// Settings travel as f32 and come back as the same one.
+    /// Settings are f32, and are read back bit for bit.
     #[test]
-    fn a_number_comes_back_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
+    fn numbers_are_restored_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
         let (narrow, ridge) = (f32::from_bits(bits), f64::from(f32::from_bits(bits)));
         let text = format!(
             "[devices]\nexpected = 2\n[data]\nd = 20\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
@@ -348,9 +349,9 @@ proptest! {
         prop_assert!(given.fingerprint().contains("ridge"), "{}", narrow);
     }
 
-    /// Whatever a store holds, the answer is a configuration or a reason.
+    /// Any stored text gives a configuration or a reason.
     #[test]
-    fn no_stored_text_makes_it_panic(
+    fn no_stored_text_causes_a_panic(
         which in any::<prop::sample::Index>(), then in any::<bool>(), cut in any::<prop::sample::Index>(),
         noise in "[\\[\\]{}()=\"a-zS0-9., \n-]{0,20}", at in any::<prop::sample::Index>()
     ) {

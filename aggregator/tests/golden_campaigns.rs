@@ -1,14 +1,14 @@
-//! Campaigns of every kind that earlier versions left in the middle of a round: this version goes on with each, and decides what that
-//! version decided, bit for bit.
+//! Golden campaigns, each left by an earlier version in the middle of a round: this version resumes each of
+//! them and makes the same decisions, bit for bit.
 
 use crate::common::Scratch;
-use crate::common::golden::{OpenRoundCheckpoint, RESUMED, configuration, copy, directory, make};
+use crate::common::golden::{GoldenCampaign, RESUMED, configuration, copy, directory, make};
+use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::inspect::inspect;
 use fedspan_engine::Phase;
 
-/// Directories of `tests/golden`, each with the round that was open, how many had answered, and whether this version writes such ones:
-/// the others have their settings in the words of the program of then.
+/// Directories in `tests/golden`, each with its open round, the number of updates counted in it, and whether
+/// this version writes such a directory; the others have legacy settings.
 const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
     ("store-5-network", (Phase::Train(2), 2), false),
     ("store-5-fedpower", (Phase::Train(2), 3), false),
@@ -19,10 +19,10 @@ const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
     ("store-5-words-doubling", (Phase::Train(2), 1), true),
 ];
 
-/// What only the file of then said, or what was a default then and is none now: the campaign goes on under it where the file says
-/// nothing of it, and is refused where the file says something else.
+/// Stored settings that the file does not set stay in force although their defaults have changed; if the file
+/// sets another value the campaign is refused.
 #[test]
-fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
+fn stored_settings_override_defaults_not_the_file() {
     let scratch = Scratch::new();
     let (name, state) = ("store-5-doubling-fixed", scratch.path().join("state"));
     copy(name, &state);
@@ -33,24 +33,25 @@ fn settings_of_then_win_over_defaults_and_not_over_what_the_file_says() {
     );
     let said = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
     let said = Fleet::parse("fleet.toml", &said).unwrap();
-    let found = inspect(&said).unwrap().expect("a campaign");
+    let found = check(&said).unwrap().expect("a campaign");
     let differs = "begun under another configuration:\n- aggregation.rule = \"trimmed-mean\"\n+ aggregation.rule = \"mean\"\nput the \
                    lines back";
     assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");
 
-    let found = inspect(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
+    let found = check(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
-    let kept = "settings that the campaign began with and the file does not say: seed = 8, data.outputs = 2, model.init = \"power\", \
+    let kept = "settings of the campaign that the file does not set: seed = 8, data.outputs = 2, model.init = \"power\", \
                 model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
                 \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
-    assert!(found.seen.iter().any(|line| line.starts_with(kept)), "{found:?}");
+    assert!(found.facts.iter().any(|line| line.starts_with(kept)), "{found:?}");
     let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
-    assert_eq!(OpenRoundCheckpoint::new(&required).joined().finished(), expected);
+    assert_eq!(GoldenCampaign::new(&required).joined().finished(), expected);
 }
 
-/// With FEDSPAN_REGENERATE_VECTORS=1 those that this version writes are written anew, before the first release only.
+/// FEDSPAN_REGENERATE_VECTORS=1 writes anew the directories that this version can write; only before the first
+/// release.
 #[test]
-fn this_version_goes_on_with_each_and_decides_the_same() {
+fn golden_campaigns_resume_with_same_decisions() {
     for (name, middle, is_of_now) in CAMPAIGNS {
         let scratch = Scratch::new();
         let state = scratch.path().join("state");
@@ -59,11 +60,11 @@ fn this_version_goes_on_with_each_and_decides_the_same() {
         }
         copy(name, &state);
         let text = configuration(name, &state);
-        let found = inspect(&Fleet::parse("fleet.toml", &text).unwrap()).unwrap().expect("a campaign");
+        let found = check(&Fleet::parse("fleet.toml", &text).unwrap()).unwrap().expect("a campaign");
         assert!(found.faults.is_empty(), "{name}: {found:?}");
         let counted = format!("with {} updates", middle.1);
-        assert!(found.seen.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
-        let campaign = OpenRoundCheckpoint::new(&text);
+        assert!(found.facts.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
+        let campaign = GoldenCampaign::new(&text);
         let engine = campaign.coordinator.engine();
         assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, middle.0), "{name}");
         assert_eq!(engine.open_round().unwrap().participants.len(), middle.1, "{name}");

@@ -1,12 +1,12 @@
-//! Configurations of every shape (`tests/golden/fingerprints/*.toml`), the text that servers of store format 5 first wrote of each
-//! (`*.txt` beside it) and the text in the words of the file that they wrote since (`tests/golden/settings.txt`). No file is written anew:
-//! campaigns with such texts lie in stores, and defaults that change do not change them.
+//! Configurations of every shape (`tests/golden/fingerprints/*.toml`), the legacy text that servers of store
+//! format 5 first wrote for each (`*.txt` next to it), and the text in the keys of the file that they have
+//! written since (`tests/golden/settings.txt`). These files are never changed.
 
 use crate::common::golden::directory;
 use crate::common::shapes::{all, fleet};
 use fedspan_aggregator::config::difference;
 
-/// The configuration, and both texts.
+/// Returns each configuration with both texts.
 fn texts() -> Vec<(String, String, String)> {
     let settings = std::fs::read_to_string(directory("settings.txt")).unwrap();
     let settings: Vec<&str> = settings.split("\n\n").collect();
@@ -21,16 +21,16 @@ fn texts() -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn both_texts_mean_the_same() {
+fn both_texts_are_equal() {
     for (_, first, since) in texts() {
         assert_ne!(first, since);
         assert_eq!(difference(&first, &since), "");
     }
 }
 
-/// Whatever the defaults are now.
+/// Holds whatever the defaults are now.
 #[test]
-fn the_configuration_goes_on_under_both() {
+fn configuration_resumes_under_both() {
     for (text, first, since) in texts() {
         let given = fleet(&text);
         for stored in [first, since] {

@@ -1,25 +1,25 @@
-//! A state directory of this version, as it lies on disk: what is written from now on opens it, or refuses it plainly. A version that
-//! changes the format keeps this directory, adds one of its own, and says here what it does with this one.
+//! Golden state directories, one per store format. Later versions must open them or refuse them clearly. A
+//! version that changes the format keeps these directories, adds one of its own, and extends these tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::common::Scratch;
 use crate::common::campaign::honest;
-use crate::common::kept::{configuration, coordinator};
+use crate::common::stored_campaign::{configuration, durable_engine};
+use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::inspect::inspect;
 use fedspan_aggregator::store::{Store, StoreError};
 use fedspan_engine::{Action, Event, Phase};
 use fedspan_protocol::frame::crc32c;
 use getrandom::SysRng;
 
-/// CRC-32C of the representations after rounds 2 and 3, as the journal says them.
+/// CRC-32C of the representations after rounds 2 and 3, as in the journal.
 const DIGESTS: [&str; 2] = ["832be009", "de987d3e"];
 
 const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
 
-/// The directory of a format.
+/// Returns the directory of a format.
 fn golden(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/store-{format}"))
 }
@@ -36,42 +36,42 @@ fn digest(values: impl Iterator<Item = f64>) -> String {
     format!("{:08x}", crc32c(&bytes))
 }
 
-/// Its settings are in the words of the program of then, and nothing writes them any more: it stays as it is.
+/// Its settings are in the legacy text, which nothing writes any more, so it stays as it is.
 #[test]
-fn this_version_goes_on_with_it() {
+fn current_format_is_resumed() {
     let scratch = Scratch::new();
     let state = scratch.path().join("state");
     copy(5, &state);
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
-    let found = inspect(&fleet).unwrap().expect("a campaign");
+    let found = check(&fleet).unwrap().expect("a campaign");
     assert!(found.faults.is_empty(), "{found:?}");
-    assert!(found.seen.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
+    assert!(found.facts.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
 
-    let mut coordinator = coordinator(&state);
+    let mut durable_engine = durable_engine(&state);
     let (phase, representation) =
-        (coordinator.engine().phase(), coordinator.engine().representation().iter().copied());
-    assert_eq!((coordinator.campaign(), phase), (7, Phase::Train(3)));
+        (durable_engine.engine().phase(), durable_engine.engine().representation().iter().copied());
+    assert_eq!((durable_engine.campaign(), phase), (7, Phase::Train(3)));
     assert_eq!(digest(representation), DIGESTS[0]);
-    let round = coordinator.engine().open_round().unwrap();
+    let round = durable_engine.engine().open_round().unwrap();
     assert_eq!((round.broadcast.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
     let opening = Arc::clone(&round.broadcast);
-    // The others answer as they would have.
+    // The other devices answer as they would have.
     for device in 2..5 {
-        coordinator.handle(5, Event::Joined(device));
-        coordinator.handle(5, Event::Update(device, honest(device, &opening)));
+        durable_engine.handle(5, Event::Joined(device));
+        durable_engine.handle(5, Event::Update(device, honest(device, &opening)));
     }
-    let actions = coordinator.settle().unwrap().actions;
+    let actions = durable_engine.flush().unwrap().actions;
     let committed = actions.iter().find_map(|action| match action {
         Action::Commit(record) => Some(record.participants.clone()),
         _ => None,
     });
     assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4]);
-    assert_eq!(digest(coordinator.engine().representation().iter().copied()), DIGESTS[1]);
+    assert_eq!(digest(durable_engine.engine().representation().iter().copied()), DIGESTS[1]);
 }
 
-/// Format 3 kept no rounds, format 4 no clock; neither was ever released.
+/// Format 3 had no rounds, format 4 no clock; neither was released.
 #[test]
-fn the_formats_before_are_refused_and_left_as_they_are() {
+fn earlier_formats_are_refused_unchanged() {
     for format in [3, 4] {
         refused(format);
     }
@@ -82,11 +82,11 @@ fn refused(format: u32) {
     let state = scratch.path().join("state");
     copy(format, &state);
     let says = |error: StoreError| {
-        let what = format!("it has format {format}, and this version reads format 5");
+        let what = format!("format {format}, this version reads format 5");
         assert!(error.to_string().contains(&what), "{error}");
     };
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
-    says(inspect(&fleet).unwrap_err());
+    says(check(&fleet).unwrap_err());
     for name in FILES {
         assert!(
             std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(format).join(name)).unwrap()

@@ -1,4 +1,4 @@
-//! The key store's file: what it says, who may read it, and everything that can be wrong with it.
+//! Key store file: content, permissions, and every kind of corruption.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -8,8 +8,8 @@ use std::sync::{PoisonError, RwLock};
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use fedspan_aggregator::keys::{
-    Answer, Cost, Damage, Derivation, KeyStore, KeyStoreError, LinesError, Listed, Mistake, Range, Request,
-    State, Unlock, UnlockError, Which, read_keys,
+    Answer, Argon2Cost, Corruption, Derivation, DeviceRange, DeviceSelector, KeyState, KeyStatus, KeyStore,
+    KeyStoreError, KeyTextError, LineMistake, Request, Unlock, UnlockError, read_keys,
 };
 use fedspan_files::FileError;
 use fedspan_protocol::frame::crc32c;
@@ -19,7 +19,7 @@ use rand_core::SeedableRng;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-/// Whoever starts a program has it alone: between its fork and its first instruction it has copies of all open files of this process, and
+/// Lock held while a program is started: between fork and exec it has copies of this process's open files, and
 /// with them their locks.
 static FORKS: RwLock<()> = RwLock::new(());
 
@@ -36,12 +36,12 @@ fn key_file() -> Unlock {
     Unlock::KeyFile(Zeroizing::new(SECRET))
 }
 
-/// One guess takes no time.
-fn cheap() -> Cost {
-    Cost::new(64, 1, 1).unwrap()
+/// Returns a cost at which a guess takes no time.
+fn cheap() -> Argon2Cost {
+    Argon2Cost::new(64, 1, 1).unwrap()
 }
 
-/// A store with a device of every state: 3 active, 5 rotating, 7 revoked, 9 added again.
+/// Makes a store with a device in every state: 3 active, 5 rotating, 7 revoked, 9 added again.
 fn filled(path: &Path, unlock: &Unlock) -> KeyStore {
     let mut store = KeyStore::create(path, unlock, cheap(), entropy(1)).unwrap();
     store.add(&[3, 5, 7, 9], false, NOW).unwrap();
@@ -57,7 +57,7 @@ struct Store {
 }
 
 impl Store {
-    /// Made by [`filled`], and closed.
+    /// Makes a store with [`filled`], and closes it.
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
@@ -73,16 +73,16 @@ impl Store {
         KeyStore::open(&self.path, &key_file(), entropy(2))
     }
 
-    /// What is wrong with these bytes.
-    fn damage(&self, bytes: &[u8]) -> Damage {
-        // A new file: to overwrite one takes the file system much longer.
+    /// Returns the corruption of these bytes.
+    fn damage(&self, bytes: &[u8]) -> Corruption {
+        // A new file, as overwriting takes the file system much longer.
         std::fs::remove_file(&self.path).unwrap();
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(&self.path).unwrap().write_all(bytes).unwrap();
         loop {
             match self.open() {
                 Err(KeyStoreError::Damaged { damage, .. }) => return damage,
-                // Another test starts a program: until that begins it has every file that was open here, and its lock.
+                // Another test is starting a program, which holds the lock until it runs.
                 Err(KeyStoreError::Locked { .. }) => std::thread::yield_now(),
                 other => panic!("{other:?}"),
             }
@@ -90,7 +90,7 @@ impl Store {
     }
 }
 
-/// The same bytes with a checksum that matches: what somebody does on purpose.
+/// Returns the same bytes with a matching checksum, as an attacker would.
 fn forged(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 4;
     let check = crc32c(&bytes[..end]).to_le_bytes();
@@ -98,7 +98,7 @@ fn forged(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn listed(store: &KeyStore) -> Vec<Listed> {
+fn listed(store: &KeyStore) -> Vec<KeyStatus> {
     store.keys().read(|table| table.list().collect())
 }
 
@@ -112,7 +112,7 @@ fn secrets(store: &KeyStore) -> Vec<(u64, u16, [u8; 32])> {
 }
 
 #[test]
-fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
+fn keys_are_read_back_and_not_stored_in_plaintext() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state/keys");
@@ -121,7 +121,7 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
     assert_eq!(keys.iter().map(|key| (key.0, key.1)).collect::<Vec<_>>(), [(3, 0), (5, 0), (5, 1), (9, 1)]);
     assert_eq!(
         rows.iter().map(|row| row.state).collect::<Vec<_>>(),
-        [State::Active, State::Rotating, State::Revoked, State::Active]
+        [KeyState::Active, KeyState::Rotating, KeyState::Revoked, KeyState::Active]
     );
     drop(store);
     let bytes = std::fs::read(&path).unwrap();
@@ -131,7 +131,7 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
     }
     let mut store = KeyStore::open(&path, &key_file(), entropy(2)).unwrap();
     assert_eq!((listed(&store), secrets(&store)), (rows, keys));
-    // The grace of the rotation outlives the restart, and ends for good.
+    // The grace of the rotation survives the restart, and ends for good.
     assert_eq!(store.round_closed().unwrap(), 1);
     drop(store);
     let store = KeyStore::open(&path, &key_file(), entropy(3)).unwrap();
@@ -142,9 +142,10 @@ fn what_was_written_comes_back_and_nothing_of_it_can_be_read() {
     assert!(!format!("{store:?} {:?}", key_file()).contains("94, 94"));
 }
 
-/// The tables in KEYS.md, and the RustCrypto crate: a reader that shares no code with the one under test.
+/// A reader written from the tables in KEYS.md with the RustCrypto crate; it shares no code with the one under
+/// test.
 #[test]
-fn the_file_is_what_its_description_says() {
+fn file_matches_its_specification() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let bytes = store.bytes();
@@ -179,10 +180,10 @@ fn the_file_is_what_its_description_says() {
     assert_eq!(rows, expected.concat());
 }
 
-/// A file of version 1 as it was first written: it opens for ever, or is refused by its version.
+/// A file of version 1 as first written must open for ever, or be refused by its version.
 /// `FEDSPAN_REGENERATE_KEYS=1` writes it anew.
 #[test]
-fn a_store_of_version_1_opens() {
+fn version_1_opens() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
@@ -201,12 +202,12 @@ fn a_store_of_version_1_opens() {
     let path = again.path().join("keys");
     let same = filled(&path, &unlock);
     assert_eq!((listed(&store), secrets(&store)), (listed(&same), secrets(&same)));
-    // The same randomness makes the same bytes.
+    // The same randomness gives the same bytes.
     assert_eq!(std::fs::read(&path).unwrap(), include_bytes!("data/keys-version-1.bin"));
 }
 
 #[test]
-fn every_write_has_a_nonce_of_its_own() {
+fn every_write_has_a_fresh_nonce() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
@@ -232,17 +233,17 @@ fn every_truncation_is_an_error() {
     for got in 0..bytes.len() {
         let damage = store.damage(&bytes[..got]);
         match got {
-            0..HEADER => assert_eq!(damage, Damage::Truncated { needed: HEADER + 20, got }),
-            _ => assert_eq!(damage, Damage::Truncated { needed: bytes.len(), got }),
+            0..HEADER => assert_eq!(damage, Corruption::Truncated { needed: HEADER + 20, got }),
+            _ => assert_eq!(damage, Corruption::Truncated { needed: bytes.len(), got }),
         }
     }
     let long = [&bytes[..], &[0, 0]].concat();
-    assert_eq!(store.damage(&long), Damage::Trailing { extra: 2 });
+    assert_eq!(store.damage(&long), Corruption::Trailing { extra: 2 });
 }
 
-/// By accident, the checksum says so; on purpose, the tag.
+/// The checksum detects accidental changes, the tag deliberate ones.
 #[test]
-fn every_flip_of_every_bit_is_an_error() {
+fn every_bit_flip_is_an_error() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let bytes = store.bytes();
@@ -251,20 +252,20 @@ fn every_flip_of_every_bit_is_an_error() {
         flipped[at] ^= 1 << bit;
         let by_accident = store.damage(&flipped);
         match at {
-            0..8 => assert_eq!(by_accident, Damage::NotKeys),
-            8..10 => assert!(matches!(by_accident, Damage::Version { known: 1, .. })),
-            64..HEADER => assert!(!matches!(by_accident, Damage::Secret { .. })),
-            _ => assert!(matches!(by_accident, Damage::Corrupted { .. }), "{at}: {by_accident}"),
+            0..8 => assert_eq!(by_accident, Corruption::NotKeys),
+            8..10 => assert!(matches!(by_accident, Corruption::Version { known: 1, .. })),
+            64..HEADER => assert!(!matches!(by_accident, Corruption::Secret { .. })),
+            _ => assert!(matches!(by_accident, Corruption::Corrupted { .. }), "{at}: {by_accident}"),
         }
         if at >= bytes.len() - 4 {
-            // Forging the checksum mends it.
+            // Replacing the checksum repairs it.
             continue;
         }
         let on_purpose = store.damage(&forged(flipped));
         match at {
             0..10 | 64..HEADER => {}
-            10..40 => assert!(matches!(on_purpose, Damage::Derivation { .. }), "{at}: {on_purpose}"),
-            _ => assert_eq!(on_purpose, Damage::Secret { passphrase: false }, "{at}"),
+            10..40 => assert!(matches!(on_purpose, Corruption::Derivation { .. }), "{at}: {on_purpose}"),
+            _ => assert_eq!(on_purpose, Corruption::Secret { passphrase: false }, "{at}"),
         }
     }
 }
@@ -277,14 +278,14 @@ proptest! {
             let bytes = store.bytes();
             (store, bytes)
         });
-        // As far as `begin` it is a key store.
+        // The first `begin` bytes are those of a key store.
         STORE.with(|(store, bytes)| _ = store.damage(&[&bytes[..begin], &tail].concat()));
     }
 }
 
-/// Only a program with the secret can write these: a later one with a mistake, an earlier one with another idea.
+/// Only a program with the secret can write these, such as another version with an error.
 #[test]
-fn rows_that_verify_and_make_no_sense_are_refused() {
+fn authentic_but_invalid_rows_are_refused() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let row = |device: u64, epoch: u16, accepted: u8, revoked: u64, keys: [u8; 2]| {
@@ -317,7 +318,7 @@ fn rows_that_verify_and_make_no_sense_are_refused() {
         (row(4, 1, 2, NOW, [1, 1]), "rotating, and revoked"),
         (row(4, 0, 2, never, [1, 1]), "rotating to the first epoch"),
     ] {
-        assert_eq!(store.damage(&sealed(&[good(), bad])), Damage::Row { row: 1 }, "{what}");
+        assert_eq!(store.damage(&sealed(&[good(), bad])), Corruption::Row { row: 1 }, "{what}");
     }
     let fine = [good(), row(4, 1, 2, never, [1, 1]), row(5, 0, 0, NOW, [0, 0])];
     std::fs::write(&store.path, sealed(&fine)).unwrap();
@@ -325,7 +326,7 @@ fn rows_that_verify_and_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
+fn excessive_derivation_is_refused() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
@@ -344,27 +345,27 @@ fn a_header_that_asks_for_too_much_is_refused_before_it_gets_it() {
         (7, 1, 1),
         (0, 0, 0),
     ] {
-        assert_eq!(Cost::new(memory, passes, lanes), None);
+        assert_eq!(Argon2Cost::new(memory, passes, lanes), None);
         let mut hostile = bytes.clone();
         for (at, value) in [(12, memory), (16, passes), (20, lanes)] {
             hostile[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
         }
         std::fs::write(&path, forged(hostile)).unwrap();
         let error = KeyStore::open(&path, &unlock, entropy(2)).unwrap_err();
-        let refused = Damage::Derivation { kind: 1, memory, passes, lanes };
+        let refused = Corruption::Derivation { kind: 1, memory, passes, lanes };
         assert!(matches!(error, KeyStoreError::Damaged { damage, .. } if damage == refused), "{error}");
     }
-    // A length that would be terabytes is none that rows have, or more than is there.
+    // A length of terabytes is not a number of rows, or exceeds the file.
     let mut hostile = bytes;
     hostile[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
     std::fs::write(&path, forged(hostile)).unwrap();
     assert!(KeyStore::open(&path, &unlock, entropy(2)).is_err());
-    assert!(Cost::new(1 << 20, 2, 4).is_some());
-    assert_eq!(Cost::new(1 << 16, 3, 4), Some(Cost::RECOMMENDED));
+    assert!(Argon2Cost::new(1 << 20, 2, 4).is_some());
+    assert_eq!(Argon2Cost::new(1 << 16, 3, 4), Some(Argon2Cost::RECOMMENDED));
 }
 
 #[test]
-fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
+fn wrong_secrets_are_distinguished() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let (words, file) = (directory.path().join("words"), directory.path().join("file"));
@@ -378,7 +379,7 @@ fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
     assert!(error(&file, &other).contains("the key file is wrong, or"));
     assert!(error(&words, &key_file()).ends_with("it opens with a passphrase, not with a key file"));
     assert!(error(&file, &passphrase("x")).ends_with("it opens with a key file, not with a passphrase"));
-    // The end of the line is not part of it.
+    // The line end is not part of the passphrase.
     for words_again in ["correct horse\n", "correct horse\r\n"] {
         KeyStore::open(&words, &passphrase(words_again), entropy(2)).unwrap();
     }
@@ -389,7 +390,7 @@ fn the_wrong_passphrase_the_wrong_key_file_and_the_wrong_kind_are_told_apart() {
 }
 
 #[test]
-fn a_store_that_others_can_read_is_refused_with_what_to_do() {
+fn exposed_store_is_refused_with_remedy() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     assert_eq!(std::fs::metadata(&store.path).unwrap().mode() & 0o7777, 0o600);
@@ -405,7 +406,7 @@ fn a_store_that_others_can_read_is_refused_with_what_to_do() {
         std::fs::set_permissions(&store.path, Permissions::from_mode(mode)).unwrap();
         store.open().unwrap();
     }
-    // Only root can give a file away.
+    // Only root can change the owner of a file.
     if std::os::unix::fs::chown(&store.path, Some(65_534), None).is_ok() {
         let error = store.open().unwrap_err();
         assert!(matches!(error, KeyStoreError::File(FileError::Foreign { owner: 65_534, .. })), "{error}");
@@ -413,7 +414,7 @@ fn a_store_that_others_can_read_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_without_waiting_for_it() {
+fn special_files_are_refused_at_once() {
     let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let link = store.directory.path().join("link");
@@ -431,7 +432,7 @@ fn what_is_no_file_is_refused_without_waiting_for_it() {
 }
 
 #[test]
-fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
+fn key_store_admits_one_program() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let first = store.open().unwrap();
@@ -447,9 +448,9 @@ fn one_program_at_a_time_and_leftovers_of_a_crash_do_not_matter() {
     assert_eq!(left.len(), 2, "the store and its lock: {left:?}");
 }
 
-/// The disk is full: nothing is given that is not kept, and what is withdrawn stays withdrawn.
+/// On a full disk no unsaved key is accepted, and a revoked key stays revoked.
 #[test]
-fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
+fn full_disk_keeps_revocations_and_adds_no_keys() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let mut open = store.open().unwrap();
@@ -467,7 +468,7 @@ fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
     let old = open.keys().lookup(5, 0).unwrap();
     assert!(matches!(open.round_closed(), Err(KeyStoreError::Unwritten { .. })));
     assert!(!old.is_accepted());
-    // The next round finds the disk well again, and makes up for it.
+    // At the next round the disk works again, and the file is written.
     std::fs::remove_dir(&obstacle).unwrap();
     assert_eq!(open.round_closed().unwrap(), 0);
     drop(open);
@@ -476,7 +477,7 @@ fn without_a_disk_a_revocation_holds_and_a_new_key_does_not_exist() {
 }
 
 #[test]
-fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
+fn round_without_rotation_leaves_file_alone() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
     let mut open = store.open().unwrap();
@@ -486,31 +487,31 @@ fn a_round_that_ends_no_rotation_leaves_the_file_alone() {
     assert_eq!(store.bytes(), after);
 }
 
-/// Where no round will close, a rotation has no grace.
+/// A rotation after the last round has no grace.
 #[test]
-fn after_the_last_round_a_rotation_takes_effect_at_once() {
+fn rotation_after_last_round_has_no_grace() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");
     let mut store = filled(&path, &key_file());
-    let device = listed(&store).iter().find(|row| row.state == State::Active).unwrap().device;
-    let rotate = Request::Rotate(Which::These(vec![Range::from((device, device))]));
+    let device = listed(&store).iter().find(|row| row.state == KeyState::Active).unwrap().device;
+    let rotate = Request::Rotate(DeviceSelector::These(vec![DeviceRange::from((device, device))]));
     let Answer::Changed(rows) = store.perform(&rotate, 9).unwrap() else { panic!() };
     let (epoch, keys) = (rows[0].epoch, store.keys());
-    assert!(rows[0].state == State::Rotating && keys.lookup(device, epoch - 1).is_some());
+    assert!(rows[0].state == KeyState::Rotating && keys.lookup(device, epoch - 1).is_some());
     store.rounds_over().unwrap();
     assert!(keys.lookup(device, epoch - 1).is_none() && keys.lookup(device, epoch).is_some());
     let Answer::Changed(rows) = store.perform(&rotate, 10).unwrap() else { panic!() };
-    assert_eq!((rows[0].state, rows[0].epoch), (State::Active, epoch + 1));
+    assert_eq!((rows[0].state, rows[0].epoch), (KeyState::Active, epoch + 1));
     assert!(keys.lookup(device, epoch).is_none());
     drop(store);
     let store = KeyStore::open(&path, &key_file(), entropy(5)).unwrap();
     assert!(store.keys().lookup(device, epoch).is_none() && store.keys().lookup(device, epoch + 1).is_some());
 }
 
-/// A pipe that others may write to, or read from, is as good as a file that they may.
+/// A pipe that others may read or write is refused like such a file.
 #[test]
-fn a_named_pipe_is_checked_as_a_file_is() {
+fn named_pipe_permissions_are_checked() {
     let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pipe");
@@ -530,7 +531,7 @@ fn a_named_pipe_is_checked_as_a_file_is() {
 }
 
 #[test]
-fn key_files_and_passphrase_files_are_read_and_checked() {
+fn key_and_passphrase_files_are_checked() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| {
@@ -581,12 +582,12 @@ fn key_files_and_passphrase_files_are_read_and_checked() {
         Unlock::from_key_file(directory.path()),
         Err(UnlockError::File(FileError::NotRegular { .. } | FileError::Foreign { .. }))
     ));
-    // What `keys export` writes is read under the same rules.
+    // Files of `keys export` are read under the same rules.
     let lines = write("lines", format!("7 2 {hex}\n").as_bytes());
     assert_eq!(read_keys(&lines).unwrap()[&7].epoch(), 2);
     std::fs::set_permissions(&lines, Permissions::from_mode(0o640)).unwrap();
-    assert!(matches!(read_keys(&lines), Err(LinesError::File(FileError::Exposed { .. }))));
+    assert!(matches!(read_keys(&lines), Err(KeyTextError::File(FileError::Exposed { .. }))));
     let error = read_keys(&write("lines2", b"7 2\n")).unwrap_err();
-    assert!(matches!(error, LinesError::Line { line: 1, mistake: Mistake::Fields, .. }), "{error}");
-    assert!(matches!(read_keys(&directory.path().join("none")), Err(LinesError::Missing { .. })));
+    assert!(matches!(error, KeyTextError::Line { line: 1, mistake: LineMistake::Fields, .. }), "{error}");
+    assert!(matches!(read_keys(&directory.path().join("none")), Err(KeyTextError::Missing { .. })));
 }

@@ -1,10 +1,10 @@
-//! The key table against a model; its handle, while connections hold keys.
+//! Key table compared with a model; active keys while connections hold them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_aggregator::keys::{
-    AcceptedKey, Entropy, KeyError, KeyTable, Keys, Mistake, Refusal, State, parse_keys,
+    AcceptedKey, ActiveKeys, Entropy, KeyError, KeyState, KeyTable, LineMistake, LookupError, parse_keys,
 };
 use fedspan_protocol::secure::Key;
 use proptest::prelude::*;
@@ -17,16 +17,16 @@ fn entropy(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
-/// A source that has failed.
-struct Dry;
+/// Source of randomness that has failed.
+struct FailingEntropy;
 
-impl Entropy for Dry {
+impl Entropy for FailingEntropy {
     fn fill(&mut self, _: &mut [u8]) -> Result<(), KeyError> {
         Err(KeyError::NoEntropy)
     }
 }
 
-/// What the rules are, without keys: which epochs each device has had, and which of them count.
+/// Model of the rules, without keys: the epochs that each device has had, and those that are accepted.
 #[derive(Default)]
 struct Model {
     last: BTreeMap<u64, u16>,
@@ -43,7 +43,7 @@ enum Step {
 }
 
 impl Model {
-    /// Whether the step is allowed; it is taken then.
+    /// Applies a step, and returns whether it is allowed.
     fn step(&mut self, step: &Step) -> bool {
         let (Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices)) = step else {
             self.previous.clear();
@@ -97,10 +97,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn the_table_does_what_the_model_does(steps in steps()) {
+    fn key_table_matches_model(steps in steps()) {
         let (mut table, mut model) = (KeyTable::new(), Model::default());
         let mut entropy = entropy(1);
-        // Every key there ever was, as a connection would hold it.
+        // Every key that ever existed, as a connection would hold it.
         let mut held: BTreeMap<(u64, u16), Arc<AcceptedKey>> = BTreeMap::new();
         for (now, step) in (NOW..).zip(&steps) {
             let before: Vec<_> = table.list().collect();
@@ -134,9 +134,9 @@ proptest! {
             for row in table.list() {
                 let (current, previous) =
                     (model.current.contains_key(&row.device), model.previous.contains_key(&row.device));
-                let state = if previous { State::Rotating } else if current { State::Active } else { State::Revoked };
+                let state = if previous { KeyState::Rotating } else if current { KeyState::Active } else { KeyState::Revoked };
                 prop_assert_eq!((row.epoch, row.state), (model.last[&row.device], state));
-                prop_assert_eq!(row.revoked.is_some(), state == State::Revoked);
+                prop_assert_eq!(row.revoked.is_some(), state == KeyState::Revoked);
                 prop_assert_eq!(row.rotated.is_some(), row.epoch > 0);
             }
             prop_assert_eq!(table.accepted(), model.current.keys().copied().collect::<Vec<_>>());
@@ -146,50 +146,50 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[ -~\n#]{0,300}") {
+    fn any_key_text_is_read_or_refused(text in "[ -~\n#]{0,300}") {
         let _ = parse_keys(&text);
     }
 }
 
 #[test]
-fn a_connection_learns_of_a_revocation_before_its_next_frame() {
+fn connection_sees_revocation_before_next_frame() {
     let mut table = KeyTable::new();
     table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
-    let keys = Keys::new(table.clone());
+    let keys = ActiveKeys::new(table.clone());
     let (seven, eight) = (keys.lookup(7, 0).unwrap(), keys.lookup(8, 0).unwrap());
-    // A clone shares the keys: whoever decides, every connection hears it.
+    // Clones share the keys, so connections see a revocation in any of them.
     table.revoke(&[7], NOW + 1).unwrap();
     assert!(!seven.is_accepted() && eight.is_accepted());
-    assert_eq!(table.lookup(7, 0).unwrap_err(), Refusal::Revoked);
-    assert_eq!(table.lookup(9, 0).unwrap_err(), Refusal::Unknown);
-    assert_eq!(table.lookup(8, 1).unwrap_err(), Refusal::Epoch { current: 0 });
+    assert_eq!(table.lookup(7, 0).unwrap_err(), LookupError::Revoked);
+    assert_eq!(table.lookup(9, 0).unwrap_err(), LookupError::Unknown);
+    assert_eq!(table.lookup(8, 1).unwrap_err(), LookupError::Epoch { current: 0 });
     assert_eq!(table.add(&[7], false, NOW, &mut entropy(2)), Err(KeyError::Revoked { device: 7, epoch: 0 }));
     table.add(&[7], true, NOW + 2, &mut entropy(2)).unwrap();
     assert!(!seven.is_accepted(), "a key that was withdrawn does not come back");
     let row = table.get(7).unwrap();
-    assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, State::Active, NOW, None));
+    assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, KeyState::Active, NOW, None));
 }
 
 /// The grace ends with the first round that closes after the rotation.
 #[test]
-fn a_rotation_accepts_both_keys_until_a_round_closes_and_the_old_one_never_again() {
-    let keys = Keys::default();
+fn rotation_accepts_both_keys_until_round_closes() {
+    let keys = ActiveKeys::default();
     assert_eq!(keys.round_closed(), 0);
     let mut table = KeyTable::new();
     table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
     table.rotate(&[7], NOW, &mut entropy(2)).unwrap();
-    let keys = Keys::new(table);
+    let keys = ActiveKeys::new(table);
     let (old, new) = (keys.lookup(7, 0).unwrap(), keys.lookup(7, 1).unwrap());
     assert!(old.is_accepted() && new.is_accepted());
     assert_eq!(keys.round_closed(), 1);
     assert!(!old.is_accepted() && new.is_accepted());
-    assert_eq!(keys.find(7, 0).unwrap_err(), Refusal::Epoch { current: 1 });
+    assert_eq!(keys.find(7, 0).unwrap_err(), LookupError::Epoch { current: 1 });
     assert_eq!(keys.round_closed(), 0);
     assert!(new.is_accepted() && keys.lookup(8, 0).is_some());
 }
 
 #[test]
-fn refusals_have_their_numbers_and_change_nothing() {
+fn refusals_name_numbers_and_change_nothing() {
     let mut table = KeyTable::new();
     let mut entropy = entropy(1);
     table.insert(7, Key::new(u16::MAX - 1, [7; 32]), NOW).unwrap();
@@ -207,16 +207,16 @@ fn refusals_have_their_numbers_and_change_nothing() {
     assert_eq!(table.revoke(&[7], NOW), Err(revoked));
     assert_eq!(table.insert(7, Key::new(0, [0; 32]), NOW), Err(revoked));
     assert_eq!(table.export(&[7]).unwrap_err(), revoked);
-    assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::Nobody));
+    assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::NoDevices));
     assert_eq!(table.add(&[5, 5], false, NOW, &mut entropy), Err(KeyError::Twice { device: 5 }));
-    assert_eq!(table.add(&[5], false, NOW, &mut Dry), Err(KeyError::NoEntropy));
+    assert_eq!(table.add(&[5], false, NOW, &mut FailingEntropy), Err(KeyError::NoEntropy));
     assert_eq!(table.export(&[5]).unwrap_err(), KeyError::Unknown { device: 5 });
     assert_eq!(table.len(), 1);
 }
 
-/// Revoking does not wait for connections, and once it has returned none of them takes a frame.
+/// Revocation does not wait for connections; once it has returned none of them accepts a frame.
 #[test]
-fn connections_on_other_threads_see_a_revocation_at_once() {
+fn other_threads_see_revocation_at_once() {
     let mut table = KeyTable::new();
     let devices: Vec<u64> = (0..64).collect();
     table.add(&devices, false, NOW, &mut entropy(1)).unwrap();
@@ -239,7 +239,7 @@ fn connections_on_other_threads_see_a_revocation_at_once() {
 }
 
 #[test]
-fn lines_of_keys_are_read_and_mistakes_told_by_their_line() {
+fn key_text_reports_mistakes_by_line() {
     let key = "0123456789abcdef".repeat(4);
     let text = format!("# comment\n\n 7  65535\t{key} \r\n18446744073709551615 0 {}\n", key.to_uppercase());
     let keys = parse_keys(&text).unwrap();
@@ -247,16 +247,16 @@ fn lines_of_keys_are_read_and_mistakes_told_by_their_line() {
     assert_eq!((keys[&7].epoch(), keys[&7].expose()[..3].to_vec()), (u16::MAX, vec![0x01, 0x23, 0x45]));
     assert_eq!(keys[&u64::MAX].expose(), keys[&7].expose());
     for (line, mistake) in [
-        ("7 0".to_owned(), Mistake::Fields),
-        (format!("7 0 {key} more"), Mistake::Fields),
-        (format!("-1 0 {key}"), Mistake::Device),
-        (format!("18446744073709551616 0 {key}"), Mistake::Device),
-        (format!("7 65536 {key}"), Mistake::Epoch),
-        (format!("7 0 {}", &key[1..]), Mistake::Key),
-        (format!("7 0 {key}0"), Mistake::Key),
-        (format!("7 0 g{}", &key[1..]), Mistake::Key),
-        (format!("7 0 +{}", &key[1..]), Mistake::Key),
-        (format!("1 0 {key}"), Mistake::Twice),
+        ("7 0".to_owned(), LineMistake::Fields),
+        (format!("7 0 {key} more"), LineMistake::Fields),
+        (format!("-1 0 {key}"), LineMistake::Device),
+        (format!("18446744073709551616 0 {key}"), LineMistake::Device),
+        (format!("7 65536 {key}"), LineMistake::Epoch),
+        (format!("7 0 {}", &key[1..]), LineMistake::Key),
+        (format!("7 0 {key}0"), LineMistake::Key),
+        (format!("7 0 g{}", &key[1..]), LineMistake::Key),
+        (format!("7 0 +{}", &key[1..]), LineMistake::Key),
+        (format!("1 0 {key}"), LineMistake::Twice),
     ] {
         let text = format!("# title\n1 0 {key}\n{line}\n");
         assert_eq!(parse_keys(&text).unwrap_err(), (3, mistake), "{line}");

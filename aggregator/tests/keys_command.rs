@@ -1,4 +1,4 @@
-//! `keys` as its users run it: on the file, and through the control socket of a server that runs.
+//! Command `keys`: on the key store's file, and through the control socket of a running server.
 
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::keys::{Cost, KeyStore, Keys, Unlock, parse_keys, read_keys};
+use fedspan_aggregator::keys::{ActiveKeys, Argon2Cost, KeyStore, Unlock, parse_keys, read_keys};
 use fedspan_aggregator::server::{Protection, Server, query};
 use fedspan_protocol::secure::{Key, Provision};
 use getrandom::SysRng;
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const CAMPAIGN: &str = "[data]\nd = 8\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n\
     [listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n";
 
-/// A fleet whose key store opens with a key file.
+/// Makes a fleet whose key store opens with a key file.
 fn fleet() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let text = format!("state = \"state\"\n{CAMPAIGN}key_file = \"key\"\n");
@@ -36,7 +36,7 @@ fn keys(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Exit code, standard output, standard error.
+/// Runs `keys` and returns exit code, standard output, standard error.
 fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     said(&keys(directory, arguments).output().unwrap())
 }
@@ -57,7 +57,7 @@ fn exported(directory: &Path, arguments: &[&str]) -> BTreeMap<u64, Key> {
 }
 
 #[test]
-fn the_life_of_a_key() {
+fn keys_are_added_rotated_revoked_and_renewed() {
     let directory = fleet();
     let at = directory.path();
     assert_eq!(done(at, &["add", "1..3", "7"]), "added 4 devices: 1..3, 7 (export writes their keys)\n");
@@ -91,7 +91,7 @@ fn the_life_of_a_key() {
 }
 
 #[test]
-fn exports_are_for_their_owner_and_never_overwrite() {
+fn exports_are_private_and_never_overwrite() {
     let directory = fleet();
     let at = directory.path();
     done(at, &["add", "5..7"]);
@@ -121,7 +121,7 @@ fn exports_are_for_their_owner_and_never_overwrite() {
     ] {
         let (code, out, err) = run(at, arguments);
         assert_eq!((code, out.as_str()), (1, ""), "{arguments:?}");
-        assert!(err.ends_with("it exists; move it away or choose another name\n"), "{err}");
+        assert!(err.ends_with("already exists; move it away or choose another name\n"), "{err}");
     }
     assert!(!at.join("records/device-7.bin").exists());
     let (code, _, err) = run(at, &["export", "5..7", "-o", "three.bin"]);
@@ -131,7 +131,7 @@ fn exports_are_for_their_owner_and_never_overwrite() {
 }
 
 #[test]
-fn mistakes_have_their_exit_codes_and_messages() {
+fn mistakes_have_exit_codes_and_messages() {
     let directory = fleet();
     let at = directory.path();
     let fails = |code: i32, arguments: &[&str], message: &str| {
@@ -139,16 +139,16 @@ fn mistakes_have_their_exit_codes_and_messages() {
         assert_eq!((found, out.as_str()), (code, ""), "{arguments:?}: {err}");
         assert!(err.contains(message), "{arguments:?}: {err}");
     };
-    fails(1, &["list"], "state/keys: no key store; `keys add` makes one");
+    fails(1, &["list"], "state/keys: no key store; create one with `keys add`");
     fails(1, &["add", "1", "1"], "device 1 is named twice");
     assert!(!at.join("state").exists(), "a command that fails leaves nothing behind");
     done(at, &["add", "1..2"]);
-    fails(1, &["add", "2..3"], "device 2 has a key already, epoch 0; rotate gives it a new one");
+    fails(1, &["add", "2..3"], "device 2 already has a key, epoch 0; use rotate to replace it");
     fails(1, &["revoke", "1", "3"], "device 3 has no key");
     fails(1, &["rotate", "1", "1..2"], "device 1 is named twice");
     done(at, &["revoke", "1"]);
     fails(1, &["revoke", "1"], "device 1 was revoked, its last key was epoch 0");
-    fails(1, &["add", "1"], "add --again gives it a new key");
+    fails(1, &["add", "1"], "use add --again to give it a new key");
     fails(1, &["export", "1", "-o", "-"], "device 1 was revoked");
     fails(2, &["add", "5..3"], "ends before it begins");
     fails(2, &["add", "0..18446744073709551615"], "more than 1048576 devices");
@@ -161,7 +161,7 @@ fn mistakes_have_their_exit_codes_and_messages() {
         Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(["keys", "list"]).output().unwrap();
     assert_eq!(said(&no_config).0, 2);
     std::fs::write(at.join("key"), [1; 32]).unwrap();
-    fails(1, &["list"], "the key file is wrong, or somebody has changed the file on purpose");
+    fails(1, &["list"], "wrong key file, or the file was tampered with");
     std::fs::set_permissions(at.join("key"), Permissions::from_mode(0o640)).unwrap();
     fails(2, &["list"], "chmod 600 key");
     std::fs::set_permissions(at.join("state/keys"), Permissions::from_mode(0o644)).unwrap();
@@ -169,7 +169,7 @@ fn mistakes_have_their_exit_codes_and_messages() {
 }
 
 #[test]
-fn a_passphrase_comes_from_a_file_or_a_terminal_and_never_from_the_command_line() {
+fn passphrase_is_read_from_file_or_terminal() {
     let directory = fleet();
     let at = directory.path();
     std::fs::write(at.join("fleet.toml"), format!("state = \"state\"\n{CAMPAIGN}")).unwrap();
@@ -192,12 +192,12 @@ fn a_passphrase_comes_from_a_file_or_a_terminal_and_never_from_the_command_line(
         .unwrap();
     let (code, _, err) = run(at, &["list"]);
     assert_eq!(code, 2);
-    assert!(err.contains("it opens with a passphrase, but [devices] sets key_file"), "{err}");
+    assert!(err.contains("opens with a passphrase, but [devices] sets key_file"), "{err}");
 }
 
-/// The operator says what records are promised; the record says with how much noise the device keeps that.
+/// Privacy options of the operator determine the noise in the provisioning records.
 #[test]
-fn records_can_want_noise() {
+fn records_carry_noise_parameters() {
     let directory = fleet();
     let at = directory.path();
     done(at, &["add", "1..2"]);
@@ -214,7 +214,7 @@ fn records_can_want_noise() {
     assert_eq!((usual.rows_max, usual.iterations_max, usual.clip, usual.slot), (32_768, 1, 0.0, 500));
     assert_eq!((own.rows_max, own.iterations_max, own.clip, own.slot), (500, 4, 0.5, 500));
     assert_eq!((usual.multiplier_square, usual.budget), (own.multiplier_square, own.budget));
-    // As the table of PRIVACY.md: T = 100, z = 20 is an epsilon of 1.9931.
+    // The table of PRIVACY.md: T = 100, z = 20 has an epsilon of 1.9931.
     assert!(((usual.multiplier_square as f64 / 65_536.0).sqrt() - 19.94).abs() < 0.005);
     for (arguments, message) in [
         (&["--epsilon", "2"][..], "--delta"),
@@ -239,7 +239,7 @@ fn records_can_want_noise() {
     }
     let (code, _, err) = run(at, &[&["export", "1", "-o", "lines"], &promise[..]].concat());
     assert!(code == 2 && err.contains("--epsilon is for provisioning records"), "{err}");
-    // Where the server asks for noise, no record goes without by mistake, nor with too little.
+    // If the server requires noise, a record without noise or with too little is refused.
     let text = std::fs::read_to_string(at.join("fleet.toml")).unwrap();
     std::fs::write(at.join("fleet.toml"), text + "[privacy]\nepsilon = 1.5\ndelta = 1e-5\n").unwrap();
     let (code, _, err) = run(at, &["export", "1", "--flash", "never"]);
@@ -251,9 +251,10 @@ fn records_can_want_noise() {
     assert!(!at.join("never").exists() && !at.join("lines").exists());
 }
 
-/// Each of them reads, changes, writes: none may undo another's change. The first ones race to make the store.
+/// Concurrent commands that read, change and write the file must not undo each other; the first ones race to
+/// create the store.
 #[test]
-fn commands_at_the_same_time_lose_nothing() {
+fn concurrent_commands_lose_no_changes() {
     let directory = fleet();
     let at = directory.path();
     let start = |device: u64| {
@@ -269,22 +270,22 @@ fn commands_at_the_same_time_lose_nothing() {
     assert_eq!(keys.keys().copied().collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
 }
 
-/// Runs `test` while a server with a key store runs on the fleet's state.
-async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(Keys) -> T) -> T {
+/// Runs `test` while a server with a key store serves the fleet.
+async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(ActiveKeys) -> T) -> T {
     let text = format!("state = {:?}\n{CAMPAIGN}", at.join("state").display().to_string());
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let unlock = Unlock::from_key_file(&at.join("key")).unwrap();
     let (path, entropy) = (at.join("state/keys"), ChaCha20Rng::seed_from_u64(1));
     let store = match path.exists() {
         true => KeyStore::open(&path, &unlock, entropy).unwrap(),
-        false => KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy).unwrap(),
+        false => KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy).unwrap(),
     };
     let keys = store.keys();
     let protection = Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2)));
     let server = Server::bind(fleet, 1, SysRng, protection).await.unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async move { _ = stopped.await }, false));
-    // It is bound first, and its owner's alone a moment later.
+    // The socket is bound first, and made private a moment later.
     let private = |data: Metadata| data.permissions().mode() & 0o777 == 0o600;
     while !std::fs::metadata(at.join("state/control.sock")).is_ok_and(private) {
         tokio::task::yield_now().await;
@@ -301,11 +302,11 @@ async fn through(at: &Path, arguments: &[&str]) -> (i32, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_running_server_commands_take_effect_at_once_and_need_no_secret() {
+async fn commands_through_server_take_effect_at_once() {
     let directory = fleet();
     let at = directory.path();
     while_serving(at, async |live| {
-        // The server has read it; nobody else needs it.
+        // The server has read the key file; nothing else needs it.
         std::fs::rename(at.join("key"), at.join("key.away")).unwrap();
         let (code, out, err) = through(at, &["add", "1..3"]).await;
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -321,7 +322,7 @@ async fn through_a_running_server_commands_take_effect_at_once_and_need_no_secre
         assert_eq!(exported[&2], *live.lookup(2, 1).unwrap().key());
         let (_, out, _) = through(at, &["list", "--format", "json"]).await;
         assert!(out.contains("\"state\":\"rotating\""), "{out}");
-        // Eight at once: the server takes them one after the other.
+        // Eight concurrent requests, which the server performs one by one.
         let adds: Vec<_> = (10..18u64)
             .map(|device| {
                 let mut command = keys(at, &["add", &device.to_string()]);
@@ -335,20 +336,20 @@ async fn through_a_running_server_commands_take_effect_at_once_and_need_no_secre
         std::fs::rename(at.join("key.away"), at.join("key")).unwrap();
     })
     .await;
-    // It was written, too.
+    // The file was written as well.
     let list = done(at, &["list"]);
     assert!(list.lines().count() == 12 && list.contains("rotating") && list.contains("revoked"), "{list}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_are_none_are_answered_with_an_error() {
+async fn invalid_requests_get_an_error() {
     let directory = fleet();
     let at = directory.path();
     while_serving(at, async |live| {
         let state = at.join("state");
         let ask = async |request: &[u8]| {
             let mut stream = tokio::net::UnixStream::connect(state.join("control.sock")).await.unwrap();
-            // It may close before it has read all of it.
+            // The server may close the connection before it has read everything.
             let _ = stream.write_all(request).await;
             let _ = stream.shutdown().await;
             let mut answer = Vec::new();
@@ -364,7 +365,7 @@ async fn requests_that_are_none_are_answered_with_an_error() {
             ("keys {\"revoke\":[[0,18446744073709551615]]}\n".to_owned(), "at most 1048576 may"),
             ("keys {\"revoke\":[]}\n".to_owned(), "no device"),
             ("key\n".to_owned(), "unknown request"),
-            // Whole as far as it goes, but the end of its line has not come.
+            // A valid request without its newline.
             (
                 "keys {\"add\":{\"devices\":[[1,2]],\"again\":false}}".to_owned(),
                 "one line of at most 65536 bytes",
@@ -376,7 +377,7 @@ async fn requests_that_are_none_are_answered_with_an_error() {
             assert!(line["error"].as_str().unwrap().contains(message), "{answer}");
         }
         assert!(live.read(|table| table.is_empty()));
-        // It goes on.
+        // The server still answers.
         let mut lines = Vec::new();
         let keep = |line: &str| {
             lines.push(line.to_owned());
@@ -388,9 +389,9 @@ async fn requests_that_are_none_are_answered_with_an_error() {
     .await;
 }
 
-/// The socket's permissions keep others out; so does the server, should they ever fail.
+/// The server checks the user of its client, in case the socket's permissions fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_user_gets_no_answer() {
+async fn other_user_gets_no_answer() {
     let directory = fleet();
     let at = directory.path();
     while_serving(at, async |live| {
@@ -401,7 +402,7 @@ async fn another_user_gets_no_answer() {
         }
         let mut command = keys(at, &["add", "1"]);
         std::os::unix::process::CommandExt::uid(&mut command, 65_534);
-        // Only root can be somebody else.
+        // Only root can run a command as another user.
         let Ok(output) = tokio::task::spawn_blocking(move || command.output()).await.unwrap() else { return };
         let (code, out, err) = said(&output);
         assert_eq!((code, out.as_str()), (1, ""), "{err}");
@@ -412,9 +413,9 @@ async fn another_user_gets_no_answer() {
     .await;
 }
 
-/// Until `serve` speaks the encrypted wire, and in plaintext, a server has no keys: the file has.
+/// A plaintext server has no keys, so the command changes the file.
 #[test]
-fn with_a_server_that_has_no_keys_the_file_is_changed() {
+fn plaintext_server_leaves_keys_to_the_file() {
     let directory = fleet();
     let at = directory.path();
     let text = format!("state = \"state\"\n{}", CAMPAIGN.replace("[listen]", "[listen]\nplaintext = true"));
@@ -433,21 +434,24 @@ fn with_a_server_that_has_no_keys_the_file_is_changed() {
         assert!(server.try_wait().unwrap().is_none(), "it serves");
     }
     let added = run(at, &["add", "1", "--passphrase-file", "words"]);
-    // Nobody should believe that somebody is out now.
+    // The output must not suggest that the server now rejects the device.
     let revoked = run(at, &["revoke", "1", "--passphrase-file", "words"]);
     server.kill().unwrap();
     server.wait().unwrap();
     for (code, _, err) in [&added, &revoked] {
         assert_eq!(*code, 0, "{err}");
-        assert!(err.contains("the server that runs has no keys, and believes every device"), "{err}");
+        assert!(
+            err.contains("the running server has no keys and does not verify device identities"),
+            "{err}"
+        );
     }
     assert!(at.join("state/keys").exists());
 }
 
-/// The same words and the same exit code, whoever of the two locks comes first; a command that holds the keys for a moment is
-/// waited for.
+/// Message and exit code do not depend on which lock is taken first; a command that holds the keys for a moment
+/// is waited for.
 #[test]
-fn a_second_server_is_told_of_the_first() {
+fn second_server_reports_the_first() {
     let directory = fleet();
     let at = directory.path();
     let program = || {
@@ -456,7 +460,7 @@ fn a_second_server_is_told_of_the_first() {
         command
     };
     done(at, &["add", "1..3"]);
-    // A command that takes its time.
+    // Holds the key store like a slow command.
     let unlock = Unlock::from_key_file(&at.join("key")).unwrap();
     let held = KeyStore::open(&at.join("state/keys"), &unlock, SysRng).unwrap();
     let mut server = program().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! What one peer may take of a server, over TCP: places, updates, bytes.
+//! Limits on one peer, over TCP: slots, updates, bytes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -52,7 +52,7 @@ async fn connect(address: SocketAddr, from: Ipv4Addr) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-/// A device that does what it likes.
+/// Device without a protocol of its own.
 struct Peer {
     stream: TcpStream,
     heard: Vec<u8>,
@@ -69,7 +69,7 @@ impl Peer {
         Self { stream, heard: Vec::new() }
     }
 
-    /// Reads until `wanted` is among what was heard, or the server closes; all messages so far.
+    /// Reads until a message satisfies `wanted` or the server closes; returns all messages.
     async fn hear(&mut self, wanted: impl Fn(&ToDevice) -> bool) -> Vec<ToDevice> {
         let listen = async {
             loop {
@@ -105,7 +105,7 @@ impl Peer {
 
 async fn status(state: &Path) -> serde_json::Value {
     let mut line = String::from("null");
-    // No answer before the socket is bound, a moment after the server starts.
+    // The socket is bound a moment after the server starts.
     let _ = query(state, "status", |answer| {
         line = answer.to_owned();
         Ok(())
@@ -114,7 +114,7 @@ async fn status(state: &Path) -> serde_json::Value {
     serde_json::from_str(&line).unwrap()
 }
 
-/// An update that is rejected, as often as it comes.
+/// Encodes an update that is rejected.
 fn rejected(id: RoundId, value: f32) -> Vec<u8> {
     let tensors = std::iter::once(TensorDescriptor::inline(Role::Gradient, Encoding::F32, 6, 2)).collect();
     let body: Vec<u8> = std::iter::repeat_n(value.to_le_bytes(), 12).flatten().collect();
@@ -122,14 +122,14 @@ fn rejected(id: RoundId, value: f32) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sends_update_after_update_is_cut_off_on_any_connection() {
+async fn device_exceeding_update_quota_is_cut_off() {
     let state = tempfile::tempdir().unwrap();
     let server = serve(state.path(), "updates = 5\n").await;
     let mut honest = Peer::join(server.address, 0).await;
     let mut flood = Peer::join(server.address, 1).await;
     let id = flood.round().await;
     for _ in 0..40 {
-        // It is cut off in the middle of it.
+        // The server cuts the device off while it is sending.
         let _ = flood.stream.write_all(&rejected(id, f32::NAN)).await;
     }
     let told = flood.end().await;
@@ -138,11 +138,11 @@ async fn who_sends_update_after_update_is_cut_off_on_any_connection() {
         _ => false,
     });
     assert!(told.count() <= 5);
-    // It comes back, which does not help it.
+    // Reconnecting does not reset the quota.
     let mut again = Peer::join(server.address, 1).await;
     again.stream.write_all(&rejected(id, 0.0)).await.unwrap();
     assert!(!again.end().await.iter().any(|message| matches!(message, ToDevice::Ack(_))));
-    // Who is honest counts.
+    // The honest device's update counts.
     let id = honest.round().await;
     honest.stream.write_all(&rejected(id, 0.0)).await.unwrap();
     let told = honest.hear(|message| matches!(message, ToDevice::Ack(_))).await;
@@ -155,7 +155,7 @@ async fn who_sends_update_after_update_is_cut_off_on_any_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_has_its_places_and_no_more() {
+async fn address_has_limited_slots() {
     let state = tempfile::tempdir().unwrap();
     let server = serve(state.path(), "per_address = 2\n").await;
     let mut first = Peer::join(server.address, 0).await;
@@ -164,7 +164,7 @@ async fn an_address_has_its_places_and_no_more() {
     let told = Peer::join(server.address, 2).await.end().await;
     assert!(matches!(told.as_slice(), [ToDevice::RetryAfter { .. }]), "{told:?}");
     drop(first);
-    // Its place is free once the server has missed it.
+    // Its slot is free once the server has noticed the disconnect.
     let free = async {
         loop {
             let mut peer = Peer::join(server.address, 3).await;
@@ -178,9 +178,10 @@ async fn an_address_has_its_places_and_no_more() {
     assert!(server.stop().await.connections.turned_away >= 1);
 }
 
-/// Four addresses hold more silent connections than there are places of any kind, and open another whenever one is closed.
+/// Four addresses hold more silent connections than there are slots of any kind, and replace every one that is
+/// closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_hoards_places_keeps_no_device_out_and_takes_none_from_a_device() {
+async fn hoarding_connections_keep_no_device_out() {
     let state = tempfile::tempdir().unwrap();
     let server = serve(state.path(), "connections = 8\nper_address = 2\nhello = 600\n").await;
     let address = server.address;
@@ -197,7 +198,7 @@ async fn who_hoards_places_keeps_no_device_out_and_takes_none_from_a_device() {
             }
         });
     }
-    // They have all they can get once the first of them is turned away or makes room.
+    // They hold all they can get once the first of them is turned away or evicted.
     let crowded = async {
         loop {
             let now = status(state.path()).await["connections"].clone();
@@ -207,7 +208,7 @@ async fn who_hoards_places_keeps_no_device_out_and_takes_none_from_a_device() {
         }
     };
     tokio::time::timeout(PATIENCE, crowded).await.expect("a crowd");
-    // Who comes gets in at the first attempt, from wherever it is.
+    // New devices are admitted at the first attempt, from any address.
     let mut others = Vec::new();
     for device in 1..6 {
         let mut peer = Peer::join_from(address, Ipv4Addr::new(127, 0, 3, device), device.into()).await;
@@ -215,7 +216,7 @@ async fn who_hoards_places_keeps_no_device_out_and_takes_none_from_a_device() {
         assert!(matches!(told.first(), Some(ToDevice::Welcome(_))), "device {device}: {told:?}");
         others.push(peer);
     }
-    // Who was there before is there still, and counts.
+    // The device connected before is still connected, and its update counts.
     let id = first.round().await;
     first.stream.write_all(&rejected(id, 0.0)).await.unwrap();
     let told = first.hear(|message| matches!(message, ToDevice::Ack(_))).await;

@@ -1,25 +1,26 @@
-//! Devices that lose an answer with their power cannot give it again: they have done the round, as far as they know. It goes on
-//! under another number for them, what has counted counts, and restarts of the server in between change nothing.
+//! Devices that lose an update in a power cut after it may have been sent cannot compute it again, and decline
+//! the round as done. The round continues for them under another id, updates counted before stay counted, and
+//! restarts of the server change nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::common::campaign::{Setup, honest, live, plain, result, setup};
 use crate::common::storage::Disk;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::journal::{Line, Outcome, Round};
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
+use fedspan_aggregator::journal::{CommittedRound, JournalEntry, Outcome};
 use fedspan_engine::{Action, Event, Phase, RoundBroadcast, Update};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, RoundId};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// A device as its flash and its memory are.
+/// Flash and memory of a device.
 #[derive(Default)]
 struct Device {
-    /// The last round of which an answer has left, or may have.
+    /// Last round id for which an update was or may have been sent.
     last: u32,
-    /// What is in memory, and not acknowledged.
+    /// Update in memory that is not acknowledged.
     pending: Option<Update>,
     counted: BTreeSet<RoundId>,
 }
@@ -27,14 +28,14 @@ struct Device {
 struct World {
     setup: Setup,
     disk: Disk,
-    coordinator: Coordinator,
+    coordinator: DurableEngine,
     now: u64,
     devices: Vec<Device>,
     sent: VecDeque<Event>,
-    /// Answers that take their time.
+    /// Updates that arrive late.
     later: Vec<(u64, Update)>,
     random: ChaCha8Rng,
-    /// Answers that are still to be lost.
+    /// Updates that are still to be lost.
     losses: u32,
     renamed: u64,
 }
@@ -52,14 +53,14 @@ impl World {
         world
     }
 
-    fn server(setup: &Setup, disk: &Disk) -> Coordinator {
+    fn server(setup: &Setup, disk: &Disk) -> DurableEngine {
         let campaign = Campaign {
             configuration: "a = 1".to_owned(),
             number: 7,
             expected: setup.fleet_size,
             journal: Some(0),
         };
-        Coordinator::new(setup.engine(), disk.store(), &campaign).unwrap().0
+        DurableEngine::new(setup.engine(), disk.store(), &campaign).unwrap().0
     }
 
     fn join(&mut self) {
@@ -83,7 +84,7 @@ impl World {
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;
             device.pending = None;
-            // It may have been sent, or not.
+            // The update may have been sent, or not.
             if fate == 0 {
                 self.sent.push_back(Event::Update(id, update));
             }
@@ -100,7 +101,7 @@ impl World {
 
     fn step(&mut self) {
         let event = self.sent.pop_front().unwrap_or_else(|| {
-            // Nobody says anything: the time of something has come.
+            // Nothing is sent: advance to the next timer.
             match self.coordinator.engine().wake() {
                 Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
                     self.now = wake.max(self.now);
@@ -113,7 +114,7 @@ impl World {
             }
         });
         self.coordinator.handle(self.now, event);
-        for action in self.coordinator.settle().unwrap().actions {
+        for action in self.coordinator.flush().unwrap().actions {
             match action {
                 Action::Open(device, opening) => self.opened(device, &opening),
                 Action::Acknowledge(device, ack) => {
@@ -146,13 +147,13 @@ impl World {
         self.renamed += self.coordinator.engine().counters().renamed;
     }
 
-    /// Who counted in each committed round, and under which number; from the journal.
+    /// Returns the devices counted in each committed round, with the id they answered, from the journal.
     fn rounds(&self) -> Vec<(u32, BTreeMap<u64, u32>)> {
         let lines = self.coordinator.store().journal(0).unwrap();
         let (mut rounds, mut open, mut last) = (Vec::new(), BTreeMap::new(), 0);
         for line in &lines {
             match serde_json::from_str(line).unwrap() {
-                Line::Opened(opened) => {
+                JournalEntry::Opened(opened) => {
                     assert!(opened.round > last);
                     match opened.continues {
                         Some(before) => assert_eq!(before, last),
@@ -160,10 +161,10 @@ impl World {
                     }
                     last = opened.round;
                 }
-                Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+                JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                     assert_eq!(open.insert(answer.device, answer.round), None, "counted twice");
                 }
-                Line::Committed(committed) => {
+                JournalEntry::Committed(committed) => {
                     assert_eq!(committed.round, last);
                     let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
                     assert_eq!(participants, open.keys().copied().collect());
@@ -176,7 +177,7 @@ impl World {
     }
 }
 
-/// Nobody can be done without.
+/// Every device is needed.
 fn everybody(setup: Setup) -> Setup {
     Setup {
         deadline: setup.deadline.map(|_| 300),
@@ -193,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn every_round_has_everybody_and_everybody_once(
+    fn every_round_counts_every_device_once(
         setup in setup(), seed in any::<u64>(), losses in 0u32..40, lives in prop::collection::vec(1usize..40, 0..8),
     ) {
         let setup = everybody(setup);
@@ -218,23 +219,23 @@ proptest! {
                 prop_assert!(kept || id.round > rounds.last().map_or(0, |(last, _)| *last), "{} {:?}", device, id);
             }
         }
-        // What was kept of the rounds says the same.
+        // The stored rounds agree.
         let mut kept: Vec<(u32, BTreeSet<u64>)> = Vec::new();
         let take = |line: &str| {
-            let round: Round = serde_json::from_str(line).unwrap();
+            let round: CommittedRound = serde_json::from_str(line).unwrap();
             kept.push((round.exchange, round.participants.into_iter().collect()));
             true
         };
-        world.coordinator.store().past().unwrap().rounds(take).unwrap();
+        world.coordinator.store().read_snapshot().unwrap().rounds(take).unwrap();
         let told: Vec<(u32, BTreeSet<u64>)> =
             rounds.into_iter().map(|(exchange, counted)| (exchange, counted.into_keys().collect())).collect();
         prop_assert_eq!(kept, told);
     }
 }
 
-/// A server that is started again in the middle of a round that has had several numbers knows them.
+/// A server that is restarted in a round with several ids knows all of them.
 #[test]
-fn a_round_has_as_many_numbers_as_it_needs() {
+fn renumbered_round_survives_restart() {
     let setup = everybody(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });
     let mut world = World::new(setup, 5, 60);
     for _ in 0..1_000 {

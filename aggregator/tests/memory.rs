@@ -1,11 +1,11 @@
-//! What a connection takes of memory, whatever a device sends that has a key, or has none.
+//! Memory of a connection, whatever a device with or without a key sends.
 
 use crate::common;
 use std::sync::Arc;
 
 use crate::common::{random, tensors};
-use fedspan_aggregator::connection::{Connection, Gate, Inbound};
-use fedspan_aggregator::keys::{Entropy, KeyError, KeyTable, Keys};
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
+use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyError, KeyTable};
 use fedspan_engine::Request;
 use fedspan_engine::RoundBroadcast;
 use fedspan_engine::admission::Requirements;
@@ -49,22 +49,22 @@ fn request() -> Request {
     }
 }
 
-fn gate() -> Arc<Gate> {
+fn gate() -> Arc<Acceptor> {
     let mut table = KeyTable::new();
     for device in [1, 2] {
         table.insert(device, key(device), 0).unwrap();
     }
     let model = hello(1, 256).capabilities.model;
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
-    Arc::new(Gate::encrypted(
+    Arc::new(Acceptor::encrypted(
         Requirements::new(model, &[request()], None),
         welcome,
-        Keys::new(table),
+        ActiveKeys::new(table),
         Box::new(Same),
     ))
 }
 
-/// What a device may do that has keys and no manners.
+/// Step of a hostile device with keys.
 #[derive(Clone, Debug)]
 enum Step {
     Hello {
@@ -93,7 +93,7 @@ enum Step {
         often: usize,
     },
     Noise(Vec<u8>),
-    /// The host opens a round, acknowledges, closes; or the socket takes what waits.
+    /// Opening, acknowledgement and closing by the core, or the socket taking queued frames.
     Open,
     Acknowledge,
     Close,
@@ -123,7 +123,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     connection: Connection,
     opening: Arc<RoundBroadcast>,
-    /// The device's side, once it has been answered.
+    /// Device's channel, once its hello is answered.
     channel: Option<Channel>,
     greeted: Option<(u64, [u8; 32])>,
     updates: usize,
@@ -142,17 +142,17 @@ impl World {
         assert!(update <= 64 * 4 * 4 + 4 * 64, "an update of {update} bytes");
     }
 
-    /// In one heap, as far as the host lets it.
+    /// Feeds bytes and checks the memory bound.
     fn hear(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        while let Some(said) = self.connection.hear(&mut input) {
+        while let Some(said) = self.connection.next_message(&mut input) {
             self.check();
-            self.updates += usize::from(matches!(said, Inbound::Update(_)));
+            self.updates += usize::from(matches!(said, PeerMessage::Update(_)));
         }
         self.check();
     }
 
-    /// Takes what waits, and gives the device the answer to its hello if that is among it.
+    /// Takes queued frames, and completes the handshake if the answer is among them.
     fn drain(&mut self) {
         let mut bytes = Vec::new();
         while self.connection.next_frame(&mut bytes) {
@@ -204,7 +204,7 @@ impl World {
                 let mut all: Descriptors =
                     [TensorDescriptor::inline(Role::Gradient, Encoding::F32, rows, 4)].into_iter().collect();
                 if chunked {
-                    // As many as there is room for.
+                    // As many as fit.
                     let rest = [TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1, 1); 3];
                     all.extend(rest);
                     if plan(&mut all, 128).is_err() {
@@ -230,7 +230,7 @@ impl World {
                 self.hear(&out[..sent].repeat(often));
             }
             Step::Noise(bytes) => self.hear(&bytes),
-            // The host says the next thing when this one is sent.
+            // The core sends its next command once this one is sent.
             Step::Open => {
                 self.connection.open(&self.opening);
                 self.check();
@@ -254,21 +254,21 @@ impl World {
 
 proptest! {
     #[test]
-    fn nothing_makes_a_connection_grow_over_its_bound(steps in prop::collection::vec(step(), 1..60)) {
+    fn connection_memory_stays_bounded(steps in prop::collection::vec(step(), 1..60)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);
         }
-        // What it took for a while it gives back.
+        // Temporary memory is freed.
         world.drain();
         let rest = world.connection.memory();
         prop_assert!(rest + 8 * 64 <= world.connection.memory_max(), "{rest}");
     }
 }
 
-/// The property above is about something: a device gets through, and fills its outbox.
+/// Checks that the property above is not vacuous: a device completes the handshake, and fills its outbox.
 #[test]
-fn a_device_with_a_key_comes_to_its_bound_and_back() {
+fn connection_memory_reaches_bound_and_returns() {
     let mut world = World::new();
     world.step(Step::Hello { device: 1, handshake: 1, limit: 128, often: 1 });
     world.drain();

@@ -1,4 +1,4 @@
-//! A server does not give up on a fleet that has nothing to answer with yet.
+//! Retry of a round that no device can answer yet.
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::{Action, Engine, Event};
@@ -14,7 +14,7 @@ fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
 }
 
 #[test]
-fn a_round_that_everyone_declines_is_tried_again_later_as_often_as_it_takes() {
+fn declined_round_is_retried_until_answered() {
     let mut engine = Fleet::parse("fleet.toml", FLEET).unwrap().engine();
     let mut actions = happens(&mut engine, 0, Event::Joined(7));
     let mut now = 0;
@@ -27,7 +27,7 @@ fn a_round_that_everyone_declines_is_tried_again_later_as_often_as_it_takes() {
         let wake = engine.wake().expect("a time to try again");
         assert!(wake >= now + 1000);
         assert_eq!(happens(&mut engine, wake - 1, Event::Tick), []);
-        // Coming back does not make it come sooner.
+        // Reconnecting does not make it retry earlier.
         assert_eq!(happens(&mut engine, wake - 1, Event::Joined(7)), []);
         now = wake;
         actions = happens(&mut engine, now, Event::Tick);

@@ -1,12 +1,12 @@
-//! Restarts: whatever was acknowledged counts once, and a campaign goes on in the middle of a round as if nothing had
-//! happened.
+//! Restarts: acknowledged updates count exactly once, and a campaign continues in the middle of a round as if
+//! it had not been interrupted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
-use fedspan_aggregator::store::KeyPlace;
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
+use fedspan_aggregator::store::RoundKeyStorage;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::{Action, Checkpoint, Event, Phase, RoundBroadcast, RoundRecord};
 use fedspan_protocol::message::{AckOutcome, RoundId};
@@ -16,13 +16,13 @@ fn rules() -> impl Strategy<Value = Rule> {
     prop::sample::select(vec![Rule::Mean, Rule::GeometricMedian, Rule::TrimmedMean { trim: 0.2 }])
 }
 
-/// Devices and a server that is switched off now and then, with what was not synced.
+/// Devices, and a server whose power is cut now and then together with unsynced writes.
 struct World {
     setup: Setup,
     devices: u64,
     disk: Disk,
-    coordinator: Coordinator,
-    /// What devices have sent, and the server has not seen.
+    coordinator: DurableEngine,
+    /// Events sent by devices and not yet handled by the server.
     sent: VecDeque<Event>,
     acknowledged: BTreeSet<(u64, RoundId)>,
     commits: Vec<RoundRecord>,
@@ -47,27 +47,27 @@ impl World {
         world
     }
 
-    fn server(setup: &Setup, disk: &Disk) -> Coordinator {
+    fn server(setup: &Setup, disk: &Disk) -> DurableEngine {
         let campaign = Campaign {
             configuration: "a = 1".to_owned(),
             number: 7,
             expected: setup.fleet_size,
             journal: Some(0),
         };
-        Coordinator::new(setup.engine(), disk.store(), &campaign).unwrap().0
+        DurableEngine::new(setup.engine(), disk.store(), &campaign).unwrap().0
     }
 
     fn join(&mut self) {
         self.sent = (0..self.devices).map(Event::Joined).collect();
     }
 
-    /// The server takes so many of the messages, and then sees to the disk.
+    /// Lets the server handle `batch` events and flush.
     fn step(&mut self, batch: usize) {
         for _ in 0..batch {
             let Some(event) = self.sent.pop_front() else { break };
             self.coordinator.handle(0, event);
         }
-        let settled = self.coordinator.settle().unwrap();
+        let settled = self.coordinator.flush().unwrap();
         for action in settled.actions {
             match action {
                 Action::Open(device, opening) => {
@@ -76,7 +76,7 @@ impl World {
                     self.sent.push_back(Event::Update(device, honest(device, &opening)));
                 }
                 Action::Acknowledge(device, ack) => {
-                    // A device that has an acknowledgement hears nothing else of that round, but that it has.
+                    // After an acknowledgement a device gets only duplicates for the same round.
                     match ack.outcome {
                         AckOutcome::Counted => {
                             assert!(
@@ -84,7 +84,7 @@ impl World {
                                 "counted twice: {device} {ack:?}"
                             );
                         }
-                        // The acknowledgement was lost with the server that had counted it.
+                        // The acknowledgement was lost in the power cut.
                         AckOutcome::Duplicate => drop(self.acknowledged.insert((device, ack.id))),
                         _ => {}
                     }
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// The power is cut: what the server has not synced is lost, or not, or half of it.
+    /// Cuts the power: each unsynced write is lost, kept or torn.
     fn cut(&mut self) {
         self.disk.cut();
         self.coordinator = Self::server(&self.setup, &self.disk);
@@ -115,15 +115,15 @@ impl World {
     }
 }
 
-/// A round whose deadline had passed waits for as long as it would have: for everybody who comes, on a clock that does not go back.
+/// After a restart an extended round has the same deadline on the continuing campaign clock.
 #[test]
-fn a_deadline_that_was_extended_stays_extended() {
+fn extended_deadline_survives_restart() {
     let setup = Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..plain() };
     let mut world = World::new(setup, 8, 5);
     world.step(8);
     let handle = |world: &mut World, now, event| {
         world.coordinator.handle(now, event);
-        world.coordinator.settle().unwrap().actions
+        world.coordinator.flush().unwrap().actions
     };
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     assert_eq!(world.coordinator.engine().wake(), Some(60));
@@ -137,25 +137,26 @@ fn a_deadline_that_was_extended_stays_extended() {
     world.cut();
     assert_eq!(waits(&world), (Some(120), true, 1));
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, 70);
-    // Somebody new is asked, as without a restart; before that nothing is closed.
+    // New devices are asked as without a restart, and the round is not closed before.
     let asked = handle(&mut world, 71, Event::Joined(20));
     assert!(asked.iter().any(|action| matches!(action, Action::Open(20, _))), "{asked:?}");
     assert!(handle(&mut world, 119, Event::Tick).is_empty());
     handle(&mut world, 119, Event::Update(20, honest(20, &opening)));
     let closed = handle(&mut world, 120, Event::Tick);
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
-    // Between rounds the clock goes on as well.
+    // The clock continues between rounds as well.
     world.cut();
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, 120);
 }
 
-/// Where a campaign cannot go on nothing is written of what led to that, so that the next server may try again: nobody is told of it.
+/// Nothing that led to the failure of a campaign is written or acknowledged, so that a restarted server may try
+/// again.
 #[test]
-fn what_a_campaign_fails_of_is_not_acknowledged() {
+fn failing_campaign_acknowledges_nothing() {
     let setup = Setup { deadline: None, ..plain() };
     let mut world = World::new(setup, 2, 1);
     world.step(2);
-    // The step leaves nothing of the representation, and there is no patience to ask again.
+    // The step cancels the representation, and no retry is allowed.
     let opposite = |device, opening: &RoundBroadcast| {
         let mut update = honest(device, opening);
         let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
@@ -168,22 +169,22 @@ fn what_a_campaign_fails_of_is_not_acknowledged() {
     let mut told = Vec::new();
     for device in 0..2 {
         world.coordinator.handle(0, Event::Update(device, opposite(device, &opening)));
-        told.push(world.coordinator.settle().unwrap());
+        told.push(world.coordinator.flush().unwrap());
     }
     assert!(matches!(told[0].actions.as_slice(), [Action::Acknowledge(0, _)]), "{told:?}");
     assert!(matches!(told[1].actions.as_slice(), [Action::Failed(_)]), "{told:?}");
     assert_eq!(told[1].lines, []);
     let stored = world.coordinator.store().load().unwrap().unwrap();
     assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [0]);
-    assert_eq!(stored.open(), Some(opening.id));
+    assert_eq!(stored.open_round(), Some(opening.id));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Between any two messages, as often as it likes, with whatever the disk had not been told to keep.
+    /// Power cuts between any two messages, any number of times, with any fate of unsynced writes.
     #[test]
-    fn power_cuts_change_nothing(
+    fn power_cuts_change_no_result(
         setup in setup(), rule in rules(), seed in any::<u64>(),
         lives in prop::collection::vec((0usize..12, 1usize..4), 0..8),
     ) {
@@ -200,7 +201,8 @@ proptest! {
         }
         world.finish();
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
-        // One commit a round, in their order, of those who count in a life without cuts. The last line of a life may be lost.
+        // One commit per round, in order, with the participants of an uninterrupted run. The last entry before
+        // a cut may be lost.
         let mut rounds = BTreeMap::new();
         for record in &world.commits {
             prop_assert!(rounds.insert(record.id.round, record.participants.len()).is_none(), "committed twice");
@@ -212,7 +214,7 @@ proptest! {
                 prop_assert_eq!(*participants, kept.record.participants.len());
             }
         }
-        // Everything that was acknowledged in a round that is over counted there: the journal says so.
+        // Every update acknowledged in a committed round has counted there, according to the journal.
         let lines = world.coordinator.store().journal(0).unwrap();
         let counted: Vec<(u64, u64)> = lines
             .iter()
@@ -227,9 +229,10 @@ proptest! {
         }
     }
 
-    /// A full disk, or one that fails: nothing is acknowledged meanwhile, and it goes on when there is room again.
+    /// While the disk is full or failing nothing is acknowledged, and the campaign continues once it can be
+    /// written.
     #[test]
-    fn a_disk_that_fails_delays(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
+    fn failing_disk_delays_acknowledgements(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
         let setup = Setup { deadline: None, ..setup };
         let devices = setup.fleet_size as u64;
         let whole = live(setup.engine(), devices, usize::MAX);
@@ -237,11 +240,11 @@ proptest! {
         for after in fails {
             world.disk.fail(Faults::After(after));
             let mut steps = 0;
-            // Until it does.
+            // Until the disk fails.
             while steps < 60 && !world.sent.is_empty() {
                 let event = world.sent.pop_front().unwrap();
                 world.coordinator.handle(0, event);
-                match world.coordinator.settle() {
+                match world.coordinator.flush() {
                     Ok(settled) => {
                         for action in settled.actions {
                             if let Action::Open(device, opening) = action {
@@ -257,7 +260,7 @@ proptest! {
             if cuts {
                 world.cut();
             } else {
-                // There is room again: what waited is done.
+                // There is room again: pending writes and actions are done.
                 world.step(0);
             }
         }
@@ -265,9 +268,9 @@ proptest! {
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
     }
 
-    /// A crash between the end of a round and the end of its key.
+    /// A crash between the end of a round and the erasure of its key.
     #[test]
-    fn a_key_that_was_left_is_erased(setup in setup(), seed in any::<u64>()) {
+    fn leftover_key_is_erased(setup in setup(), seed in any::<u64>()) {
         let disk = Disk::new(seed);
         drop(World::server(&setup, &disk));
         disk.storage().write(b"the key of a round that is over").unwrap();
@@ -275,9 +278,9 @@ proptest! {
         prop_assert_eq!(disk.keys().0, None);
     }
 
-    /// A state of another size is refused.
+    /// A checkpoint of another size is refused.
     #[test]
-    fn a_state_of_another_size_is_refused(setup in setup(), len in 0usize..30, number in 1u32..4) {
+    fn checkpoint_of_other_size_is_refused(setup in setup(), len in 0usize..30, number in 1u32..4) {
         let fits = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
         prop_assume!(len != fits);
         let id = RoundId { round: 9, stage: 0 };

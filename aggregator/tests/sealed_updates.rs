@@ -1,4 +1,4 @@
-//! Stored updates are noise without the key of their round, and the key is gone when the round is over.
+//! Stored updates are unreadable without the key of their round, and the key is erased with the round.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::keys::{Entropy, KeyError};
-use fedspan_aggregator::store::{Counted, FILE, KEY_FILE, Record, Store, StoreError, read};
+use fedspan_aggregator::store::{CountedUpdate, FILE, KEY_FILE, Record, Store, StoreError, read};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Checkpoint, DeviceId, OpenRoundCheckpoint, Phase, Update};
 use fedspan_protocol::message::RoundId;
@@ -15,7 +15,7 @@ use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
 use proptest::prelude::*;
 
-/// What every update here holds, often.
+/// Value that every update contains many times.
 const MARK: f32 = 1.234_567_9;
 
 fn opened(round: u32) -> Record {
@@ -33,7 +33,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 32, cols: 1, values }],
     };
-    Record::Counted(RoundId { round, stage: 3 }, device, Counted { order, at: 20, update })
+    Record::Counted(RoundId { round, stage: 3 }, device, CountedUpdate { order, at: 20, update })
 }
 
 fn finds(bytes: &[u8]) -> bool {
@@ -41,7 +41,7 @@ fn finds(bytes: &[u8]) -> bool {
     bytes.windows(mark.len()).any(|window| window == mark)
 }
 
-/// The devices whose updates are there, in order.
+/// Returns the devices whose updates are stored, in order.
 fn there(store: &Store) -> Result<Vec<DeviceId>, StoreError> {
     Ok(store.load()?.unwrap().updates.iter().map(|(device, _)| *device).collect())
 }
@@ -51,7 +51,7 @@ fn key(directory: &Path) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_key_lives_as_long_as_its_round() {
+fn key_lives_as_long_as_its_round() {
     let directory = Scratch::new();
     let path = directory.path();
     let mut store = Store::open(path, SysRng).unwrap();
@@ -62,7 +62,7 @@ fn a_key_lives_as_long_as_its_round() {
     let first = key(path).expect("the key of round 7");
     assert_eq!(std::fs::metadata(path.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
     drop(store);
-    // The next server takes it up.
+    // The next server loads it.
     let mut store = Store::open(path, SysRng).unwrap();
     store.apply(&[counted(7, 1, 5)]).unwrap();
     assert_eq!((there(&store).unwrap(), key(path)), (vec![9, 5], Some(first.clone())));
@@ -70,27 +70,24 @@ fn a_key_lives_as_long_as_its_round() {
     assert!(!finds(&backup), "an update in the clear");
     store.apply(&[opened(8)]).unwrap();
     assert_eq!(key(path), None);
-    store.apply(&[counted(8, 0, 9), Record::Line(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(8, 0, 9), Record::JournalEntry(0, "{}".to_owned())]).unwrap();
     let second = key(path).expect("the key of round 8");
     assert_ne!(first, second);
-    // All of a round in one breath with the opening of the next, and what counts there.
+    // One call closes a round, opens the next and counts updates in both.
     store.apply(&[counted(8, 1, 1), opened(9), counted(9, 0, 5), counted(9, 1, 1)]).unwrap();
     assert_eq!(there(&store).unwrap(), [5, 1]);
     assert!(key(path).is_some_and(|third| third != second));
     drop(store);
     assert!(!finds(&std::fs::read(path.join(FILE)).unwrap()));
 
-    // The backup of round 7 without its key, with another one, and with its own.
+    // The backup of round 7 without its key, with another key, and with its own.
     let old = Scratch::new();
     std::fs::write(old.path().join(FILE), &backup).unwrap();
     let error = read(old.path()).unwrap_err().to_string();
-    assert!(error.contains("it is missing or damaged, and updates of round 7"), "{error}");
+    assert!(error.contains("missing or damaged, although updates of round 7"), "{error}");
     std::fs::write(old.path().join(KEY_FILE), &second).unwrap();
     let error = read(old.path()).unwrap_err().to_string();
-    assert!(
-        error.contains("it is the key of round 8, stage 3, and updates of round 7, stage 3 are stored"),
-        "{error}"
-    );
+    assert!(error.contains("key of round 8, stage 3, but updates of round 7, stage 3 are stored"), "{error}");
     for place in 0..first.len() {
         let mut flipped = first.clone();
         flipped[place] ^= 1;
@@ -105,9 +102,10 @@ fn a_key_lives_as_long_as_its_round() {
     assert_eq!(read(old.path()).unwrap().unwrap().updates.len(), 2);
 }
 
-/// A key whose writing has failed may be there all the same, and gone after a power cut: nothing is encrypted with it before it is sure.
+/// A key whose write failed may exist all the same and vanish in a power cut: nothing is encrypted with it
+/// before it is durable.
 #[test]
-fn a_key_that_was_found_is_made_sure() {
+fn found_key_is_synced_before_use() {
     let mut found = 0;
     for seed in 0..300 {
         let disk = Disk::new(seed);
@@ -125,7 +123,7 @@ fn a_key_that_was_found_is_made_sure() {
     assert!(found > 50, "{found}");
 }
 
-/// What lies where a key belongs is of no interest where nothing has been counted, and gone when something is.
+/// A leftover in place of the key is ignored while nothing is counted, and replaced with the first update.
 #[test]
 fn leftovers_are_replaced() {
     let directory = Scratch::new();
@@ -142,7 +140,7 @@ fn leftovers_are_replaced() {
     assert!(!path.join("round.key.partial").exists());
     store.begin(2, "").unwrap();
     assert_eq!(key(path), None, "another campaign");
-    // A directory is no key, and cannot be erased like one.
+    // A directory cannot be erased like a key file.
     store.apply(&[opened(7)]).unwrap();
     std::fs::create_dir(path.join(KEY_FILE)).unwrap();
     let error = store.apply(&[counted(7, 0, 9)]).unwrap_err();
@@ -152,10 +150,10 @@ fn leftovers_are_replaced() {
     assert_eq!(there(&store).unwrap(), [9]);
 }
 
-/// Fails now and then.
-struct Dry(u32);
+/// Source of randomness that fails now and then.
+struct FailingEntropy(u32);
 
-impl Entropy for Dry {
+impl Entropy for FailingEntropy {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
         self.0 += 1;
         if self.0.is_multiple_of(3) { SysRng.fill(bytes) } else { Err(KeyError::NoEntropy) }
@@ -163,9 +161,9 @@ impl Entropy for Dry {
 }
 
 #[test]
-fn without_randomness_nothing_is_written() {
+fn failing_entropy_writes_nothing() {
     let directory = Scratch::new();
-    let mut store = Store::open(directory.path(), Dry(0)).unwrap();
+    let mut store = Store::open(directory.path(), FailingEntropy(0)).unwrap();
     store.begin(1, "").unwrap();
     store.apply(&[opened(7)]).unwrap();
     let mut failed = 0;
@@ -181,8 +179,8 @@ fn without_randomness_nothing_is_written() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// Rounds over a disk that fails and whose power is cut: what was applied is there and can be read, a key is there only as long
-    /// as its round, none is used for two, and nothing is ever in the clear.
+    /// Random rounds on a disk with faults and power cuts: applied updates can be read, a key exists only
+    /// during its round, no key is used for two rounds, and no update is stored in plaintext.
     #[test]
     fn keys_follow_their_rounds(
         seed in any::<u64>(),
@@ -220,8 +218,8 @@ proptest! {
                 disk.cut();
                 store = disk.store();
                 let stored = store.load().unwrap().unwrap();
-                // All of it, nothing of it, or, of two rounds, the end of the first.
-                let found = (stored.open().unwrap().round, stored.updates.len() as u32);
+                // All records, none, or, of two rounds, the end of the first.
+                let found = (stored.open_round().unwrap().round, stored.updates.len() as u32);
                 prop_assert!([(before, from), (round, count), (round, 0)].contains(&found), "{found:?}");
                 (round, count) = found;
             }

@@ -1,4 +1,4 @@
-//! The whole server in this process, with small devices over TCP: restarts, the control socket, its end.
+//! Whole server in this process, with small devices over TCP: restarts, control socket, shutdown.
 
 use crate::common;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::campaign::{honest, honest_values};
 use crate::common::{Scratch, bits, encoded, frame, hello};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::ResumeError;
+use fedspan_aggregator::durable_engine::ResumeError;
 use fedspan_engine::{Action, Engine, Event, Phase};
 
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
@@ -59,14 +59,14 @@ async fn serve(fleet: &str, until_finished: bool) -> Running {
     Running { address, stop, end: tokio::spawn(server.serve(shutdown, until_finished)) }
 }
 
-/// Why there is no server: nobody is told that one listens.
+/// Returns the error of a server that cannot start.
 async fn refused(fleet: &str) -> ServeError {
     let fleet = Fleet::parse("fleet.toml", fleet).unwrap();
     Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap_err()
 }
 
 impl Running {
-    /// As a crash ends it: nothing is flushed, nothing is said.
+    /// Aborts the server like a crash: nothing is flushed or sent.
     async fn crash(self) {
         self.end.abort();
         assert!(self.end.await.unwrap_err().is_cancelled());
@@ -109,9 +109,7 @@ async fn status(state: &Path) -> serde_json::Value {
     panic!("no control socket");
 }
 
-// ---- a device -----------------------------------------------------------------------------------------
-
-/// What devices saw: the port of the server, the device, the round, and the outcome once there is one.
+/// Observations of devices: port of the server, device, round id, and the outcome once there is one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Seen {
     port: u16,
@@ -122,7 +120,7 @@ struct Seen {
 
 type Log = Arc<Mutex<Vec<Seen>>>;
 
-/// Answers held back: of training, or of nothing.
+/// Updates that devices hold back: those of training, or none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hold {
     Nothing,
@@ -136,7 +134,7 @@ struct Shared {
     log: Log,
 }
 
-/// Connects again and again until it is aborted; answers as `honest` does; remembers what it has finished.
+/// Connects until aborted; answers as `honest` does; remembers what it has finished.
 async fn device(id: u64, mut shared: Shared, limit: u16) {
     let (mut last, mut campaign) = (0, None);
     loop {
@@ -286,7 +284,7 @@ impl Devices {
         let (_, free) = watch::channel(Hold::Nothing);
         let hold = if held { self.hold.subscribe() } else { free };
         let shared = Shared { address: self.address.subscribe(), hold, log: Arc::clone(&self.log) };
-        // Frames of two sizes: inline and in chunks.
+        // Two frame limits: tensors inline and in chunks.
         self.tasks.spawn(device(id, shared, if id.is_multiple_of(2) { 256 } else { 128 }));
     }
 
@@ -297,7 +295,7 @@ impl Devices {
         self.log.lock().unwrap().iter().filter(is).count()
     }
 
-    /// The numbers that were opened under each server, in the order of the servers.
+    /// Returns the round ids opened under each server, in order of the servers.
     fn lives(&self) -> Vec<(u16, Vec<u32>)> {
         let mut lives: Vec<(u16, Vec<u32>)> = Vec::new();
         for seen in self.log.lock().unwrap().iter().filter(|seen| seen.outcome.is_none()) {
@@ -310,7 +308,7 @@ impl Devices {
     }
 }
 
-/// The model of a campaign that nothing disturbs, from the engine alone.
+/// Runs the campaign in the engine alone and returns the engine.
 fn undisturbed(fleet: &str, devices: u64) -> Engine {
     let mut engine = Fleet::parse("fleet.toml", fleet).unwrap().engine();
     let mut queue: Vec<Event> = (0..devices).map(Event::Joined).rev().collect();
@@ -327,7 +325,7 @@ fn undisturbed(fleet: &str, devices: u64) -> Engine {
     engine
 }
 
-/// The bits of the model that is on disk.
+/// Returns the bits of the stored model.
 fn on_disk(state: &Path) -> Vec<u64> {
     let checkpoint = store::read(state).unwrap().unwrap().checkpoint.unwrap();
     checkpoint.state.iter().map(|v| v.to_bits()).collect()
@@ -338,7 +336,7 @@ fn expected(engine: &Engine) -> Vec<u64> {
     [bits(engine.representation()), head].concat()
 }
 
-/// No device was told twice that it counts, under whatever servers.
+/// Asserts that no device received `Counted` twice for one round, from any server.
 fn assert_counted_once(devices: &Devices) {
     let mut counted = std::collections::BTreeSet::new();
     for seen in devices.log.lock().unwrap().iter() {
@@ -348,9 +346,7 @@ fn assert_counted_once(devices: &Devices) {
     }
 }
 
-// ---- restarts -----------------------------------------------------------------------------------------
-
-/// Down three times in the middle of a round, of which two of three updates are acknowledged.
+/// Three crashes in the middle of a round in which two of three updates are acknowledged.
 async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_before: usize) {
     let state = Scratch::new();
     let fleet = text(state.path(), 3, campaign);
@@ -361,7 +357,7 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
         devices.add(id, id == 2);
     }
     let port = server.address.port();
-    // The third holds the round up.
+    // The third device keeps the round open.
     until("two acknowledgements", || (0..2).all(|id| devices.counted(id, port) == counted_before + 1)).await;
     for _ in 0..3 {
         server.crash().await;
@@ -385,23 +381,23 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_before_the_first_commit() {
+async fn server_survives_crashes_before_first_commit() {
     crashes_while_rounds_are_open(FEDREP, Hold::All, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_between_start_and_training_of_fedrep() {
+async fn server_survives_crashes_between_start_and_fedrep() {
     crashes_while_rounds_are_open(POWER_FEDREP, Hold::Training, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_between_start_and_training_of_fedavg() {
+async fn server_survives_crashes_between_start_and_fedavg() {
     crashes_while_rounds_are_open(POWER_FEDAVG, Hold::Training, 2).await;
 }
 
-/// Down at a moment that nobody chose, several times.
+/// Several crashes at arbitrary moments.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_survives_crashes_at_any_moment() {
+async fn server_survives_crashes_at_any_moment() {
     let state = Scratch::new();
     let campaign = FEDREP.replace("rounds = 4", "rounds = 400");
     let fleet = text(state.path(), 3, &campaign);
@@ -423,7 +419,7 @@ async fn it_survives_crashes_at_any_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_leaves_what_was_committed_and_a_restart_ends_it() {
+async fn restart_finishes_campaign_after_shutdown() {
     let state = Scratch::new();
     let fleet = text(state.path(), 2, FEDREP);
     let server = serve(&fleet, false).await;
@@ -444,14 +440,14 @@ async fn a_shutdown_leaves_what_was_committed_and_a_restart_ends_it() {
     let checkpoint = store::read(state.path()).unwrap().unwrap().checkpoint.unwrap();
     assert_eq!(checkpoint.done, Phase::Train(ended.round));
     assert!(!state.path().join("control.sock").exists());
-    // The port is free, the lock is, and the rest follows.
+    // The port and the lock are free, and the campaign can be finished.
     devices.hold.send_replace(Hold::Nothing);
     let server = serve(&fleet, true).await;
     devices.address.send_replace(server.address);
     assert_eq!(server.finished().await.round, 4);
     assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
 
-    // A finished campaign's server is started again: a newcomer is offered its head at once.
+    // The server of a finished campaign is restarted: a new device is offered its head at once.
     devices.tasks.abort_all();
     let server = serve(&fleet, false).await;
     let mut newcomer = Devices::new(server.address);
@@ -463,9 +459,9 @@ async fn a_shutdown_leaves_what_was_committed_and_a_restart_ends_it() {
     assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
 }
 
-/// Training that ended because the representation moved little has ended for the next server, too.
+/// Training that ended because of a small change stays ended after a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn training_that_was_stopped_by_a_small_change_is_not_taken_up_again() {
+async fn training_ended_by_small_change_stays_ended() {
     let state = Scratch::new();
     let fleet = text(state.path(), 2, &format!("{FEDREP}[stop]\nchange = 1.0\n"));
     let server = serve(&fleet, false).await;
@@ -480,7 +476,7 @@ async fn training_that_was_stopped_by_a_small_change_is_not_taken_up_again() {
     let kept = on_disk(state.path());
     assert_eq!(store::read(state.path()).unwrap().unwrap().checkpoint.unwrap().done, Phase::Train(1));
 
-    // Twice, since a server writes down what it begins with.
+    // Twice, since a server writes a checkpoint at startup.
     for newcomer in [40, 41] {
         let server = serve(&fleet, false).await;
         let mut devices = Devices::new(server.address);
@@ -502,7 +498,7 @@ async fn training_that_was_stopped_by_a_small_change_is_not_taken_up_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_configuration_is_refused_with_the_lines_that_differ() {
+async fn other_configuration_is_refused_with_difference() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
     // Nothing is committed yet: the configuration may still change.
@@ -524,20 +520,20 @@ async fn another_configuration_is_refused_with_the_lines_that_differ() {
     assert_eq!(lines[2..], ["- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"]);
     assert_eq!(on_disk(state.path()), before, "and the state is untouched");
 
-    // What does not belong to the campaign may change.
+    // Settings outside the fingerprint may change.
     let moved = fleet.replace("[rounds]", "[limits]\nidle = 7\n[rounds]\nmin_count = 1");
     let server = serve(&moved, false).await;
     let _ = server.stop.send(());
     server.end.await.unwrap().unwrap();
 
-    // A damaged state is an error, not a new campaign.
+    // A damaged store is an error, not a new campaign.
     std::fs::write(state.path().join("campaign.redb"), b"FEDSPAN and nothing else").unwrap();
     let error = refused(&fleet).await;
     assert!(matches!(error, ServeError::Store(StoreError::Damaged { .. })), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_server_a_state_directory() {
+async fn state_directory_admits_one_server() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
     let _server = serve(&fleet, false).await;
@@ -545,10 +541,8 @@ async fn one_server_a_state_directory() {
     assert!(second.to_string().contains("another server"), "{second}");
 }
 
-// ---- the control socket -------------------------------------------------------------------------------
-
 #[tokio::test(flavor = "multi_thread")]
-async fn the_control_socket_answers_in_json() {
+async fn control_socket_answers_in_json() {
     use std::os::unix::fs::PermissionsExt;
     let state = Scratch::new();
     assert_eq!(query(state.path(), "status", |_| panic!("nobody is there")).await.unwrap(), None);
@@ -563,7 +557,7 @@ async fn the_control_socket_answers_in_json() {
     let mut watcher = UnixStream::connect(&socket).await.unwrap();
     watcher.write_all(b"watch\n").await.unwrap();
     let mut watched = BufReader::new(watcher).lines();
-    // It is subscribed once it has been accepted; another client is accepted after it.
+    // It is subscribed once it is accepted; another client is accepted after it.
     status(state.path()).await;
 
     let mut devices = Devices::new(server.address);
@@ -588,7 +582,7 @@ async fn the_control_socket_answers_in_json() {
     assert_eq!(finished["connections"]["welcomed"].as_u64(), Some(2));
     assert_eq!(finished["connected"].as_u64(), Some(2));
 
-    // Requests that are none; the server lives on.
+    // Invalid requests do not stop the server.
     for (request, whole) in [("stop", true), ("", true), ("STATUS", true), (&"x".repeat(10_000), false)] {
         let mut lines = Vec::new();
         let asked = query(state.path(), request, |line| {
@@ -602,7 +596,7 @@ async fn the_control_socket_answers_in_json() {
             assert!(answer["error"].as_str().unwrap().contains("status, watch"), "{answer}");
         }
     }
-    // A client that says nothing and one that sends no text hold nobody up.
+    // A silent client and one that sends no text delay no other client.
     let _silent = UnixStream::connect(&socket).await.unwrap();
     let mut strange = UnixStream::connect(&socket).await.unwrap();
     strange.write_all(&[0xff, 0xfe, b'\n']).await.unwrap();
@@ -614,11 +608,9 @@ async fn the_control_socket_answers_in_json() {
     assert_eq!(watched.next_line().await.unwrap(), None, "a watcher is let go");
 }
 
-// ---- connections --------------------------------------------------------------------------------------
-
-/// The device is back before its old connection was missed: the old one is closed, the new one counts.
+/// A device reconnects before its old connection times out: the old one is closed, the new one counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_connection_replaces_the_older() {
+async fn newer_connection_replaces_older() {
     let state = Scratch::new();
     let server = serve(&text(state.path(), 2, FEDREP), true).await;
     let mut old = TcpStream::connect(server.address).await.unwrap();
@@ -627,7 +619,7 @@ async fn a_newer_connection_replaces_the_older() {
     assert!(old.read(&mut buffer).await.unwrap() > 0, "welcome");
     let mut devices = Devices::new(server.address);
     devices.add(0, false);
-    // End of stream on the old one.
+    // End of stream on the old connection.
     tokio::time::timeout(PATIENCE, async { while old.read(&mut buffer).await.unwrap_or(0) > 0 {} })
         .await
         .unwrap();
@@ -636,10 +628,9 @@ async fn a_newer_connection_replaces_the_older() {
     assert_eq!((status.connections.welcomed, status.devices), (3, 2));
 }
 
-/// A device that takes nothing is cut off, and then it is gone: rounds close without it, and the status
-/// does not count it among the connected.
+/// A device that does not read is cut off and counts as disconnected: rounds close without it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
+async fn device_that_does_not_read_is_disconnected() {
     let state = Scratch::new();
     // Rounds of half a megabyte for a device that never reads, and a short deadline.
     let campaign = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 100000\nstep_size = 0.25\n\
@@ -657,7 +648,7 @@ async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
         stream
     };
     let mute = connect(0, 4096).await;
-    // The other answers every round with zero, inline chunks and all.
+    // The other device answers every round with zeros, in inline chunks as well.
     let mut honest = connect(1, 1 << 20).await;
     let answering = tokio::spawn(async move {
         let mut decoder = Decoder::new(vec![0u8; 4096]);
@@ -713,9 +704,9 @@ async fn a_device_that_reads_nothing_is_gone_once_it_is_cut_off() {
     server.crash().await;
 }
 
-/// More connections than there is room for: told so, whatever they have sent already.
+/// More connections than slots: each surplus one is told to retry, whatever it has sent already.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_turned_away_hears_it() {
+async fn turned_away_device_is_told_to_retry() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\n"));
     let server = serve(&fleet, false).await;
@@ -738,9 +729,9 @@ async fn who_is_turned_away_hears_it() {
     server.crash().await;
 }
 
-/// So many that have said nothing that the oldest make room for the newest: each has one reason to be gone.
+/// So many silent connections that the oldest are evicted; each is counted under one reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_makes_room_is_counted() {
+async fn evicted_connections_are_counted() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\nhello = 1\n"));
     let server = serve(&fleet, false).await;
@@ -759,15 +750,15 @@ async fn who_makes_room_is_counted() {
     let connections = status(state.path()).await["connections"].clone();
     let count = |what: &str| connections[what].as_u64().unwrap();
     assert_eq!(count("evicted") + count("dropped") + count("no_hello"), 400, "{connections}");
-    // How many of them time ends is a matter of the machine.
+    // The number of timeouts depends on the machine.
     assert!(count("evicted") > 0, "{connections}");
-    // The device that was there before notices nothing.
+    // The device connected before is not affected.
     first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
     server.crash().await;
 }
 
-/// A server that is killed with its guard.
+/// Server process that is killed on drop.
 struct Process(std::process::Child);
 
 impl Drop for Process {
@@ -777,10 +768,9 @@ impl Drop for Process {
     }
 }
 
-/// A process of its own, with few file descriptors: while no connection can be accepted, those that are
-/// there are served.
+/// Server process with few file descriptors: while accept fails, connected devices are served.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_file_descriptors_serves_who_is_there() {
+async fn server_without_file_descriptors_serves_connected_devices() {
     let state = Scratch::new();
     let config = state.path().join("fleet.toml");
     let more = format!("{FEDREP}[limits]\nhello = 600\n");
@@ -809,7 +799,7 @@ async fn a_server_without_file_descriptors_serves_who_is_there() {
     for _ in 0..80 {
         crowd.push(TcpStream::connect(address).await.unwrap());
     }
-    // Longer than accepting pauses, so that it has failed by now.
+    // Longer than the pause after a failed accept, so that one has failed by now.
     tokio::time::sleep(Duration::from_millis(300)).await;
     first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     let mut buffer = [0; 256];
@@ -821,7 +811,7 @@ async fn a_server_without_file_descriptors_serves_who_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_listener_and_the_directory_are_named_where_they_fail() {
+async fn startup_errors_name_listener_or_directory() {
     let state = Scratch::new();
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -1,5 +1,5 @@
-//! `status`, `watch`, `check` and `export` over every state that a state directory can be in: the answer, or one line that says why
-//! there is none.
+//! Commands `status`, `watch`, `check` and `export` on every condition of a state directory: an answer, or one
+//! line with the reason.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::kept::{configuration, go_on, keep};
+use crate::common::stored_campaign::{configuration, create_state, run_campaign};
 use crate::common::{Scratch, alone, closed, output, spawned};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
@@ -18,7 +18,7 @@ struct Place {
 }
 
 impl Place {
-    /// A state below the scratch directory, which is not made.
+    /// Makes a configuration for a state directory that does not exist.
     fn new(state: &str) -> Self {
         let scratch = Scratch::new();
         let state = scratch.path().join(state);
@@ -26,9 +26,9 @@ impl Place {
         Self { scratch, state }
     }
 
-    fn kept(state: &str) -> Self {
+    fn dir(state: &str) -> Self {
         let place = Self::new(state);
-        keep(&place.state);
+        create_state(&place.state);
         place
     }
 
@@ -37,7 +37,7 @@ impl Place {
         output(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
-    /// The same, by somebody to whom permissions mean something: root may become one.
+    /// Runs a command as a user without root's rights; root switches to one.
     fn run_by_another(&self, command: &[&str]) -> Output {
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::process::CommandExt;
@@ -50,15 +50,15 @@ impl Place {
         output(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
-    /// A command that goes on, with what it says.
+    /// Starts a command and captures its output.
     fn spawn(&self, command: &str) -> Child {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         program.args([command, "--config"]).arg(self.scratch.path().join("fleet.toml"));
         spawned(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
-    /// A server, once it listens, and the line that says so.
-    fn served(&self) -> (Child, String) {
+    /// Starts a server and returns it with the line that it prints once it listens.
+    fn start_server(&self) -> (Child, String) {
         let mut server = self.spawn("serve");
         let mut line = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-/// A program that nobody writes to any more, or it could not be run.
+/// Copies the program, and closes the copy, as a file open for writing cannot be run.
 fn copied(to: &Path) {
     let _alone = alone();
     std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
@@ -101,10 +101,10 @@ fn sound(place: &Place) {
 }
 
 #[test]
-fn nothing_is_nothing() {
+fn missing_state_is_reported() {
     let place = Place::new("state");
     for _ in 0..2 {
-        refused(&place.run(&["status"]), "no server is running and nothing is committed");
+        refused(&place.run(&["status"]), "no server is running and no round is committed");
         refused(&place.run(&["watch"]), "no server is running on this state directory");
         refused(&place.run(&["check"]), "no campaign was begun here");
         refused(&place.export(), "no campaign was begun here");
@@ -116,7 +116,7 @@ fn nothing_is_nothing() {
 }
 
 #[test]
-fn a_file_where_a_directory_should_be() {
+fn file_in_place_of_state_directory_is_reported() {
     let place = Place::new("file/state");
     std::fs::write(place.scratch.path().join("file"), b"text").unwrap();
     for command in ["status", "watch", "check", "serve"] {
@@ -125,10 +125,10 @@ fn a_file_where_a_directory_should_be() {
     refused(&place.export(), "Not a directory");
 }
 
-/// A server has lived there, or somebody has put something in its place.
+/// The path of the state directory is a file, or its server has gone.
 #[test]
-fn a_socket_to_which_nobody_listens() {
-    let place = Place::kept("state");
+fn abandoned_socket_is_ignored() {
+    let place = Place::dir("state");
     let socket = place.state.join("control.sock");
     closed(UnixListener::bind(&socket).unwrap());
     sound(&place);
@@ -137,10 +137,10 @@ fn a_socket_to_which_nobody_listens() {
     sound(&place);
 }
 
-/// A path that is too long for a socket of its own is good enough for everything else.
+/// A path too long for a socket works for everything else.
 #[test]
-fn a_path_that_is_too_long_for_a_socket() {
-    let place = Place::kept(&"a-long-name/".repeat(12));
+fn long_path_works_without_socket() {
+    let place = Place::dir(&"a-long-name/".repeat(12));
     sound(&place);
     let store = Store::open(&place.state, SysRng).unwrap();
     for command in ["status", "check"] {
@@ -151,7 +151,7 @@ fn a_path_that_is_too_long_for_a_socket() {
     sound(&place);
 }
 
-/// Answers one client so.
+/// Answers one client with this text.
 fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
     std::fs::create_dir_all(state).unwrap();
     let _ = std::fs::remove_file(state.join("control.sock"));
@@ -164,20 +164,20 @@ fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> 
 }
 
 #[test]
-fn a_server_that_hangs_up_or_refuses() {
+fn closed_or_refusing_server_is_reported() {
     let place = Place::new("state");
     let cases = [
-        ("status", "", "the server hung up before it had answered"),
-        ("status", "{\"phase\":", "the server's answer makes no sense"),
+        ("status", "", "the server closed the control socket without an answer"),
+        ("status", "{\"phase\":", "malformed answer of the server"),
         (
             "status",
             "{\"error\":\"this server answers user 7 only\"}\n",
-            "the server says: this server answers user 7 only",
+            "the server reports: this server answers user 7 only",
         ),
         (
             "watch",
             "{\"error\":\"this server answers user 7 only\"}\n",
-            "the server says: this server answers user 7 only",
+            "the server reports: this server answers user 7 only",
         ),
     ];
     for (command, answer, says) in cases {
@@ -186,19 +186,19 @@ fn a_server_that_hangs_up_or_refuses() {
         server.join().unwrap();
     }
     let server = answering(&place.state, "");
-    refused(&place.export(), "the server's answer was cut off");
+    refused(&place.export(), "incomplete answer of the server");
     server.join().unwrap();
 }
 
-/// Stores of other formats, whole and damaged ones.
+/// Stores of other formats, intact and damaged.
 #[test]
-fn a_store_that_cannot_be_read() {
+fn unreadable_store_is_reported() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
     let place = Place::new("state");
     std::fs::create_dir(&place.state).unwrap();
     let file = place.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
-    let says = "it has format 3, and this version reads format 5";
+    let says = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
         refused(&place.run(&[command]), says);
     }
@@ -208,13 +208,13 @@ fn a_store_that_cannot_be_read() {
     refused(&place.run(&["status"]), "campaign.redb");
 }
 
-/// Asked by somebody who may not.
+/// A user without rights runs the commands.
 #[test]
-fn what_others_may_not_read() {
+fn permission_errors_are_reported() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
-    let place = Place::kept("state");
-    // Permissions mean nothing to root, who may become somebody to whom they do.
+    let place = Place::dir("state");
+    // Permissions do not restrict root, who switches to a user whom they restrict.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
     copied(&program);
@@ -237,7 +237,7 @@ fn what_others_may_not_read() {
         }
         mode(&path, usual);
     }
-    // Nor may they ask a server.
+    // Such users may not ask a server either.
     let listener = UnixListener::bind(place.state.join("control.sock")).unwrap();
     mode(&place.state.join("control.sock"), 0);
     for command in [&["status"][..], &["watch"], &["export", "--out", &out]] {
@@ -262,10 +262,11 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// What cannot be looked into holds keys, perhaps: nobody is told to do without. And no file is named that never was.
+/// A directory that cannot be searched may hold keys: the message must not suggest plaintext, nor name a file
+/// that never existed.
 #[test]
-fn a_directory_that_cannot_be_looked_into() {
-    let place = Place::kept("state");
+fn unsearchable_directory_is_reported() {
+    let place = Place::dir("state");
     let config = place.scratch.path().join("fleet.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     set_mode(&place.state, 0);
@@ -282,70 +283,70 @@ fn a_directory_that_cannot_be_looked_into() {
     std::fs::remove_dir_all(&place.state).unwrap();
     std::fs::write(&place.state, b"a file").unwrap();
     refused(&place.run(&["serve"]), "state/keys: Not a directory");
-    // Where there is nothing it is said what to do.
+    // If nothing is there the message names the remedy.
     std::fs::remove_file(&place.state).unwrap();
     let output = place.run(&["serve"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
 }
 
-/// A server has to make files: one that cannot says so before anybody is let in.
+/// A server that cannot create files reports it before it listens.
 #[test]
-fn a_directory_in_which_nothing_can_be_made() {
-    let place = Place::kept("state");
-    let names = || std::fs::read_dir(&place.state).unwrap().count();
+fn unwritable_directory_is_reported_at_startup() {
+    let place = Place::dir("state");
+    let sibling_names = || std::fs::read_dir(&place.state).unwrap().count();
     for entry in std::fs::read_dir(&place.state).unwrap() {
         set_mode(&entry.unwrap().path(), 0o666);
     }
     set_mode(&place.state, 0o555);
-    let before = names();
+    let before = sibling_names();
     let output = place.run_by_another(&["serve"]);
-    refused(&output, "no file can be made here");
+    refused(&output, "cannot create files here");
     assert!(
         String::from_utf8_lossy(&output.stderr)
-            .contains("state: no file can be made here: Permission denied")
+            .contains("state: cannot create files here: Permission denied")
     );
     set_mode(&place.state, 0o777);
-    assert_eq!(names(), before);
+    assert_eq!(sibling_names(), before);
     sound(&place);
 }
 
-/// Who has no business there does not even see what is there.
+/// Other users cannot list the state directory.
 #[test]
-fn a_directory_that_a_server_makes_is_its_own() {
+fn state_directory_is_private() {
     let place = Place::new("new/state");
-    let (server, line) = place.served();
+    let (server, line) = place.start_server();
     assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
     assert!(line.ends_with(", waiting for 5 devices\n"), "{line}");
     assert_eq!(mode(&place.state), 0o700);
     assert!(!place.state.join("probe").exists());
     ended(server, "-INT");
-    // One that was there is its owner's affair.
+    // The mode of an existing directory is kept.
     set_mode(&place.state, 0o750);
-    ended(place.served().0, "-INT");
+    ended(place.start_server().0, "-INT");
     assert_eq!(mode(&place.state), 0o750);
 }
 
-/// Nobody is told that it listens before it can go on, and from where.
+/// The line about listening is printed once the campaign is resumed, and says from where.
 #[test]
-fn a_server_says_that_it_listens_when_it_has_the_campaign() {
-    let place = Place::kept("state");
-    let (server, line) = place.served();
+fn listening_is_printed_after_resume() {
+    let place = Place::dir("state");
+    let (server, line) = place.start_server();
     assert!(line.starts_with("listening on 127.0.0.1:"), "{line}");
-    assert!(line.ends_with(", going on with round 3 of 4\n"), "{line}");
+    assert!(line.ends_with(", resuming with round 3 of 4\n"), "{line}");
     ended(server, "-INT");
-    // Heads are left to fit.
-    go_on(&place.state, true, &[5, 5]);
-    let (server, line) = place.served();
-    assert!(line.ends_with(", going on after round 4 of 4: heads are fitted\n"), "{line}");
+    // Heads remain to be fitted.
+    run_campaign(&place.state, true, &[5, 5]);
+    let (server, line) = place.start_server();
+    assert!(line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{line}");
     ended(server, "-INT");
-    let place = Place::kept("state");
-    // Nothing is said before a refusal.
+    let place = Place::dir("state");
+    // Nothing is printed before a refusal.
     let key = place.state.join("round.key");
-    let kept = std::fs::read(&key).unwrap();
+    let dir = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
     refused(&place.run(&["serve"]), "round.key");
-    std::fs::write(&key, kept).unwrap();
+    std::fs::write(&key, dir).unwrap();
     let config = place.scratch.path().join("fleet.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("seed = 3", "seed = 4")).unwrap();
@@ -353,10 +354,10 @@ fn a_server_says_that_it_listens_when_it_has_the_campaign() {
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
-/// A server that was stopped, or waits for a disk that is gone: it takes connections, and says nothing.
+/// A suspended server, or one that waits for its disk, accepts connections and does not answer.
 #[test]
-fn a_server_that_does_not_answer() {
-    let place = Place::kept("state");
+fn silent_server_is_reported() {
+    let place = Place::dir("state");
     let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
     let out = place.scratch.path().join("out").display().to_string();
     let export = ["export", "--out", &out];
@@ -365,7 +366,7 @@ fn a_server_that_does_not_answer() {
             let place = &place;
             scope.spawn(move || {
                 let began = Instant::now();
-                refused(&place.run(command), "the server that runs here does not answer");
+                refused(&place.run(command), "the running server has not answered");
                 let took = began.elapsed();
                 assert!((9..30).contains(&took.as_secs()), "{command:?}: {took:?}");
             });
@@ -374,14 +375,14 @@ fn a_server_that_does_not_answer() {
     assert!(!Path::new(&out).exists());
 }
 
-/// Who watches hears how it ended: orderly, or not.
+/// A watcher reports whether the server shut down cleanly.
 #[test]
-fn a_watcher_hears_of_a_server_that_is_gone() {
-    for (signal, code, says) in [("-KILL", 1, "the server is gone"), ("-INT", 0, "")] {
-        let place = Place::kept("state");
-        let (server, _) = place.served();
+fn watch_distinguishes_shutdown_from_crash() {
+    for (signal, code, says) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
+        let place = Place::dir("state");
+        let (server, _) = place.start_server();
         let mut watch = place.spawn("watch");
-        // Longer than it takes to be heard.
+        // Long enough to be accepted.
         std::thread::sleep(Duration::from_millis(700));
         assert!(watch.try_wait().unwrap().is_none(), "it watches");
         ended(server, signal);

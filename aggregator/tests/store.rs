@@ -1,10 +1,11 @@
-//! What is written comes back; anything else in its place is a typed error, never a panic, never "nothing".
+//! Store: records are read back; anything else in their place is a typed error, never a panic, never an empty
+//! store.
 
 use std::path::Path;
 
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::store::{Counted, FILE, Record, Store, StoreError, Stored, read};
+use fedspan_aggregator::store::{CampaignState, CountedUpdate, FILE, Record, Store, StoreError, read};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, OpenRoundCheckpoint, Phase, Update};
 use fedspan_protocol::message::RoundId;
@@ -32,22 +33,28 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 3, cols: 1, values }],
     };
-    Record::Counted(RoundId { round, stage: 3 }, device, Counted { order, at: u64::from(order) + 20, update })
+    Record::Counted(
+        RoundId { round, stage: 3 },
+        device,
+        CountedUpdate { order, at: u64::from(order) + 20, update },
+    )
 }
 
-fn filled(directory: &Path) -> Stored {
+fn filled(directory: &Path) -> CampaignState {
     let mut store = Store::open(directory, SysRng).unwrap();
     assert_eq!(store.load().unwrap(), None);
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
-    store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::Line(0, "{}".to_owned())]).unwrap();
-    store.apply(&[counted(7, 0, 9), Record::Out(5)]).unwrap();
-    let waits = Record::Waits(DeadlineState { deadline: Some(90), asking_everyone: true });
-    store.apply(&[counted(7, 1, 1), waits, Record::Line(1, "[]".to_owned()), Record::Clock(33)]).unwrap();
+    store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::JournalEntry(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(7, 0, 9), Record::Excluded(5)]).unwrap();
+    let waits = Record::Deadline(DeadlineState { deadline: Some(90), asking_everyone: true });
+    store
+        .apply(&[counted(7, 1, 1), waits, Record::JournalEntry(1, "[]".to_owned()), Record::Clock(33)])
+        .unwrap();
     store.load().unwrap().unwrap()
 }
 
 #[test]
-fn what_is_written_comes_back() {
+fn records_are_read_back() {
     let directory = Scratch::new();
     let stored = filled(directory.path());
     assert_eq!((stored.campaign, stored.configuration.as_str()), (0xdead_beef, "seed = 1\nk = 2\n"));
@@ -58,30 +65,33 @@ fn what_is_written_comes_back() {
         _ => unreachable!(),
     };
     assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
-    assert_eq!((stored.out.as_slice(), stored.lines, stored.clock), (&[5][..], 2, 33));
-    assert_eq!(stored.waits, Some(DeadlineState { deadline: Some(90), asking_everyone: true }));
+    assert_eq!((stored.excluded.as_slice(), stored.next_journal_line, stored.clock), (&[5][..], 2, 33));
+    assert_eq!(stored.deadline, Some(DeadlineState { deadline: Some(90), asking_everyone: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
-    // A device that was out and counts after all; a new checkpoint, after which nothing of the round is left.
+    // A device that was excluded and counts after all; a new checkpoint, which ends the round.
     let mut store = Store::open(directory.path(), SysRng).unwrap();
     store.apply(&[counted(7, 2, 5)]).unwrap();
-    assert!(store.load().unwrap().unwrap().out.is_empty());
+    assert!(store.load().unwrap().unwrap().excluded.is_empty());
     store.apply(&[checkpoint(8, vec![1.0])]).unwrap();
     let now = store.load().unwrap().unwrap();
-    assert_eq!((now.updates, now.out, now.waits, now.lines), (Vec::new(), Vec::new(), None, 2));
+    assert_eq!(
+        (now.updates, now.excluded, now.deadline, now.next_journal_line),
+        (Vec::new(), Vec::new(), None, 2)
+    );
     assert_eq!(now.clock, 33, "it does not go back with the round");
     assert_eq!(store.journal(1).unwrap(), ["[]"]);
-    // Another campaign: what happened has happened.
+    // A new campaign keeps the journal.
     store.begin(1, "seed = 2\n").unwrap();
     let now = store.load().unwrap().unwrap();
-    assert_eq!((now.campaign, now.checkpoint, now.lines), (1, None, 2));
+    assert_eq!((now.campaign, now.checkpoint, now.next_journal_line), (1, None, 2));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Torn, flipped, overwritten: the error says so, or it was a place that nothing was in.
+    /// Truncated, flipped and overwritten bytes: an error, or the bytes were unused.
     #[test]
-    fn damage_is_an_error_or_nothing(
+    fn damage_is_an_error_or_unused_space(
         at in any::<prop::sample::Index>(), bit in 0u8..8, how in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
     ) {
         let directory = Scratch::new();
@@ -89,7 +99,7 @@ proptest! {
         let path = directory.path().join(FILE);
         let whole = std::fs::read(&path).unwrap();
         let mut bytes = whole.clone();
-        // Most of the file is empty.
+        // Most of the file is unused.
         let used: Vec<usize> = (0..whole.len()).filter(|place| whole[*place] != 0).collect();
         match how {
             0 => bytes.truncate(at.index(whole.len())),
@@ -108,9 +118,10 @@ proptest! {
         }
     }
 
-    /// Cuts and faults at any write: afterwards it is what was applied, and at most the one that was in the air.
+    /// Power cuts and faults at any write: afterwards the store holds what was applied, and at most the
+    /// interrupted call.
     #[test]
-    fn an_application_is_whole_or_not_at_all(
+    fn apply_is_atomic(
         seed in any::<u64>(), faults in prop::collection::vec((0u32..60, any::<bool>()), 1..12), waits in any::<bool>(),
     ) {
         let disk = Disk::new(seed);
@@ -118,13 +129,13 @@ proptest! {
         let mut sure = 0;
         for (after, syncs) in faults {
             let mut store = disk.store();
-            let lines = store.load().unwrap().unwrap().lines;
+            let lines = store.load().unwrap().unwrap().next_journal_line;
             prop_assert!(lines == sure || lines == sure + 2, "{} {}", lines, sure);
             sure = lines;
-            // A sync that fails is the worse of the two: what it was for is seen, and is not there.
+            // A failed sync is worse than a failed write: the data are visible and not on disk.
             disk.fail(if syncs { Faults::Sync(after / 8) } else { Faults::After(after) });
             for _ in 0..4 {
-                let line = |number| Record::Line(number, "x".repeat(900));
+                let line = |number| Record::JournalEntry(number, "x".repeat(900));
                 let two = [line(sure), line(sure + 1)];
                 if store.apply(&two).is_err() {
                     if waits {
@@ -142,14 +153,14 @@ proptest! {
     }
 }
 
-/// An operator makes room by moving the database away; a disk is unplugged, and there is nothing under its name, or something else.
+/// The database is moved away or its disk unplugged, and there is nothing under its name, or another file.
 #[test]
-fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
+fn missing_database_is_waited_for() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
     drop(filled(scratch.path()));
     drop(filled(other.path()));
     let (path, aside) = (scratch.path().join(FILE), scratch.path().join("aside"));
-    let line = |number| [Record::Line(number, "{}".to_owned())];
+    let line = |number| [Record::JournalEntry(number, "{}".to_owned())];
     let mut store = Store::open(scratch.path(), SysRng).unwrap();
     std::fs::copy(&path, scratch.path().join("older")).unwrap();
     store.apply(&line(2)).unwrap();
@@ -161,7 +172,7 @@ fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
     }
     std::fs::rename(&aside, &path).unwrap();
     store.apply(&line(3)).unwrap();
-    assert_eq!(store.load().unwrap().unwrap().lines, 4);
+    assert_eq!(store.load().unwrap().unwrap().next_journal_line, 4);
     // One of the same age of another campaign, an older one of this, an empty one.
     let mut empty = redb::Database::create(scratch.path().join("empty")).unwrap();
     assert!(empty.check_integrity().unwrap());
@@ -178,12 +189,12 @@ fn a_database_that_has_gone_is_waited_for_and_no_other_is_taken_for_it() {
     }
     store.apply(&line(4)).unwrap();
     drop(store);
-    assert_eq!(read(scratch.path()).unwrap().unwrap().lines, 5);
+    assert_eq!(read(scratch.path()).unwrap().unwrap().next_journal_line, 5);
 }
 
-/// A server that finds the rest of a campaign does not begin a new one in its place.
+/// A server that finds other files of a campaign does not begin a new one.
 #[test]
-fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
+fn campaign_without_database_is_not_replaced() {
     let scratch = Scratch::new();
     drop(filled(scratch.path()));
     std::fs::remove_file(scratch.path().join(FILE)).unwrap();
@@ -191,7 +202,7 @@ fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
     assert!(matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("round.key")), "{error}");
     std::fs::remove_file(scratch.path().join("round.key")).unwrap();
     std::fs::write(scratch.path().join("arrivals.jsonl"), "{}\n").unwrap();
-    // Nor does anybody who looks at it say that there never was one.
+    // Nor does a reader conclude that there never was one.
     for error in [Store::open(scratch.path(), SysRng).unwrap_err(), read(scratch.path()).unwrap_err()] {
         assert!(
             matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("arrivals.jsonl")),
@@ -203,9 +214,9 @@ fn a_campaign_whose_database_is_missing_is_not_begun_anew() {
     Store::open(scratch.path(), SysRng).unwrap();
 }
 
-/// A database without a format that holds something is none of ours.
+/// A non-empty database without a format is refused.
 #[test]
-fn tables_without_a_format_are_damage() {
+fn tables_without_format_are_damage() {
     let scratch = Scratch::new();
     let database = redb::Database::create(scratch.path().join(FILE)).unwrap();
     let write = database.begin_write().unwrap();
@@ -217,15 +228,15 @@ fn tables_without_a_format_are_damage() {
     }
 }
 
-/// A database that was not closed may be repaired when it is opened. That undoes what had not been synced: nothing that was, which is what
-/// a flipped bit looks like.
+/// A database that was not closed is repaired when it is opened. Repair rolls back unsynced transactions, never
+/// a synced one, although a flipped bit looks like the former.
 #[test]
-fn a_flipped_bit_after_a_crash_takes_nothing_back() {
+fn flipped_bit_after_crash_rolls_nothing_back() {
     let (running, copy) = (Scratch::new(), Scratch::new());
     drop(filled(running.path()));
     let mut store = Store::open(running.path(), SysRng).unwrap();
-    store.apply(&[counted(7, 2, 12), Record::Line(2, "x".repeat(300))]).unwrap();
-    store.apply(&[counted(7, 3, 14), Record::Line(3, "y".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 2, 12), Record::JournalEntry(2, "x".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 3, 14), Record::JournalEntry(3, "y".repeat(300))]).unwrap();
     let expected = store.load().unwrap().unwrap();
     let whole = std::fs::read(running.path().join(FILE)).unwrap();
     std::fs::copy(running.path().join("round.key"), copy.path().join("round.key")).unwrap();
@@ -249,13 +260,13 @@ fn a_flipped_bit_after_a_crash_takes_nothing_back() {
         }
     }
     println!("{refused} refused, {same} changed nothing");
-    // One bit of the file says which of the last two transactions was the last, and has no checksum.
+    // One bit of the file, without a checksum, selects the current one of the last two transactions.
     assert_eq!(back, [(9, 0)]);
     assert!(refused > 1000, "{refused} refused, {same} changed nothing");
 }
 
 #[test]
-fn one_server_at_a_time() {
+fn store_admits_one_server() {
     let directory = Scratch::new();
     let first = Store::open(directory.path(), SysRng).unwrap();
     assert!(matches!(Store::open(directory.path(), SysRng), Err(StoreError::Locked { .. })));
@@ -265,7 +276,7 @@ fn one_server_at_a_time() {
 }
 
 #[test]
-fn what_contradicts_itself_is_damage() {
+fn contradictions_are_damage() {
     let cases: [&[Record]; 4] = [
         &[checkpoint(7, vec![1.0, f64::NAN])],
         // Of a round that is not open; the first is missing; two are the same.
@@ -283,7 +294,7 @@ fn what_contradicts_itself_is_damage() {
 }
 
 #[test]
-fn what_is_no_directory_or_of_another_version_is_said_with_its_path() {
+fn open_errors_name_their_path() {
     let directory = Scratch::new();
     let file = directory.path().join("file");
     std::fs::write(&file, b"x").unwrap();
@@ -293,6 +304,6 @@ fn what_is_no_directory_or_of_another_version_is_said_with_its_path() {
     std::fs::write(directory.path().join("campaign.bin"), b"FEDSPAN1").unwrap();
     for error in [Store::open(directory.path(), SysRng).unwrap_err(), read(directory.path()).unwrap_err()] {
         assert!(matches!(error, StoreError::Version { found: 1, .. }), "{error}");
-        assert!(error.to_string().contains("campaign.bin: it has format 1"), "{error}");
+        assert!(error.to_string().contains("campaign.bin: format 1"), "{error}");
     }
 }

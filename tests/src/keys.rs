@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fedspan_aggregator::keys::{Cost, KeyStore, Unlock};
+use fedspan_aggregator::keys::{Argon2Cost, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
 use fedspan_protocol::secure::Key;
 use fedspan_sim_core::device::Identity;
@@ -20,7 +20,7 @@ pub fn keys(state: &Path, devices: u64) -> Result<(Protection, BTreeMap<u64, Key
     let random = ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::passphrase("for a test").map_err(|error| error.to_string())?;
     // The cheapest allowed key derivation: tests need no resistance to guessing.
-    let cost = Cost::new(8, 1, 1).unwrap_or(Cost::RECOMMENDED);
+    let cost = Argon2Cost::new(8, 1, 1).unwrap_or(Argon2Cost::RECOMMENDED);
     let store = match path.exists() {
         true => KeyStore::open(&path, &unlock, random),
         false => KeyStore::create(&path, &unlock, cost, random).and_then(|mut store| {

@@ -65,7 +65,7 @@ pub async fn start_with(
     let fleet = Fleet::parse("fleet.toml", fleet).map_err(|problem| problem.to_string())?;
     let mut server = Server::bind(fleet, 1, SysRng, protection).await.map_err(|error| error.to_string())?;
     for (index, line) in lines.into_iter().enumerate() {
-        server.attach(format!("line {index}"), line);
+        server.attach_link(format!("line {index}"), line);
     }
     let address = server.address().map_err(|error| error.to_string())?;
     let (stop, stopped) = oneshot::channel::<()>();

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use fedspan_aggregator::journal::{self, Line, Outcome};
+use fedspan_aggregator::journal::{self, JournalEntry, Outcome};
 use fedspan_aggregator::store;
 use fedspan_protocol::frame::{Decoder, FeedResult, crc32c};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
@@ -56,7 +56,7 @@ pub fn audit(
     let mut representation = None;
     for line in &lines {
         match line {
-            Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+            JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                 if !counted.insert((answer.device, answer.round)) {
                     return Err(format!(
                         "device {} was counted twice in round {}",
@@ -65,7 +65,7 @@ pub fn audit(
                 }
                 open.insert(answer.device);
             }
-            Line::Committed(committed) => {
+            JournalEntry::Committed(committed) => {
                 rounds += 1;
                 let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
                 if participants != open || participants.len() != devices {
@@ -77,7 +77,7 @@ pub fn audit(
                 open.clear();
                 representation = Some(&committed.representation);
             }
-            Line::Resumed(_) => mid_round += usize::from(!open.is_empty()),
+            JournalEntry::Resumed(_) => mid_round += usize::from(!open.is_empty()),
             _ => {}
         }
     }

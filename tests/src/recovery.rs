@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::{FILE, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{Action, DeviceId, Event, RoundBroadcast, Update};
@@ -169,10 +169,10 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
         journal: Some(0),
     };
     let (mut coordinator, _) =
-        Coordinator::new(fleet.engine(), store, &about).map_err(|error| error.to_string())?;
+        DurableEngine::new(fleet.engine(), store, &about).map_err(|error| error.to_string())?;
     (0..devices).for_each(|device| coordinator.handle(0, Event::Joined(device)));
     for round in 0..=rounds {
-        let settled = coordinator.settle().map_err(|error| error.to_string())?;
+        let settled = coordinator.flush().map_err(|error| error.to_string())?;
         let opening = settled.actions.into_iter().find_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
             _ => None,
@@ -183,11 +183,11 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
             let update = answer(device, &opening);
             coordinator.handle(u64::from(round) + 1, Event::Update(device, update));
             if device % 256 == 255 && device + 1 < last {
-                coordinator.settle().map_err(|error| error.to_string())?;
+                coordinator.flush().map_err(|error| error.to_string())?;
             }
         }
     }
-    coordinator.settle().map_err(|error| error.to_string())?;
+    coordinator.flush().map_err(|error| error.to_string())?;
     Ok(coordinator.lines())
 }
 

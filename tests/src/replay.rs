@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::linalg::to_f32;
 use fedspan_engine::{Action, Event};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
@@ -53,7 +53,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
                     device.connection.open(&opening);
                     device.pump();
                     for inbound in device.inbox.drain(..) {
-                        if let Inbound::Update(update) = inbound {
+                        if let PeerMessage::Update(update) = inbound {
                             events.push((id, Event::Update(id, update)));
                         }
                     }

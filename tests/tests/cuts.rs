@@ -11,7 +11,7 @@ use std::convert::Infallible;
 
 use crate::common::{Board, DEVICE, ServerEnd, gate, keys, opening, protected, uncobs};
 use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
-use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::Millis;
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{
@@ -114,8 +114,8 @@ impl Observer {
         }
     }
 
-    fn check_event(&mut self, event: &Inbound) -> Result<(), String> {
-        let Inbound::Update(update) = event else { return Ok(()) };
+    fn check_event(&mut self, event: &PeerMessage) -> Result<(), String> {
+        let PeerMessage::Update(update) = event else { return Ok(()) };
         let bits: Vec<u32> =
             update.tensors.iter().flat_map(|tensor| tensor.values.iter().map(|v| v.to_bits())).collect();
         let known = self.updates.entry(update.id.round).or_insert_with(|| bits.clone());
@@ -142,7 +142,7 @@ fn exchange(
         let mut down = server.receive(&up);
         for event in std::mem::take(&mut server.events) {
             observer.check_event(&event)?;
-            if let (Inbound::Update(update), true) = (event, acks) {
+            if let (PeerMessage::Update(update), true) = (event, acks) {
                 server.connection.send(ToDevice::Ack(Ack { id: update.id, outcome: AckOutcome::Counted }));
                 observer.counted += 1;
             }

@@ -6,8 +6,8 @@ use crate::common::{
     Board, DEVICE, OTHER, SECRET, ServerEnd, WELCOME, connected, converse, gate, keys, opening, plain,
     protected, requirements, round, table, uncobs, unopened, withdrawable,
 };
-use fedspan_aggregator::connection::{Gate, Inbound};
-use fedspan_aggregator::keys::Keys;
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
+use fedspan_aggregator::keys::ActiveKeys;
 use fedspan_client::Event;
 use fedspan_client::secure::Key;
 use fedspan_client::session::Protection;
@@ -37,7 +37,7 @@ fn device_with_another_key_does_not_join() {
 #[test]
 fn device_with_key_ignores_plain_refusal() {
     let with_keys = gate(&keys(), 1);
-    let without = Arc::new(Gate::plaintext(requirements(), WELCOME));
+    let without = Arc::new(Acceptor::plaintext(requirements(), WELCOME));
     let next = Protection::Key(Key::new(1, SECRET));
     for (device, protection, gate, refusal) in [
         (DEVICE, next, &with_keys, Refusal::UnknownDevice),
@@ -50,7 +50,7 @@ fn device_with_key_ignores_plain_refusal() {
         let hello = board.link_up();
         let down = server.receive(&hello);
         assert_eq!(down, [plain(&ToDevice::Refused(refusal))]);
-        assert_eq!(server.events, [Inbound::Refused(refusal)]);
+        assert_eq!(server.events, [PeerMessage::Refused(refusal)]);
         assert!(board.receive_all(&down).is_empty());
         assert!(board.last.close);
         // Only a device without a key accepts a plain refusal.
@@ -83,7 +83,9 @@ fn revocation_applies_from_the_next_frame() {
         assert!(server.frames().is_empty(), "nothing is sent after the revocation");
         let answers = server.receive(&update[after..]);
         assert!(answers.is_empty());
-        assert!(!server.events.is_empty() && server.events.iter().all(|event| *event == Inbound::Revoked));
+        assert!(
+            !server.events.is_empty() && server.events.iter().all(|event| *event == PeerMessage::Revoked)
+        );
         // The device cannot reconnect.
         let mut server = ServerEnd::new(&gate);
         let hello = board.reconnect();
@@ -98,7 +100,7 @@ fn revocation_applies_from_the_next_frame() {
     let update = board.receive_all(&down);
     table.revoke(&[DEVICE], 1).unwrap();
     server.receive(&update);
-    assert_eq!((server.updates(), &server.events[..]), (0, &[Inbound::Revoked][..]));
+    assert_eq!((server.updates(), &server.events[..]), (0, &[PeerMessage::Revoked][..]));
     // A handshake that started before the revocation and is confirmed afterwards.
     let (mut table, keys) = withdrawable();
     let (mut board, mut server) =
@@ -107,7 +109,7 @@ fn revocation_applies_from_the_next_frame() {
     let alive = board.receive_all(&down);
     table.revoke(&[DEVICE], 1).unwrap();
     assert!(server.receive(&alive).is_empty());
-    assert_eq!(server.events, [Inbound::Revoked]);
+    assert_eq!(server.events, [PeerMessage::Revoked]);
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn rotation_accepts_both_keys_until_a_round_closes() {
     table.rotate(&[DEVICE], 1, &mut ChaCha20Rng::seed_from_u64(3)).unwrap();
     let new = table.export(&[DEVICE]).unwrap()[0].key().clone();
     assert_eq!(new.epoch(), 1);
-    let keys = Keys::new(table);
+    let keys = ActiveKeys::new(table);
     let gate = gate(&keys, 1);
     let (mut old, mut old_server) = connected(&gate, NoStore, 1);
     let mut board = Board::new(DEVICE, Protection::Key(new), NoStore, 2);
@@ -133,7 +135,7 @@ fn rotation_accepts_both_keys_until_a_round_closes() {
     old_server.connection.open(&opening(2));
     assert!(old_server.frames().is_empty());
     old_server.receive(&old.wait(30_000));
-    assert_eq!(old_server.events, [Inbound::Revoked]);
+    assert_eq!(old_server.events, [PeerMessage::Revoked]);
     let mut again = ServerEnd::new(&gate);
     assert_eq!(again.receive(&old.reconnect()), [plain(&ToDevice::Refused(Refusal::UnknownDevice))]);
     round(&mut board, &mut server, 2);
@@ -145,7 +147,7 @@ fn rotation_accepts_both_keys_until_a_round_closes() {
 fn connection_never_carries_messages_of_another_device() {
     let mut table = table();
     table.insert(OTHER, Key::new(0, [0x77; 32]), 0).unwrap();
-    let gate = gate(&Keys::new(table), 1);
+    let gate = gate(&ActiveKeys::new(table), 1);
     let (mut board, mut server) = connected(&gate, NoStore, 1);
     let mut other = Board::new(OTHER, Protection::Key(Key::new(0, [0x77; 32])), NoStore, 2);
     let hello = other.link_up();
@@ -156,7 +158,7 @@ fn connection_never_carries_messages_of_another_device() {
     let alive = other.receive_all(&answer);
     assert_eq!(alive.len(), 1);
     let down = server.receive(&alive);
-    assert!(server.events.contains(&Inbound::Stranger) && server.joined() == 0);
+    assert!(server.events.contains(&PeerMessage::OtherDevice) && server.joined() == 0);
     assert!(other.receive_all(&down).is_empty());
     server.events.clear();
     // The connection has no keys for its further frames.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fedspan_aggregator::journal::{self, JournalError, Line, Outcome, Part};
+use fedspan_aggregator::journal::{self, JournalEntry, JournalError, JournalPhase, Outcome};
 use fedspan_aggregator::server::{Protection, Server, Status, query};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::Identity;
@@ -55,15 +55,15 @@ fn data(scenario: &Scenario) -> Dataset {
     scenario.dataset(scenario.seed).expect("data")
 }
 
-async fn run(scenario: &Scenario, state: &Path) -> (Status, Vec<Line>) {
+async fn run(scenario: &Scenario, state: &Path) -> (Status, Vec<JournalEntry>) {
     let dataset = data(scenario);
     let plan = Plan { scenario, dataset: &dataset, unit: UNIT, state };
     let status = live::run(&plan, std::future::pending(), |_| {}).await.expect("a campaign");
     (status, journal::read(&state.join(journal::FILE)).expect("a journal"))
 }
 
-fn commits(lines: &[Line]) -> usize {
-    lines.iter().filter(|line| matches!(line, Line::Committed(_))).count()
+fn commits(lines: &[JournalEntry]) -> usize {
+    lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count()
 }
 
 fn assert_no_difference(check: &ReplayCheck, rounds: usize) {
@@ -87,7 +87,8 @@ async fn replays_with(participation: &str) -> Vec<Line> {
     assert!(timed.iter().all(|at| at.distance.is_some()));
     // The journal has every answer of the server, counted like its status.
     let outcomes = |wanted: Outcome| {
-        let answered = |line: &&Line| matches!(line, Line::Answered(one) if one.outcome == wanted);
+        let answered =
+            |line: &&JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == wanted);
         lines.iter().filter(answered).count() as u64
     };
     assert_eq!(outcomes(Outcome::Counted), status.updates.counted);
@@ -100,7 +101,7 @@ async fn adaptive_schedule_replays_identically() {
     let lines = replays_with(ADAPTIVE).await;
     // The first round waits for all devices, to calibrate the clock.
     let first = lines.iter().find_map(|line| match line {
-        Line::Opened(opened) if opened.phase == Part::Training => Some(opened.target),
+        JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
         _ => None,
     });
     assert_eq!(first, Some(16));
@@ -112,7 +113,7 @@ async fn fixed_schedule_replays_identically() {
     let targets: Vec<usize> = lines
         .iter()
         .filter_map(|line| match line {
-            Line::Opened(opened) if opened.phase == Part::Training => Some(opened.target),
+            JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
             _ => None,
         })
         .collect();
@@ -183,7 +184,7 @@ async fn stateful_heads_replay_identically() {
     assert!(commits(&lines) > 12);
 }
 
-type Change<'a> = &'a dyn Fn(&mut Line);
+type Change<'a> = &'a dyn Fn(&mut JournalEntry);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_finds_any_changed_decision() {
@@ -192,7 +193,9 @@ async fn replay_finds_any_changed_decision() {
     let (_, lines) = run(&scenario, state.path()).await;
     let changed = |which: usize, change: Change<'_>| {
         let mut lines = lines.clone();
-        let decisions = lines.iter_mut().filter(|line| matches!(line, Line::Opened(_) | Line::Committed(_)));
+        let decisions = lines
+            .iter_mut()
+            .filter(|line| matches!(line, JournalEntry::Opened(_) | JournalEntry::Committed(_)));
         change(decisions.into_iter().nth(which).unwrap());
         check_replay(&scenario, &lines).expect("the same campaign")
     };
@@ -214,16 +217,16 @@ async fn replay_finds_any_changed_decision() {
     }
 }
 
-fn matches_opened(line: &mut Line, change: impl Fn(&mut journal::Opened)) {
+fn matches_opened(line: &mut JournalEntry, change: impl Fn(&mut journal::Opened)) {
     match line {
-        Line::Opened(opened) => change(opened),
+        JournalEntry::Opened(opened) => change(opened),
         other => panic!("{other:?}"),
     }
 }
 
-fn matches_committed(line: &mut Line, change: impl Fn(&mut journal::Committed)) {
+fn matches_committed(line: &mut JournalEntry, change: impl Fn(&mut journal::Committed)) {
     match line {
-        Line::Committed(committed) => change(committed),
+        JournalEntry::Committed(committed) => change(committed),
         other => panic!("{other:?}"),
     }
 }
@@ -244,7 +247,7 @@ async fn any_prefix_of_a_journal_replays_identically() {
         }
     }
     // A missing counted answer changes the decision.
-    let counted = |line: &Line| matches!(line, Line::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
+    let counted = |line: &JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
     let mut missing = lines.clone();
     missing.remove(lines.iter().position(counted).unwrap());
     let check = check_replay(&scenario, &missing).expect("the same campaign");
@@ -296,7 +299,7 @@ async fn journal_of_another_campaign_is_refused() {
     assert_eq!(noisy_check.replay.rounds(), 0);
     assert!(noisy_check.replay.difference().is_some());
     // Empty journals, and journals without their beginning.
-    let journal_error = |lines: &[Line]| match check_replay(&one, lines) {
+    let journal_error = |lines: &[JournalEntry]| match check_replay(&one, lines) {
         Err(ReplayCheckError::Journal(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -305,7 +308,7 @@ async fn journal_of_another_campaign_is_refused() {
     // A device that the scenario does not have.
     let mut unknown = lines.clone();
     for line in &mut unknown {
-        if let Line::Answered(answered) = line
+        if let JournalEntry::Answered(answered) = line
             && answered.device == 5
         {
             answered.device = 99;
@@ -398,14 +401,20 @@ async fn campaign_of_several_server_runs_replays_identically() {
         serve(&scenario, state.path(), End::Crashed(60)).await;
         serve(&scenario, state.path(), End::Finished).await;
         let lines = journal::read(&state.path().join(journal::FILE)).unwrap();
-        assert_eq!(lines.iter().filter(|line| matches!(line, Line::Resumed(_))).count(), 3);
+        assert_eq!(lines.iter().filter(|line| matches!(line, JournalEntry::Resumed(_))).count(), 3);
         // No round is repeated, whatever it had counted when the server ended.
         assert_eq!(commits(&lines), 200);
         assert_no_difference(&check_replay(&scenario, &lines).expect("the same campaign"), 200);
         // The replay reports lines that are missing before a restart.
-        let second =
-            lines.iter().enumerate().filter(|(_, line)| matches!(line, Line::Resumed(_))).nth(1).unwrap().0;
-        let opened = lines[..second].iter().rposition(|line| matches!(line, Line::Opened(_))).unwrap();
+        let second = lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| matches!(line, JournalEntry::Resumed(_)))
+            .nth(1)
+            .unwrap()
+            .0;
+        let opened =
+            lines[..second].iter().rposition(|line| matches!(line, JournalEntry::Opened(_))).unwrap();
         let mut missing = lines.clone();
         missing.drain(opened..second);
         assert!(matches!(

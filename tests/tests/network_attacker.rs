@@ -7,7 +7,7 @@ use crate::common::{
     Board, DEVICE, OTHER, ServerEnd, WELCOME, connected, converse, gate, keys, opening, plain, plain_open,
     protected, react, recording, requirements, round, uncobs, unopened,
 };
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::Event;
 use fedspan_client::store::NoStore;
 use fedspan_hostile::Random;
@@ -55,7 +55,7 @@ fn recording_joins_nowhere_and_changes_nothing() {
         assert!(board.receive_all(&down).is_empty());
         server.receive(&up);
         server.receive(&update);
-        let [Inbound::Update(update)] = &server.events[..] else { panic!("{:?}", server.events) };
+        let [PeerMessage::Update(update)] = &server.events[..] else { panic!("{:?}", server.events) };
         let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
         server.connection.send(ToDevice::Ack(ack));
         server.events.clear();
@@ -283,7 +283,7 @@ fn hello_without_greeting_is_refused() {
     assert!(board.receive_all(&down).is_empty() && board.last.close && board.session.refusal().is_none());
     // A device with a key does not talk to a server without keys, real or pretended.
     let mut board = Board::new(DEVICE, protected(), NoStore, 1);
-    let mut server = ServerEnd::new(&Arc::new(Gate::plaintext(requirements(), WELCOME)));
+    let mut server = ServerEnd::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME)));
     board.link_up();
     let down = server.receive(&[plain(&message)]);
     assert_eq!((server.joined(), down.len()), (1, 1));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::{Board, DEVICE, SECRET, ServerEnd, gate, keys, opening, plain, protected, uncobs};
 use crate::nor_flash::{Nor, PAGE, WORD};
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::secure::{Channel, HANDSHAKE_INIT, Key, answer_nonce, transcript};
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, session::Counters};
@@ -119,7 +119,7 @@ impl Wire {
 #[test]
 fn nonces_are_unique_over_a_hundred_thousand_resets() {
     let keys = keys();
-    let mut gates: Vec<Arc<Gate>> = (0..3).map(|seed| gate(&keys, seed)).collect();
+    let mut gates: Vec<Arc<Acceptor>> = (0..3).map(|seed| gate(&keys, seed)).collect();
     let mut random = Random(6);
     let mut wire = Wire::default();
     let (mut nor, mut sealed_before_cut, mut cuts, mut silent, mut counted) = (Nor::new(3), 0usize, 0, 0, 0);
@@ -164,13 +164,13 @@ fn nonces_are_unique_over_a_hundred_thousand_resets() {
             // React as a real server does.
             for event in std::mem::take(&mut server.events) {
                 match event {
-                    Inbound::Hello(_) => {
+                    PeerMessage::Hello(_) => {
                         server_key = pending.take();
                         welcomes += 1;
                         server.connection.open(&opening(round));
                         round += 1;
                     }
-                    Inbound::Update(update) => {
+                    PeerMessage::Update(update) => {
                         counted += 1;
                         server
                             .connection

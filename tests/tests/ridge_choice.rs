@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::connection::{Connection, Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
 use fedspan_client::Millis;
 use fedspan_client::memory::FixedWorkspace;
 use fedspan_client::session::{Config, Event, Protection};
@@ -109,7 +109,7 @@ impl<T: Fitted> Fitted for Plain<T> {
 trait Device {
     fn connection(&mut self) -> &mut Connection;
     /// Exchanges frames until both sides are silent; returns the server's events.
-    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<Inbound>;
+    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage>;
     fn last(&self) -> HeadFit;
 }
 
@@ -149,7 +149,7 @@ fn samples(seed: u32) -> Owned {
 }
 
 impl<T: Fitted> Pair<T> {
-    fn new(device: u64, task: T, gate: &Arc<Gate>) -> Self {
+    fn new(device: u64, task: T, gate: &Arc<Acceptor>) -> Self {
         let random = ChaCha20Rng::seed_from_u64(device);
         let seed = u32::try_from(device).unwrap();
         let (config, protection) = (Config::new(device), Protection::Plaintext);
@@ -164,7 +164,7 @@ impl<T: Fitted> Device for Pair<T> {
         &mut self.connection
     }
 
-    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<Inbound> {
+    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage> {
         let mut out = vec![0; self.session.config().transmit_capacity()];
         let mut inbound = Vec::new();
         let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
@@ -201,7 +201,10 @@ const FLEET: &str = "[devices]\nexpected = 3\n[data]\nd = 6\noutputs = 3\n[model
 
 /// Runs a campaign to its end. Returns, for each device, the number of heads requested without a choice, and
 /// its last fit.
-fn campaign(text: &str, build: impl Fn(&Arc<Gate>) -> Vec<Box<dyn Device>>) -> (Engine, Vec<(u32, HeadFit)>) {
+fn campaign(
+    text: &str,
+    build: impl Fn(&Arc<Acceptor>) -> Vec<Box<dyn Device>>,
+) -> (Engine, Vec<(u32, HeadFit)>) {
     let fleet = Fleet::parse("fleet.toml", text).unwrap();
     let mut engine = fleet.engine();
     let model = Model::linear(D as u16, K as u16, C as u16);
@@ -209,19 +212,19 @@ fn campaign(text: &str, build: impl Fn(&Arc<Gate>) -> Vec<Box<dyn Device>>) -> (
         if text.contains("i16") { fedspan_protocol::message::Numeric::I16 } else { Default::default() };
     let requirements = Requirements::new(model, &engine.requests(), None).with_numeric(numeric);
     let welcome = Welcome { campaign: 1, idle_milliseconds: 60_000 };
-    let gate = Arc::new(Gate::plaintext(requirements, welcome));
+    let gate = Arc::new(Acceptor::plaintext(requirements, welcome));
     let mut devices = build(&gate);
     let mut actions = Vec::new();
-    let mut events: Vec<(u64, Inbound)> = Vec::new();
+    let mut events: Vec<(u64, PeerMessage)> = Vec::new();
     for (id, device) in (0..).zip(&mut devices) {
         events.extend(device.pump(Some(Event::LinkUp)).into_iter().map(|inbound| (id, inbound)));
     }
     while !events.is_empty() {
         for (id, inbound) in events.drain(..) {
             let event = match inbound {
-                Inbound::Hello(_) => EngineEvent::Joined(id),
-                Inbound::Update(update) => EngineEvent::Update(id, update),
-                Inbound::Decline(decline) => EngineEvent::Declined(id, decline),
+                PeerMessage::Hello(_) => EngineEvent::Joined(id),
+                PeerMessage::Update(update) => EngineEvent::Update(id, update),
+                PeerMessage::Decline(decline) => EngineEvent::Declined(id, decline),
                 other => panic!("{id}: {other:?}"),
             };
             engine.handle(0, event, &mut actions);
@@ -248,11 +251,11 @@ fn campaign(text: &str, build: impl Fn(&Arc<Gate>) -> Vec<Box<dyn Device>>) -> (
     (engine, fits)
 }
 
-fn chooses(id: u64, gate: &Arc<Gate>) -> Box<dyn Device> {
+fn chooses(id: u64, gate: &Arc<Acceptor>) -> Box<dyn Device> {
     Box::new(Pair::new(id, Linear::new(Workspace::<D, K, C>::new()), gate))
 }
 
-fn plain(id: u64, gate: &Arc<Gate>) -> Box<dyn Device> {
+fn plain(id: u64, gate: &Arc<Acceptor>) -> Box<dyn Device> {
     Box::new(Pair::new(id, Plain(Linear::new(Workspace::<D, K, C>::new())), gate))
 }
 
@@ -299,7 +302,7 @@ fn configured_ridge_applies_to_all_devices() {
 #[test]
 fn fixed_point_device_takes_the_published_ridge() {
     let text = format!("{FLEET}numeric = \"i16\"\n");
-    let build = |gate: &Arc<Gate>| -> Vec<Box<dyn Device>> {
+    let build = |gate: &Arc<Acceptor>| -> Vec<Box<dyn Device>> {
         let device = |id| Box::new(Pair::new(id, Linear::new(FixedWorkspace::<D, K, C>::new()), gate));
         (0..3).map(|id| device(id) as Box<dyn Device>).collect()
     };

@@ -7,7 +7,7 @@ use crate::common::{
     Board, DEVICE, K, ServerEnd, WELCOME, converse, gate, keys, plain, protected, react, requirements, round,
     uncobs, unopened,
 };
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::Event;
 use fedspan_client::session::Protection;
 use fedspan_client::store::{NoStore, Record, RecordHeader, Store, StoreError};
@@ -21,7 +21,7 @@ fn encrypted_round_hides_all_but_the_hello_and_keeps_its_budget() {
         (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate(&keys(), 1)));
     let hello = board.link_up();
     let (up, down) = converse(&mut board, &mut server, hello);
-    assert!(matches!(server.events[..], [Inbound::Hello(_)]), "{:?}", server.events);
+    assert!(matches!(server.events[..], [PeerMessage::Hello(_)]), "{:?}", server.events);
     server.events.clear();
     let headers = |frames: &[Vec<u8>]| frames.iter().map(|frame| uncobs(frame)[0]).collect::<Vec<_>>();
     assert_eq!((headers(&up), headers(&down)), (vec![0x10, 0x11], vec![0x12]));
@@ -51,7 +51,7 @@ fn encrypted_round_hides_all_but_the_hello_and_keeps_its_budget() {
     // No six consecutive bytes of the plain update appear on the wire.
     let (mut bench, mut open) = (
         Board::new(DEVICE, Protection::Plaintext, NoStore, 1),
-        ServerEnd::new(&Arc::new(Gate::plaintext(requirements(), WELCOME))),
+        ServerEnd::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME))),
     );
     let hello = bench.link_up();
     converse(&mut bench, &mut open, hello);
@@ -132,7 +132,7 @@ fn line(fault: Fault, unlucky: usize) -> usize {
         }
         reopened += u32::from(server.connection.unanswered().is_some());
         if reopened == 10 {
-            server.connection.open_again();
+            server.connection.resend_round();
             reopened = 0;
         }
     }
@@ -155,12 +155,12 @@ fn session_recovers_from_any_fault_of_one_frame() {
 fn sealed_refusal_is_accepted() {
     let requirements = requirements().with_numeric(Numeric::I16);
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(1));
-    let gate = Arc::new(Gate::encrypted(requirements, WELCOME, keys(), entropy));
+    let gate = Arc::new(Acceptor::encrypted(requirements, WELCOME, keys(), entropy));
     let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate));
     let hello = board.link_up();
     let (up, down) = converse(&mut board, &mut server, hello);
     assert_eq!((up.len(), uncobs(&down[0])[0]), (1, 0x12));
-    assert!(board.last.close && matches!(server.events[..], [Inbound::Refused(Refusal::Capability(_))]));
+    assert!(board.last.close && matches!(server.events[..], [PeerMessage::Refused(Refusal::Capability(_))]));
     assert!(matches!(board.session.refusal(), Some(Refusal::Capability(_))));
 }
 

@@ -140,7 +140,7 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dy
         async move {
             let fleet = Fleet::parse("fleet.toml", &text).map_err(|problem| problem.to_string())?;
             let listener = Simulated(TcpListener::bind(("0.0.0.0", PORT)).await?);
-            let server = Server::over(fleet, listener, 1, SysRng, Protection::Plaintext)?;
+            let server = Server::with_listener(fleet, listener, 1, SysRng, Protection::Plaintext)?;
             server.serve(std::future::pending(), false).await?;
             Ok(())
         }

@@ -6,7 +6,7 @@ use crate::common::{
     Board, DEVICE, ServerEnd, WELCOME, converse, gate, keys, plain, protected, requirements, round, uncobs,
 };
 use crate::nor_flash::{Nor, PAGE, WORD};
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::session::Protection;
 use fedspan_client::store::{FlashStore, NoStore, record_len};
 use fedspan_protocol::frame::encode;
@@ -19,9 +19,9 @@ const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 const OTHERS: [u16; 6] = [0, WIRE_VERSION - 1, WIRE_VERSION + 1, 9, 0x7FFF, u16::MAX];
 
 /// Servers without and with keys, and the protection of their devices.
-fn worlds() -> [(Arc<Gate>, Protection); 2] {
+fn worlds() -> [(Arc<Acceptor>, Protection); 2] {
     [
-        (Arc::new(Gate::plaintext(requirements(), WELCOME)), Protection::Plaintext),
+        (Arc::new(Acceptor::plaintext(requirements(), WELCOME)), Protection::Plaintext),
         (gate(&keys(), 1), protected()),
     ]
 }
@@ -44,7 +44,7 @@ fn hello_of_another_version_gets_a_plain_refusal() {
                 let answers = server.receive(&[frame[..length].to_vec()]);
                 let refusal = Refusal::WireVersion { served: WIRE_VERSION };
                 assert_eq!(answers, [plain(&ToDevice::Refused(refusal))], "{wire_version}");
-                assert!(matches!(server.events[..], [Inbound::Refused(found)] if found == refusal));
+                assert!(matches!(server.events[..], [PeerMessage::Refused(found)] if found == refusal));
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Keys as 64 hexadecimal digits.
+//! Hexadecimal form of keys, 64 digits.
 
 use zeroize::Zeroizing;
 
-/// The digits of 32 bytes, lower case.
+/// Appends the digits of 32 bytes, in lower case.
 pub fn encode(bytes: &[u8; 32], text: &mut String) {
     for byte in bytes {
         for nibble in [byte >> 4, byte & 15] {
@@ -11,7 +11,7 @@ pub fn encode(bytes: &[u8; 32], text: &mut String) {
     }
 }
 
-/// 32 bytes from exactly 64 digits of either case.
+/// Decodes exactly 64 digits of either case.
 pub fn decode(text: &str) -> Option<Zeroizing<[u8; 32]>> {
     let mut bytes = Zeroizing::new([0; 32]);
     let digits = text.as_bytes();

@@ -1,4 +1,4 @@
-//! The aggregator's command line.
+//! Command line of the FedSpan servers.
 
 mod cli;
 
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use fedspan_aggregator::check::{check, locate_error};
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::export::{ExportError, export, export_told};
-use fedspan_aggregator::inspect::{inspect, located};
-use fedspan_aggregator::server::ask;
+use fedspan_aggregator::export::{ExportError, export, export_state};
+use fedspan_aggregator::server::fetch_export;
 use fedspan_engine::config::read_file;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The run failed.
+/// Exit code: the command failed.
 const FAILED: u8 = 1;
-/// The command line or a file is wrong.
+/// Exit code: the command line or a file is wrong.
 const WRONG: u8 = 2;
 
 #[derive(Parser)]
@@ -42,7 +42,7 @@ enum Command {
     Adapter(AdapterCommand),
 }
 
-/// With files of adapters.
+/// Commands on adapter files.
 #[derive(Subcommand)]
 enum AdapterCommand {
     #[command(flatten)]
@@ -54,7 +54,7 @@ enum AdapterCommand {
     Serve(fedspan_adapters::cli::serve::ServeOptions),
 }
 
-/// With a fleet's configuration.
+/// Commands that take a fleet's configuration.
 #[derive(Subcommand)]
 enum FleetCommand {
     /// Serve the campaign of a configuration file until Ctrl-C or SIGTERM.
@@ -63,7 +63,8 @@ enum FleetCommand {
         /// The configuration, a commented example is aggregator/examples/fleet.toml.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// A file that holds the key store's passphrase, readable by its owner alone; also FEDSPAN_PASSPHRASE_FILE.
+        /// A file that holds the key store's passphrase and that only its owner can read; also
+        /// FEDSPAN_PASSPHRASE_FILE.
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
         /// Stop once every known device has fitted its final head, instead of waiting for new ones.
@@ -82,19 +83,19 @@ enum FleetCommand {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Look at everything that is kept, and whether it agrees with itself and with the configuration. Changes nothing.
+    /// Check that the state directory is consistent and fits the configuration. Changes nothing.
     #[command(
-        after_help = "Only where no server runs: a server looks at the same when it starts.\nExit codes: 0 sound, 1 not sound or \
-                      not readable, 2 the command line or the configuration is wrong."
+        after_help = "Only while no server runs; a server checks the same when it starts.\nExit codes: 0 sound, 1 faults or \
+                      unreadable, 2 the command line or the configuration is wrong."
     )]
     Check {
         /// The same configuration that `serve` was given.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Write what is kept for other programs: the model, the rounds, the privacy ledger, the journal.
+    /// Write the stored campaign for other programs: the model, the rounds, the privacy ledger, the journal.
     #[command(
-        after_help = "From the running server, which goes on meanwhile, or from its files. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
+        after_help = "From the running server, which continues meanwhile, or from its files. Writes representation.npy, model.safetensors, rounds.jsonl, ledger.json, \
                       arrivals.jsonl and configuration.txt, all of them or nothing.\nExit codes: 0 written, 1 not, 2 the command \
                       line or the configuration is wrong."
     )]
@@ -102,7 +103,7 @@ enum FleetCommand {
         /// The same configuration that `serve` was given.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// A directory that is not there yet.
+        /// A directory that does not exist yet.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -141,12 +142,12 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
         | FleetCommand::Export { config, .. } => config,
         FleetCommand::Keys(options) => match &options.config {
             Some(config) => config,
-            None => return complain(WRONG, "keys needs --config FILE, the configuration of the fleet"),
+            None => return fail(WRONG, "keys needs --config FILE, the configuration of the fleet"),
         },
     };
     let fleet = match load(config) {
         Ok(fleet) => fleet,
-        Err(message) => return complain(WRONG, &message),
+        Err(message) => return fail(WRONG, &message),
     };
     with_runtime(async {
         match command {
@@ -155,12 +156,12 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             }
             FleetCommand::Status { .. } => cli::status::status(&fleet.state).await,
             FleetCommand::Watch { .. } => cli::status::watch(&fleet.state).await,
-            FleetCommand::Check { .. } => printed(check(&fleet), "standard output"),
+            FleetCommand::Check { .. } => printed(print_check(&fleet), "standard output"),
             FleetCommand::Export { out, .. } => write_out(&fleet, &out).await,
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
                 Ok(code) => code,
-                Err(cli::keys::Stop::Failed(message)) => complain(FAILED, &message),
-                Err(cli::keys::Stop::Wrong(message)) => complain(WRONG, &message),
+                Err(cli::keys::Stop::Failed(message)) => fail(FAILED, &message),
+                Err(cli::keys::Stop::Wrong(message)) => fail(WRONG, &message),
                 Err(cli::keys::Stop::Output(error)) => printed(Err(error), "standard output"),
             },
         }
@@ -170,7 +171,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
 fn with_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(work),
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
@@ -179,28 +180,28 @@ fn load(path: &Path) -> Result<Fleet, String> {
     read.map_err(|problem| problem.to_string())
 }
 
-fn complain(code: u8, message: &str) -> ExitCode {
+fn fail(code: u8, message: &str) -> ExitCode {
     eprintln!("fedspan-aggregator: {message}");
     ExitCode::from(code)
 }
 
-/// A line on standard output.
+/// Prints a line on standard output.
 fn print(line: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
 }
 
-/// The end of a command that prints: a reader that has gone away (`| head`) has seen what it wanted.
+/// Ends a command that prints. A closed pipe (`| head`) is not an error.
 fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => complain(FAILED, &format!("{what}: {error}")),
+        Err(error) => fail(FAILED, &format!("{what}: {error}")),
     }
 }
 
-/// Ctrl-C or SIGTERM, from now on.
+/// Returns a future that completes on Ctrl-C or SIGTERM, which are handled from now on.
 fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -212,17 +213,17 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Works on files alone; Ctrl-C ends it, and what was there before stays.
+/// Runs a command on adapter files. Ctrl-C ends it without a change to existing files.
 fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return complain(FAILED, &error.to_string()),
+        Err(error) => return fail(FAILED, &error.to_string()),
     };
     let waiting = match runtime.block_on(async { interrupted() }) {
         Ok(waiting) => waiting,
-        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+        Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
     };
     runtime.spawn(async move {
         waiting.await;
@@ -230,38 +231,38 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     });
     match fedspan_adapters::cli::files::command(command, &stop) {
         Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
-        Err(error) => complain(if error.is_invalid_input() { WRONG } else { FAILED }, &error.to_string()),
+        Err(error) => fail(if error.is_invalid_input() { WRONG } else { FAILED }, &error.to_string()),
     }
 }
 
-/// Serves rounds of files.
+/// Serves rounds of adapter files.
 fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
     with_runtime(async {
-        // First: who sees the server listening may stop it.
+        // Installed before anything is printed, as a script may stop the server once it listens.
         let interrupted = match interrupted() {
             Ok(interrupted) => interrupted,
-            Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+            Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
         };
         match fedspan_adapters::cli::serve::serve(options, interrupted, |line| drop(print(line))).await {
             Ok(()) => ExitCode::SUCCESS,
-            Err(fedspan_adapters::cli::serve::ServeError::Failed(message)) => complain(FAILED, &message),
-            Err(fedspan_adapters::cli::serve::ServeError::InvalidInput(message)) => complain(WRONG, &message),
+            Err(fedspan_adapters::cli::serve::ServeError::Failed(message)) => fail(FAILED, &message),
+            Err(fedspan_adapters::cli::serve::ServeError::InvalidInput(message)) => fail(WRONG, &message),
         }
     })
 }
 
-/// What is kept, line by line, and what is wrong with it.
-fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
-    let found = match inspect(fleet) {
+/// Prints the facts and faults of a check.
+fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
+    let found = match check(fleet) {
         Ok(Some(found)) => found,
         Ok(None) => {
-            return Ok(complain(FAILED, &format!("{}: no campaign was begun here", fleet.state.display())));
+            return Ok(fail(FAILED, &format!("{}: no campaign was begun here", fleet.state.display())));
         }
-        Err(error) => return Ok(complain(FAILED, &error.to_string())),
+        Err(error) => return Ok(fail(FAILED, &error.to_string())),
     };
-    found.seen.iter().try_for_each(|line| print(line))?;
+    found.facts.iter().try_for_each(|line| print(line))?;
     for fault in &found.faults {
-        complain(FAILED, fault);
+        fail(FAILED, fault);
     }
     if !found.faults.is_empty() {
         return Ok(ExitCode::from(FAILED));
@@ -270,16 +271,16 @@ fn check(fleet: &Fleet) -> std::io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// From the running server, or from its files.
+/// Exports from the running server, or from its files.
 async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
-    let written = match ask(&fleet.state).await {
-        Ok(Some(told)) => export_told(fleet, &told, to),
+    let written = match fetch_export(&fleet.state).await {
+        Ok(Some(told)) => export_state(fleet, &told, to),
         Ok(None) => export(fleet, to),
-        Err(error) => return complain(FAILED, &format!("{}: {error}", fleet.state.display())),
+        Err(error) => return fail(FAILED, &format!("{}: {error}", fleet.state.display())),
     };
     match written {
         Ok(()) => ExitCode::SUCCESS,
-        Err(ExportError::State(error)) => complain(FAILED, &located(&error, &fleet.state)),
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(ExportError::State(error)) => fail(FAILED, &locate_error(&error, &fleet.state)),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }

@@ -1,4 +1,4 @@
-//! `fleet.toml`: everything that `serve` needs.
+//! Fleet configuration, `fleet.toml`: everything that `serve` needs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,58 +28,58 @@ use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
 use fedspan_engine::privacy::PrivacyRequirement;
 use fedspan_engine::{DeviceId, Engine, Settings};
 
-/// Milliseconds after which a round that too few could answer is tried again: devices may have been switched
-/// on before they had samples.
+/// Delay in ms before a round that too few devices could answer is tried again: devices may be switched on
+/// before they have samples.
 const PATIENCE: u64 = 5_000;
-/// A server's configuration.
+/// Configuration of a device server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
-    /// Seed of the start and of cohorts.
+    /// Seed of the initial model and of cohorts.
     pub seed: u64,
-    /// Where the state lives; relative paths are relative to the working directory.
+    /// State directory; relative paths are relative to the working directory.
     pub state: PathBuf,
-    /// Whether a journal of arrivals is kept there.
+    /// Whether a journal is kept.
     pub journal: bool,
     /// Address of the TCP listener.
     pub tcp: String,
-    /// Serial ports.
+    /// Paths of serial ports.
     pub serial: Vec<String>,
-    /// Their speed, in bits a second.
+    /// Speed of the serial ports, in bits per second.
     pub baud: u32,
-    /// How devices prove who they are.
+    /// Authentication of devices.
     pub security: Security,
-    /// Devices that must have joined before the first round opens.
+    /// Number of devices that must have joined before the first round opens.
     pub expected: usize,
     /// Devices that may join; `None` for all.
     pub allowed: Option<Vec<DeviceId>>,
-    /// A device that has been gone for longer is not asked until it is back.
+    /// Time after which a disconnected device is not asked until it has returned.
     pub absence: Duration,
     /// Sizes of the data.
     pub shape: Shape,
-    /// The scale of the devices' samples.
+    /// Scale of the devices' samples.
     pub scale: ScaleSource,
-    /// The model.
+    /// Model section.
     pub model: ModelSection,
-    /// The algorithm.
+    /// Algorithm section.
     pub algorithm: AlgorithmSection,
-    /// How the updates of a round become one.
+    /// Aggregation rule.
     pub rule: Rule,
-    /// Who takes part.
+    /// Participation section.
     pub participation: ParticipationSection,
-    /// What each device must promise to its records.
+    /// Least privacy that each device must provide.
     pub privacy: Option<PrivacyRequirement>,
-    /// Training ends after a round in which the representation moved less than this.
+    /// Motion of the representation below which training ends after a round.
     pub stop_change: Option<f64>,
-    /// Deadlines.
+    /// Deadlines of rounds.
     pub rounds: RoundsSection,
-    /// What bounds a peer.
+    /// Limits on peers.
     pub limits: Limits,
-    /// Keys that the file says; of others a stored campaign keeps the values with which it began.
+    /// Keys that the file sets. Other keys keep the values of a stored campaign.
     pub given: GivenKeys,
 }
 
 impl Fleet {
-    /// Reads `fleet.toml`.
+    /// Parses `fleet.toml`.
     ///
     /// # Errors
     /// [`Problem`] for the first mistake.
@@ -125,7 +125,7 @@ impl Fleet {
         if fleet.privacy.is_none() {
             return Ok(fleet);
         }
-        // What is left after the check can be hidden.
+        // Every initial model that passes the check has a noisy variant.
         let init = fleet.model.init.clone().with_noise().unwrap_or(Init::Random);
         Ok(Self { model: ModelSection { init, ..fleet.model }, ..fleet })
     }
@@ -180,7 +180,7 @@ impl Fleet {
         })
     }
 
-    /// The model, as a hello says it.
+    /// Returns the model as devices announce it in their hello.
     #[must_use]
     pub fn model(&self) -> Model {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -190,7 +190,7 @@ impl Fleet {
         }
     }
 
-    /// A network is what devices can do, and what frames can carry.
+    /// Checks that devices can train the network and frames can carry it.
     fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
         let (Some(shape), Some(network)) = (network_shape(self.shape, &self.model), self.algorithm.network)
         else {
@@ -224,7 +224,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether some frame limit carries everything that a round sends, either way.
+    /// Returns true if some frame limit carries everything that a round sends in either direction.
     fn fits_frames(&self) -> bool {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let (d, k, outputs) = (small(self.shape.features), small(self.model.k), small(self.shape.outputs));
@@ -238,7 +238,7 @@ impl Fleet {
             let head = TensorDescriptor::inline(Role::SharedHead, encoding, k, outputs);
             let second = match self.algorithm.name {
                 AlgorithmName::FedAvg | AlgorithmName::RoLora | AlgorithmName::FfaLora => Some(head),
-                // A basis beside the product.
+                // A basis is sent next to the product.
                 AlgorithmName::FedPower => Some(representation),
                 _ => None,
             };
@@ -247,13 +247,13 @@ impl Fleet {
         })
     }
 
-    /// What the operator should know about this configuration, if anything.
+    /// Returns advice to the operator about this configuration, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         rule_advice(self.rule, &self.algorithm)
     }
 
-    /// The engine of this campaign.
+    /// Makes the engine of this campaign.
     #[must_use]
     pub fn engine(&self) -> Engine {
         let settings = Settings {
@@ -280,7 +280,7 @@ impl Fleet {
             None,
         )
         .with_scale(&self.scale, self.shape.features);
-        // Scores of ridges have no noise.
+        // Ridge scores are sent without noise.
         if self.privacy.is_some() { engine.without_ridge_scores() } else { engine }
     }
 }
@@ -337,7 +337,7 @@ pub(super) fn read_data(section: &Section<'_>) -> Result<(Shape, ScaleSource), P
     Ok((shape, scale))
 }
 
-/// How the values of a sample are arranged.
+/// Reads the arrangement of a sample's values.
 fn read_image(section: &Section<'_>) -> Result<Option<Image>, Problem> {
     let allowed = "a list of 3 integers from 1: rows, pixels of a row, values of a pixel";
     let size = |value: &toml_edit::Value| {

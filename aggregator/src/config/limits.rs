@@ -1,4 +1,4 @@
-//! `[rounds]` and `[limits]` of a server: how long it waits, and what bounds a peer.
+//! Sections `[rounds]` and `[limits]`: deadlines of rounds and limits on peers.
 
 use std::time::Duration;
 
@@ -7,47 +7,47 @@ use fedspan_engine::config::Problem;
 use fedspan_engine::config::Section;
 use fedspan_engine::config::read_bounds;
 
-/// Largest Frobenius norm of an update, unless the file says otherwise.
+/// Default of the largest Frobenius norm of an update.
 pub(super) const NORM: f64 = 1e4;
-/// Most samples that a device may declare with effect: more than a microcontroller goes through in a round.
+/// Default of the largest sample count that has an effect: more than a microcontroller processes in a round.
 pub(super) const SAMPLES: u32 = 100_000;
-/// Places for connections that have not proved who they are, unless the file says otherwise: a quarter of the devices',
-/// as a handshake is short, and no fewer than this, so that a small fleet can come back all at once.
+/// Smallest default of the pending connections. The default is a quarter of the connections, as a handshake is
+/// short, and at least this, so that a small fleet can reconnect all at once.
 const UNAUTHENTICATED_LEAST: usize = 64;
 
-/// `[rounds]`.
+/// Section `[rounds]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundsSection {
-    /// A round closes after this long; `None` to wait for everyone, for ever.
+    /// Time after which a round closes; `None` to wait for all devices.
     pub deadline: Option<Duration>,
-    /// Fewest answers that a round closes with, at its deadline or when nobody else can answer.
+    /// Fewest updates that a round closes with, at its deadline or when no other device can answer.
     pub min_count: usize,
-    /// Asked over waited for.
+    /// Ratio of the devices asked to the updates waited for.
     pub over_select: f64,
 }
 
-/// `[limits]`: what one peer, and all together, may take.
+/// Section `[limits]`: limits on each peer and on all together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Devices that are connected at once: connections that have proved their key, or in plaintext said a hello.
+    /// Connected devices: connections that have proved their key, or in plaintext sent an admissible hello.
     pub connections: usize,
-    /// Of these, from one address.
+    /// Connected devices per address.
     pub per_address: usize,
-    /// Connections at once that have not, beside those.
+    /// Pending connections, in addition to those of devices.
     pub unauthenticated: usize,
-    /// Updates of one device that are looked at in one round, and as many again for others.
+    /// Updates of one device examined per open round, and as many again for other rounds.
     pub updates: u32,
-    /// Time until hello.
+    /// Time until the hello.
     pub hello: Duration,
-    /// Silence until a connection is closed.
+    /// Longest silence of a connection.
     pub idle: Duration,
-    /// Time from a frame's first byte to its last, from a chunk of an update to the next, and for writing a frame.
+    /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame.
     pub frame: Duration,
-    /// Time after which a round that a device has not answered is sent to it again.
+    /// Time after which an unanswered round is sent again.
     pub repeat: Duration,
     /// Largest Frobenius norm of an update.
     pub norm: f32,
-    /// What declared numbers of samples may count.
+    /// Cap on declared sample counts.
     pub samples: SampleCap,
 }
 

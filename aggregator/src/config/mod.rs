@@ -1,5 +1,5 @@
-//! The device server's configuration: the campaign's sections with those of limits and security, and fingerprints of stored
-//! campaigns.
+//! Configuration of the device server: the engine's sections with those for limits and security, and the
+//! fingerprints of stored campaigns.
 
 mod fingerprint;
 mod fleet;

@@ -1,4 +1,4 @@
-//! How a fleet's devices prove who they are: keys, or nothing on a bench.
+//! Authentication of devices: keys, or plaintext on a test bench.
 
 use std::path::{Path, PathBuf};
 
@@ -8,22 +8,22 @@ use fedspan_engine::config::Section;
 /// Name of the key store in the state directory.
 const STORE: &str = "keys";
 
-/// `[listen] plaintext`, or `[devices] keys` and `key_file`.
+/// Authentication of devices, from `[listen] plaintext`, `[devices] keys` and `key_file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Security {
-    /// Nobody proves anything, and everybody on the way can read and change it: for a bench.
+    /// No authentication and no encryption, for test benches.
     Plaintext,
-    /// Every frame is sealed with a device's key.
+    /// Every frame is sealed with the device's key.
     Keys {
-        /// The key store.
+        /// Path of the key store.
         store: PathBuf,
-        /// What opens it; a passphrase without one.
+        /// Key file that opens it; `None` for a passphrase.
         key_file: Option<PathBuf>,
     },
 }
 
 impl Security {
-    /// Where the keys are: in plaintext, where they would be.
+    /// Returns the paths of the key store and its key file; in plaintext, the default ones.
     #[must_use]
     pub fn store(&self, state: &Path) -> (PathBuf, Option<PathBuf>) {
         match self {
@@ -32,16 +32,16 @@ impl Security {
         }
     }
 
-    /// Whether a server can start: it must not, without keys, unless it was told to.
+    /// Checks that the key store exists unless plaintext is configured.
     ///
     /// # Errors
-    /// A message with the two ways out. Where it cannot be looked for a key store nobody is told to do without: opening it says
-    /// why not.
+    /// A message with the two remedies. If the path cannot be examined the check passes, and opening the store
+    /// reports the error.
     pub fn check_store(&self) -> Result<(), String> {
         match self {
             Self::Keys { store, .. } if matches!(store.try_exists(), Ok(false)) => Err(format!(
                 "{}: no key store, so that no device could join. Either make one, `fedspan-aggregator keys add \
-                 DEVICE...` with the same --config; or let anybody in who can reach the port, for a bench: \
+                 DEVICE...` with the same --config; or, on a test bench, admit every device that can reach the port: \
                  `plaintext = true` in [listen]",
                 store.display()
             )),
@@ -72,7 +72,7 @@ pub(super) fn read_key_files(devices: &Section<'_>) -> Result<(Option<PathBuf>, 
     ))
 }
 
-/// Puts the two sections together.
+/// Combines the keys of the two sections.
 pub(super) fn decide(
     listen: &Section<'_>,
     plaintext: Option<bool>,
@@ -87,7 +87,7 @@ pub(super) fn decide(
     match (plaintext, asked) {
         (Some(true), Some(key)) => Err(listen.problem(
             "plaintext",
-            format!("found true, but devices.{key} asks for keys: take one of the two out"),
+            format!("found true, but devices.{key} asks for keys: remove one of the two"),
         )),
         (Some(true), None) => Ok(Security::Plaintext),
         _ => Ok(Security::Keys { store: store.unwrap_or_else(|| state.join(STORE)), key_file }),

@@ -1,49 +1,49 @@
-//! An update as it comes in: checked against what was asked before it is given memory, whole at once or put
-//! together from its chunks.
+//! Incoming updates: checked against the request before memory is allocated, complete in one message or
+//! assembled from chunks.
 
 use fedspan_protocol::assembly::{Assembly, split_body};
 use fedspan_protocol::message::{Chunk, Fault, RoundId, Update as UpdateHead};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::outgoing::Cut;
-use super::{Inbound, Parsed};
+use super::outgoing::SentRound;
+use super::{Dispatch, PeerMessage};
 use fedspan_engine::Tensor;
 use fedspan_engine::Update;
 
-/// An update whose chunks are coming in.
+/// Update whose chunks are arriving.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct PartialUpdate {
     pub(super) head: UpdateHead,
     pub(super) assembly: Assembly,
     tensors: Vec<Tensor>,
-    /// Chunks that have come.
+    /// Chunks received, without duplicates.
     pub(super) chunks: u32,
 }
 
-impl Incoming {
-    /// Bytes that it has on the heap: most of the update that it becomes.
+impl PartialUpdate {
+    /// Returns its heap bytes, most of which the finished update keeps.
     pub(super) fn memory(&self) -> usize {
         let values: usize = self.tensors.iter().map(|tensor| tensor.values.capacity()).sum();
         self.tensors.capacity() * size_of::<Tensor>() + values * size_of::<f32>()
     }
 }
 
-/// Forgets an unfinished update, but not that its chunks may still come.
-pub(super) fn settle(incoming: &mut Option<Incoming>, settled: &mut Option<RoundId>) {
-    if let Some(update) = incoming.take() {
-        *settled = Some(update.head.id);
+/// Discards an unfinished update, and remembers its round as chunks may still arrive.
+pub(super) fn discard_partial(partial: &mut Option<PartialUpdate>, last_update: &mut Option<RoundId>) {
+    if let Some(update) = partial.take() {
+        *last_update = Some(update.head.id);
     }
 }
 
-/// Only what was asked for is given memory.
+/// Begins an update. Memory is allocated only for tensors that the open round asks for.
 pub(super) fn begin_update(
-    incoming: &mut Option<Incoming>,
-    open: Option<&Cut>,
+    partial: &mut Option<PartialUpdate>,
+    open: Option<&SentRound>,
     head: UpdateHead,
     body: &[u8],
-) -> Result<Parsed, Fault> {
+) -> Result<Dispatch, Fault> {
     let assembly = Assembly::new(&head.tensors).map_err(|_| Fault::Tensors)?;
-    let expected = open.map_or(0, |Cut { opening, .. }| {
+    let expected = open.map_or(0, |SentRound { opening, .. }| {
         opening.request.expects.iter().map(TensorDescriptor::elements).sum::<usize>()
     });
     let announced: usize = head.tensors.iter().map(TensorDescriptor::elements).sum();
@@ -63,24 +63,24 @@ pub(super) fn begin_update(
         }
     }
     if assembly.is_complete() {
-        *incoming = None;
-        return Ok(Parsed::Say(Inbound::Update(whole(head, tensors))));
+        *partial = None;
+        return Ok(Dispatch::Deliver(PeerMessage::Update(assembled(head, tensors))));
     }
-    let replaced = incoming.replace(Incoming { head, assembly, tensors, chunks: 0 });
-    Ok(if replaced.is_some() { Parsed::Stale } else { Parsed::Nothing })
+    let replaced = partial.replace(PartialUpdate { head, assembly, tensors, chunks: 0 });
+    Ok(if replaced.is_some() { Dispatch::Stale } else { Dispatch::Nothing })
 }
 
 pub(super) fn take_chunk(
-    incoming: &mut Option<Incoming>,
-    settled: &mut Option<RoundId>,
+    partial: &mut Option<PartialUpdate>,
+    last_update: &mut Option<RoundId>,
     chunk: &Chunk,
     body: &[u8],
-) -> Result<Parsed, Fault> {
-    let Some(update) = incoming.as_mut().filter(|update| update.head.id == chunk.id) else {
-        return if *settled == Some(chunk.id) { Ok(Parsed::Stale) } else { Err(Fault::Unexpected) };
+) -> Result<Dispatch, Fault> {
+    let Some(update) = partial.as_mut().filter(|update| update.head.id == chunk.id) else {
+        return if *last_update == Some(chunk.id) { Ok(Dispatch::Stale) } else { Err(Fault::Unexpected) };
     };
     let Some(place) = update.assembly.accept(chunk, body.len()).map_err(|_| Fault::Tensors)? else {
-        return Ok(Parsed::Stale);
+        return Ok(Dispatch::Stale);
     };
     update.chunks = update.chunks.saturating_add(1);
     let encoding = update.head.tensors.get(place.tensor).map(|t| t.encoding);
@@ -89,16 +89,16 @@ pub(super) fn take_chunk(
         encoding.decode(body, values).map_err(|_| Fault::Tensors)?;
     }
     if !update.assembly.is_complete() {
-        return Ok(Parsed::Nothing);
+        return Ok(Dispatch::Nothing);
     }
-    *settled = Some(chunk.id);
-    match incoming.take() {
-        Some(update) => Ok(Parsed::Say(Inbound::Update(whole(update.head, update.tensors)))),
-        None => Ok(Parsed::Nothing),
+    *last_update = Some(chunk.id);
+    match partial.take() {
+        Some(update) => Ok(Dispatch::Deliver(PeerMessage::Update(assembled(update.head, update.tensors)))),
+        None => Ok(Dispatch::Nothing),
     }
 }
 
-fn whole(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
+fn assembled(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
     Update {
         id: head.id,
         samples: head.samples,

@@ -1,10 +1,10 @@
-//! One device's side of the protocol on the host, without a socket: bytes in, events out; messages in,
-//! frames out. The server and the simulator drive the same one.
+//! Connection: the server half of the protocol for one device, without a socket. Bytes in, messages out;
+//! commands in, frames out. The server and the simulator use the same code.
 
-mod gate;
-mod guard;
+mod acceptor;
 mod incoming;
 mod outgoing;
+mod secure_layer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,72 +15,72 @@ use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Decline, Descriptors, Fault, Hello, Missing, Refusal, RoundId, ToDevice, ToServer,
 };
-use guard::{GUARD_MEMORY_MAX, Guard, Heard};
-use incoming::{Incoming, begin_update, settle, take_chunk};
-use outgoing::{Cut, Outgoing};
+use incoming::{PartialUpdate, begin_update, discard_partial, take_chunk};
+use outgoing::{Outgoing, SentRound};
+use secure_layer::{Decrypted, SECURE_LAYER_MEMORY_MAX, SecureLayer};
 
 use crate::keys::AcceptedKey;
 use fedspan_engine::{RoundBroadcast, Update};
 
-pub use gate::Gate;
+pub use acceptor::Acceptor;
 
-/// What a device said.
+/// Message of a device, decrypted and validated.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Inbound {
-    /// It may take part, has been welcomed and, where frames are encrypted, has shown that it has its key. The same
-    /// device's again: it has restarted, or has missed its welcome. What was under way before is forgotten.
+pub enum PeerMessage {
+    /// Hello of an admissible device, which has been welcomed and, under encryption, has proved its key. A
+    /// repeated hello means that the device has restarted or its welcome was lost; pending messages and the
+    /// open round are dropped.
     Hello(Hello),
-    /// Another device says hello where one is known; it was answered with a fault and dropped.
-    Stranger,
-    /// It may not take part; the refusal is on its way. Nothing more is to be heard.
+    /// Hello of another device on a connection that has one; answered with a fault and dropped.
+    OtherDevice,
+    /// Hello of a device that is refused; the reason is queued, and nothing more is read.
     Refused(Refusal),
-    /// Its key has been revoked or replaced. Nothing more is heard or said.
+    /// The device's key was revoked or replaced; nothing more is read or sent.
     Revoked,
-    /// A whole update, reassembled.
+    /// A complete update.
     Update(Update),
-    /// An update for a round that is not open on this connection: its numbers were not read.
-    Unread(RoundId),
-    /// It will not answer a round.
+    /// An update for a round that is not open on this connection; its tensors were not decoded.
+    UnreadUpdate(RoundId),
+    /// The device declines a round.
     Decline(Decline),
-    /// It is still here.
+    /// Keep-alive.
     Alive,
-    /// Something that has no place in the protocol; it was answered with a fault and dropped.
+    /// Message that the protocol does not allow at this point; answered with a fault and dropped.
     Fault(Fault),
 }
 
-/// Bytes and drops of one connection.
+/// Traffic counters of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes received after hello.
+    /// Bytes received after the hello.
     pub up: u64,
-    /// Bytes sent after hello: welcome and all that follows.
+    /// Bytes sent after the hello, from the welcome on.
     pub down: u64,
-    /// Messages that had no place.
+    /// Messages that the protocol does not allow at that point.
     pub faults: u32,
-    /// Chunks that had come before, chunks and requests for chunks of what was whole, over or replaced when they came,
-    /// and half updates that began anew.
+    /// Repeated chunks, chunks and chunk requests for updates or rounds that were complete, closed or replaced,
+    /// and updates that were restarted before they were complete.
     pub stale: u32,
-    /// Messages that did not fit a frame. None does, short of a bug.
+    /// Messages that did not fit a frame; above 0 only after a programming error.
     pub unsent: u32,
-    /// Answers that a device did not get, as so many already waited for it.
+    /// Replies dropped because too many were waiting for the device to read them.
     pub unheeded: u32,
-    /// Rounds that were sent again because nothing had come that answers them.
+    /// Rounds sent again because they were not answered.
     pub reopened: u32,
-    /// Rounds that ask a device which chooses no ridge for a head with the ridge that the others take where they have none to
-    /// choose.
+    /// Final heads requested with a fixed ridge, from a device that cannot choose one.
     pub unchosen: u32,
-    /// Frames received and dropped. Where frames are encrypted, those are accepted that could be opened.
+    /// Counters of the frame decoder. Under encryption `accepted` counts frames that were decrypted.
     pub frames: FrameCounters,
-    /// Sealed frames that came a second time, or too late to know.
+    /// Sealed frames received a second time, or too late to tell.
     pub replayed: u32,
-    /// Sealed frames that were sealed by somebody else, or came without a hello.
+    /// Sealed frames that failed authentication, or arrived before a handshake.
     pub forged: u32,
-    /// Messages that were not sealed and should have been.
+    /// Unsealed messages received where sealing is required.
     pub unsealed: u32,
 }
 
 impl Traffic {
-    /// What has been added since `earlier`.
+    /// Returns the traffic since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (now, then) = (&self.frames, &earlier.frames);
@@ -107,260 +107,261 @@ impl Traffic {
         }
     }
 
-    /// Frames that were dropped for what they are, whoever sent them.
+    /// Returns the number of malformed frames.
     #[must_use]
     pub fn dropped(&self) -> u32 {
         let FrameCounters { oversize, framing, check, header, .. } = self.frames;
         [oversize, framing, check, header].into_iter().fold(0, u32::saturating_add)
     }
 
-    /// Faults and frames that were dropped.
+    /// Returns the number of faults and dropped frames.
     #[must_use]
-    pub fn noise(&self) -> u32 {
+    pub fn protocol_errors(&self) -> u32 {
         let frames = [self.dropped(), self.replayed, self.forged, self.unsealed];
         frames.into_iter().fold(self.faults, u32::saturating_add)
     }
 }
 
-/// Messages that wait for the socket, at most, before a device gets no further answer to what it asks or gets wrong.
+/// Messages waiting for the socket at which further replies to the device are dropped.
 pub const OUTBOX_MAX: usize = 6;
 
-/// With a round that the host opens at the same time.
-const OUTBOX_PLACES: usize = OUTBOX_MAX + 2;
+/// Most messages in the outbox: replies, and a round that the core opens at the same time.
+const OUTBOX_CAPACITY: usize = OUTBOX_MAX + 2;
 
-/// Places for messages that are kept while none waits.
-const OUTBOX_KEPT: usize = 4;
+/// Slots of the outbox that are kept while it is empty.
+const OUTBOX_IDLE_CAPACITY: usize = 4;
 
-/// One device's connection.
+/// Server half of the protocol for one device.
 #[derive(Debug)]
 pub struct Connection {
     decoder: Decoder<Vec<u8>>,
-    guard: Guard,
+    secure: SecureLayer,
     limit: usize,
-    /// The link does not close with this connection: who speaks without a hello is asked for one.
-    lasting: bool,
+    /// Whether the link outlasts this connection; such a link asks for a hello when a device sends anything
+    /// else.
+    persistent: bool,
     greeted: bool,
-    /// Who said hello.
+    /// Device that has said hello.
     device: Option<u64>,
-    /// It chooses ridges.
-    chooses: bool,
+    /// Whether the device can choose the ridge of its final head.
+    chooses_ridge: bool,
     outbox: VecDeque<Outgoing>,
-    /// The round that is open on this device, and how its tensors are cut.
-    open: Option<Cut>,
-    /// Nothing has come that answers the open round.
+    /// Round that is open on this device, and the chunking of its tensors.
+    open: Option<SentRound>,
+    /// Whether the open round has had no answer.
     unanswered: bool,
-    /// Times that chunks of a round that was open were asked for.
-    asked: u64,
-    incoming: Option<Incoming>,
-    /// The update that was whole, declined, closed or replaced last: chunks of it may still be on their way.
-    settled: Option<RoundId>,
+    /// Requests for chunks of open rounds.
+    chunk_requests: u64,
+    incoming: Option<PartialUpdate>,
+    /// Round of the update that was last completed, declined, closed or replaced; its chunks may still arrive.
+    last_update: Option<RoundId>,
     traffic: Traffic,
 }
 
 impl Connection {
-    /// A connection that has not said hello: frames are small until then.
+    /// Makes a connection before its hello; frames are short until then.
     #[must_use]
-    pub fn new(gate: Arc<Gate>) -> Self {
-        Self::on(gate, false)
+    pub fn new(acceptor: Arc<Acceptor>) -> Self {
+        Self::on(acceptor, false)
     }
 
-    fn on(gate: Arc<Gate>, lasting: bool) -> Self {
+    fn on(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
         Self {
             decoder: Decoder::new(vec![0; HELLO_FRAME_MAX]),
-            guard: Guard::new(gate, lasting),
+            secure: SecureLayer::new(acceptor, persistent),
             limit: HELLO_FRAME_MAX,
-            lasting,
+            persistent,
             greeted: false,
             device: None,
-            chooses: false,
+            chooses_ridge: false,
             outbox: VecDeque::new(),
             open: None,
             unanswered: false,
-            asked: 0,
+            chunk_requests: 0,
             incoming: None,
-            settled: None,
+            last_update: None,
             traffic: Traffic::default(),
         }
     }
 
-    /// The same on a link that does not close with it, such as a serial line: whoever is there is asked to say
-    /// hello.
+    /// Makes a connection on a link that outlasts it, such as a serial port. It begins by asking for a hello.
     #[must_use]
-    pub fn lasting(gate: Arc<Gate>) -> Self {
-        let mut connection = Self::on(gate, true);
+    pub fn persistent(acceptor: Arc<Acceptor>) -> Self {
+        let mut connection = Self::on(acceptor, true);
         connection.send(ToDevice::Fault(Fault::Greet));
         connection
     }
 
-    /// The link does not close with this connection.
+    /// Returns true if the link outlasts the connection.
     #[must_use]
-    pub fn is_lasting(&self) -> bool {
-        self.lasting
+    pub fn is_persistent(&self) -> bool {
+        self.persistent
     }
 
-    /// Bytes and drops so far.
+    /// Returns the traffic counters.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        let seals = self.guard.seals();
+        let seals = self.secure.seals();
         let mut frames = self.decoder.counters();
-        if self.guard.is_encrypted() {
+        if self.secure.is_encrypted() {
             frames.accepted = seals.opened;
         }
         let (replayed, forged, unsealed) = (seals.replayed, seals.forged, seals.unsealed);
         Traffic { frames, replayed, forged, unsealed, ..self.traffic }
     }
 
-    /// Bytes of memory that it takes, itself and what it has on the heap, without an update that is coming in and the
-    /// round, which all connections share.
+    /// Returns the memory of the connection in bytes, without an incoming update and without the open round,
+    /// which connections share.
     #[must_use]
     pub fn memory(&self) -> usize {
         let outbox = self.outbox.capacity() * size_of::<Outgoing>();
-        let answers: usize = self.outbox.iter().map(Outgoing::memory).sum();
-        size_of::<Self>() + self.longest() + outbox + answers + self.guard.memory()
+        let answers_round: usize = self.outbox.iter().map(Outgoing::memory).sum();
+        size_of::<Self>() + self.frame_capacity() + outbox + answers_round + self.secure.memory()
     }
 
-    /// The most that [`Self::memory`] comes to, whatever the device sends, if what the host has to say is sent
-    /// before it says more.
+    /// Returns an upper bound of [`Self::memory`] over all inputs, provided that the core's commands are sent
+    /// before the next ones are queued.
     #[must_use]
     pub fn memory_max(&self) -> usize {
-        let outbox = OUTBOX_PLACES * size_of::<Outgoing>();
-        let answer = GUARD_MEMORY_MAX;
-        size_of::<Self>() + self.guard.gate().longest_frame(FRAME_LIMIT_MAX) + outbox + 2 * answer
+        let outbox = OUTBOX_CAPACITY * size_of::<Outgoing>();
+        let answer = SECURE_LAYER_MEMORY_MAX;
+        size_of::<Self>() + self.secure.acceptor().longest_frame(FRAME_LIMIT_MAX) + outbox + 2 * answer
     }
 
-    /// Bytes of an update that is coming in, decoded.
+    /// Returns the memory of the incoming update in bytes, decoded.
     #[must_use]
     pub fn update_memory(&self) -> usize {
-        self.incoming.as_ref().map_or(0, Incoming::memory)
+        self.incoming.as_ref().map_or(0, PartialUpdate::memory)
     }
 
-    /// Bytes of the longest frame that is listened to.
-    fn longest(&self) -> usize {
-        if self.greeted { self.guard.gate().longest_frame(self.limit) } else { HELLO_FRAME_MAX }
+    /// Returns the length of the longest frame that is accepted.
+    fn frame_capacity(&self) -> usize {
+        if self.greeted { self.secure.acceptor().longest_frame(self.limit) } else { HELLO_FRAME_MAX }
     }
 
-    /// Starts counting bytes anew: hello and welcome do not belong to a round.
-    pub fn forget_traffic(&mut self) {
+    /// Resets the byte counters, as hello and welcome belong to no round.
+    pub fn reset_traffic(&mut self) {
         self.traffic = Traffic { up: 0, down: 0, ..self.traffic };
     }
 
-    /// Asks for the chunks of an update that has begun and not ended, if there is one.
-    pub fn ask_missing(&mut self) {
+    /// Requests the missing chunks of an unfinished update, if there is one.
+    pub fn request_missing(&mut self) {
         let missing = self.incoming.as_ref().and_then(|update| update.assembly.missing(update.head.id));
         if let Some(missing) = missing {
             self.send(ToDevice::Missing(missing));
         }
     }
 
-    /// Takes bytes from the device and appends what they say.
-    pub fn receive(&mut self, bytes: &[u8], said: &mut Vec<Inbound>) {
+    /// Takes bytes from the device and appends its messages.
+    pub fn receive(&mut self, bytes: &[u8], messages: &mut Vec<PeerMessage>) {
         let mut input = bytes;
-        while let Some(inbound) = self.hear(&mut input) {
-            said.push(inbound);
+        while let Some(message) = self.next_message(&mut input) {
+            messages.push(message);
         }
     }
 
-    /// Takes bytes from the device up to the end of the first frame that says something. `None` when they are used up.
-    pub fn hear(&mut self, input: &mut &[u8]) -> Option<Inbound> {
+    /// Takes bytes up to the end of the next frame that yields a message. `None` once the input is used up.
+    pub fn next_message(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
         let (counts, before) = (self.greeted, input.len());
-        let said = self.next(input);
+        let messages = self.next(input);
         if counts {
             self.traffic.up += (before - input.len()) as u64;
         }
-        said
+        messages
     }
 
-    fn next(&mut self, input: &mut &[u8]) -> Option<Inbound> {
+    fn next(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
         loop {
             let known = self.device;
-            // The decoder lends its buffer; what was read from it is owned before `self` is needed again.
-            let heard = match self.decoder.feed(input) {
+            // The decoder lends its buffer, so the frame is converted to an owned value before `self` is used
+            // again.
+            let decrypted = match self.decoder.feed(input) {
                 FeedResult::NeedMore => return None,
                 FeedResult::Dropped(_) => continue,
-                FeedResult::Message(message) => self.guard.checked(message),
-                FeedResult::Sealed(frame) => self.guard.sealed(frame, known),
+                FeedResult::Message(message) => self.secure.process_unsealed(message),
+                FeedResult::Sealed(frame) => self.secure.process_sealed(frame, known),
             };
-            let parsed = match heard {
-                Heard::Message(message, body) => {
+            let parsed = match decrypted {
+                Decrypted::Message(message, body) => {
                     if let Some(round) = self.open.as_ref().map(|cut| cut.opening.id) {
-                        self.unanswered &= !answers(&message, round);
-                        self.asked += u64::from(asks(&message, round));
+                        self.unanswered &= !answers_round(&message, round);
+                        self.chunk_requests += u64::from(requests_chunks(&message, round));
                     }
-                    let (incoming, settled) = (&mut self.incoming, &mut self.settled);
-                    Self::interpret(incoming, settled, self.open.as_ref(), self.greeted, message, body)
+                    let (incoming, last_update) = (&mut self.incoming, &mut self.last_update);
+                    Self::dispatch(incoming, last_update, self.open.as_ref(), self.greeted, message, body)
                 }
-                Heard::Admitted(hello) => Ok(Parsed::Hello(hello)),
-                Heard::Answer(answer) => Ok(Parsed::Answer(answer)),
-                Heard::Refused(refusal, sealed) => {
+                Decrypted::Admitted(hello) => Ok(Dispatch::Hello(hello)),
+                Decrypted::Reply(answer) => Ok(Dispatch::Reply(answer)),
+                Decrypted::Refused(refusal, sealed) => {
                     self.outbox.push_back(match sealed {
                         Some(answer) => Outgoing::Encoded(answer),
                         None => Outgoing::Message(ToDevice::Refused(refusal)),
                     });
                     *input = &[];
-                    return Some(Inbound::Refused(refusal));
+                    return Some(PeerMessage::Refused(refusal));
                 }
-                Heard::Stranger => {
+                Decrypted::OtherDevice => {
                     self.fault(Fault::Unexpected);
-                    return Some(Inbound::Stranger);
+                    return Some(PeerMessage::OtherDevice);
                 }
-                Heard::Revoked => {
+                Decrypted::Revoked => {
                     self.outbox.clear();
                     *input = &[];
-                    return Some(Inbound::Revoked);
+                    return Some(PeerMessage::Revoked);
                 }
-                Heard::Dropped => {
-                    self.ask_for_hello();
+                Decrypted::Dropped => {
+                    self.request_hello();
                     continue;
                 }
-                Heard::Fault(fault) => Err(fault),
+                Decrypted::Fault(fault) => Err(fault),
             };
             match parsed {
-                Ok(Parsed::Hello(hello)) if known.is_none_or(|known| known == hello.device) => {
+                Ok(Dispatch::Hello(hello)) if known.is_none_or(|known| known == hello.device) => {
                     self.outbox.clear();
-                    (self.open, self.unanswered, self.incoming, self.settled) = (None, false, None, None);
+                    (self.open, self.unanswered, self.incoming, self.last_update) = (None, false, None, None);
                     self.greet(&hello);
-                    return Some(Inbound::Hello(hello));
+                    return Some(PeerMessage::Hello(hello));
                 }
-                Ok(Parsed::Hello(_)) => {
+                Ok(Dispatch::Hello(_)) => {
                     self.fault(Fault::Unexpected);
-                    return Some(Inbound::Stranger);
+                    return Some(PeerMessage::OtherDevice);
                 }
-                Ok(Parsed::Answer(answer)) => {
-                    // Of several, the device takes the last.
+                Ok(Dispatch::Reply(answer)) => {
+                    // The device uses the last of several answers.
                     self.outbox.retain(|out| !matches!(out, Outgoing::Encoded(_)));
                     self.queue(Outgoing::Encoded(answer));
                 }
-                Ok(Parsed::Say(inbound)) => return Some(inbound),
-                Ok(Parsed::Resend(missing)) => {
+                Ok(Dispatch::Deliver(message)) => return Some(message),
+                Ok(Dispatch::Resend(missing)) => {
                     if let Err(fault) = self.resend(missing) {
                         return Some(self.fault(fault));
                     }
                 }
-                Ok(Parsed::Nothing) => {}
-                Ok(Parsed::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
+                Ok(Dispatch::Nothing) => {}
+                Ok(Dispatch::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
                 Err(fault) => return Some(self.fault(fault)),
             }
         }
     }
 
-    /// On a link that outlasts conversations: whoever speaks without a hello is asked for one.
-    fn ask_for_hello(&mut self) {
-        if self.lasting && !self.greeted && self.outbox.is_empty() {
+    /// Asks for a hello on a persistent link.
+    fn request_hello(&mut self) {
+        if self.persistent && !self.greeted && self.outbox.is_empty() {
             self.send(ToDevice::Fault(Fault::Greet));
         }
     }
 
-    /// Counts a fault and answers it, unless the device lets its answers pile up.
-    fn fault(&mut self, fault: Fault) -> Inbound {
+    /// Counts a fault and replies with it, unless too many replies are waiting.
+    fn fault(&mut self, fault: Fault) -> PeerMessage {
         self.traffic.faults = self.traffic.faults.saturating_add(1);
         match self.greeted {
             true => self.queue(Outgoing::Message(ToDevice::Fault(fault))),
-            false => self.ask_for_hello(),
+            false => self.request_hello(),
         }
-        Inbound::Fault(fault)
+        PeerMessage::Fault(fault)
     }
 
-    /// Queues what a device can ask for as often as it likes, unless it lets it pile up.
+    /// Queues a reply, unless too many are waiting: the device can cause any number of them.
     fn queue(&mut self, out: Outgoing) {
         if self.outbox.len() < OUTBOX_MAX {
             self.outbox.push_back(out);
@@ -369,29 +370,29 @@ impl Connection {
         }
     }
 
-    fn interpret(
-        incoming: &mut Option<Incoming>,
-        settled: &mut Option<RoundId>,
-        open: Option<&Cut>,
+    fn dispatch(
+        incoming: &mut Option<PartialUpdate>,
+        last_update: &mut Option<RoundId>,
+        open: Option<&SentRound>,
         greeted: bool,
         message: ToServer,
         body: &[u8],
-    ) -> Result<Parsed, Fault> {
+    ) -> Result<Dispatch, Fault> {
         match message {
             _ if !greeted => Err(Fault::Unexpected),
             ToServer::Update(head) if open.is_none_or(|cut| cut.opening.id != head.id) => {
-                // Its numbers cannot be checked against anything; what becomes of it is the engine's to say.
-                *settled = Some(head.id);
-                Ok(Parsed::Say(Inbound::Unread(head.id)))
+                // There is no request to validate the update against; the engine decides what to do with it.
+                *last_update = Some(head.id);
+                Ok(Dispatch::Deliver(PeerMessage::UnreadUpdate(head.id)))
             }
             ToServer::Update(head) => begin_update(incoming, open, head, body),
-            ToServer::Chunk(chunk) => take_chunk(incoming, settled, &chunk, body),
-            ToServer::Missing(missing) => Ok(Parsed::Resend(missing)),
+            ToServer::Chunk(chunk) => take_chunk(incoming, last_update, &chunk, body),
+            ToServer::Missing(missing) => Ok(Dispatch::Resend(missing)),
             ToServer::Decline(decline) => {
-                settle(incoming, settled);
-                Ok(Parsed::Say(Inbound::Decline(decline)))
+                discard_partial(incoming, last_update);
+                Ok(Dispatch::Deliver(PeerMessage::Decline(decline)))
             }
-            ToServer::Alive => Ok(Parsed::Say(Inbound::Alive)),
+            ToServer::Alive => Ok(Dispatch::Deliver(PeerMessage::Alive)),
             _ => Err(Fault::Unexpected),
         }
     }
@@ -399,24 +400,24 @@ impl Connection {
     fn greet(&mut self, hello: &Hello) {
         self.greeted = true;
         self.device = Some(hello.device);
-        self.chooses = hello.capabilities.roles & CHOOSES_RIDGE != 0;
+        self.chooses_ridge = hello.capabilities.roles & CHOOSES_RIDGE != 0;
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
-        self.decoder.set_buffer(vec![0; self.longest()]);
-        if !self.guard.is_encrypted() {
-            self.send(ToDevice::Welcome(self.guard.gate().welcome()));
+        self.decoder.set_buffer(vec![0; self.frame_capacity()]);
+        if !self.secure.is_encrypted() {
+            self.send(ToDevice::Welcome(self.secure.acceptor().welcome()));
         }
     }
 
-    /// The device's key has been revoked or replaced: nothing more is heard or said.
+    /// Returns true if the device's key was revoked or replaced: nothing more is read or sent.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
-        self.guard.is_revoked()
+        self.secure.is_revoked()
     }
 
-    /// The key that what was heard last was sealed with; `None` before there is one, and in plaintext.
+    /// Returns the key of the last message; `None` before the handshake and in plaintext.
     #[must_use]
     pub fn key(&self) -> Option<Arc<AcceptedKey>> {
-        self.guard.key()
+        self.secure.key()
     }
 
     /// Queues a message.
@@ -424,14 +425,14 @@ impl Connection {
         self.outbox.push_back(Outgoing::Message(message));
     }
 
-    /// Takes a welcome back that has not been sent: there is no room for the device now.
+    /// Replaces an unsent welcome by a retry delay, as no connection slot is free.
     pub fn turn_away(&mut self, milliseconds: u32) {
         self.outbox.clear();
         self.send(ToDevice::RetryAfter { milliseconds });
     }
 
-    /// Opens a round on the device: `RoundOpen`, and its tensors in chunks if they do not fit the frame. A device that chooses
-    /// no ridge is not asked to: its head takes the one that comes with the choice.
+    /// Opens a round on the device: queues `RoundOpen`, and its tensors in chunks if they do not fit the frame.
+    /// A device that cannot choose a ridge is asked for a head with the fallback ridge instead.
     pub fn open(&mut self, opening: &Arc<RoundBroadcast>) {
         let encoding = opening.request.encoding;
         let mut tensors: Descriptors =
@@ -440,13 +441,13 @@ impl Connection {
             self.traffic.unsent = self.traffic.unsent.saturating_add(1);
             return;
         }
-        settle(&mut self.incoming, &mut self.settled);
+        discard_partial(&mut self.incoming, &mut self.last_update);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         let task = opening.request.task;
-        let plain = task.without_ridge_choice().filter(|_| !self.chooses);
+        let plain = task.without_ridge_choice().filter(|_| !self.chooses_ridge);
         self.traffic.unchosen = self.traffic.unchosen.saturating_add(plain.is_some().into());
         let opening = Arc::clone(opening);
-        self.open = Some(Cut { opening, task: plain.unwrap_or(task), tensors });
+        self.open = Some(SentRound { opening, task: plain.unwrap_or(task), tensors });
         self.unanswered = true;
         self.send_open();
     }
@@ -460,31 +461,31 @@ impl Connection {
         }
     }
 
-    /// A round is open on the device, all of it was sent, and nothing has come that answers it: it may never
-    /// have arrived. Says how often chunks were asked for: a device for which that grows is still receiving it. One for which it
-    /// does not may have asked before it began anew.
+    /// Returns the number of chunk requests so far if the open round has been sent and not been answered. While
+    /// the number grows the device is still receiving the round; if it stays the device may have restarted or
+    /// never received it.
     #[must_use]
     pub fn unanswered(&self) -> Option<u64> {
-        (self.unanswered && self.outbox.is_empty()).then_some(self.asked)
+        (self.unanswered && self.outbox.is_empty()).then_some(self.chunk_requests)
     }
 
-    /// Sends the open round again, if nothing has come that answers it.
-    pub fn open_again(&mut self) {
+    /// Sends the open round again if it has not been answered.
+    pub fn resend_round(&mut self) {
         if self.unanswered().is_some() {
             self.traffic.reopened = self.traffic.reopened.saturating_add(1);
             self.send_open();
         }
     }
 
-    /// Tells the device that a round is over.
+    /// Closes a round on the device.
     pub fn close_round(&mut self, id: RoundId) {
         if self.open.as_ref().is_some_and(|cut| cut.opening.id == id) {
             self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
             self.unanswered = false;
         }
-        // The device stops sending its update; waiting for the rest would look as if it were slow.
+        // The device stops sending its update, so waiting for the rest would end in a timeout.
         if self.incoming.as_ref().is_some_and(|update| update.head.id == id) {
-            settle(&mut self.incoming, &mut self.settled);
+            discard_partial(&mut self.incoming, &mut self.last_update);
         }
         self.send(ToDevice::RoundClosed(id));
     }
@@ -495,40 +496,40 @@ impl Connection {
             return Ok(());
         };
         let tensor = cut.tensors.get(usize::from(missing.tensor));
-        let asked = missing.chunks.len();
+        let chunk_requests = missing.chunks.len();
         missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
-        let all = missing.chunks.len() == asked;
+        let all = missing.chunks.len() == chunk_requests;
         if !missing.chunks.is_empty() {
             self.queue(Outgoing::Resend(missing));
         }
         if all { Ok(()) } else { Err(Fault::Tensors) }
     }
 
-    /// A frame, or an update in chunks, has begun and not ended.
+    /// Returns true while a frame or a chunked update is incomplete.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
         self.decoder.is_mid_frame() || self.is_mid_update()
     }
 
-    /// An update in chunks has begun and not ended.
+    /// Returns true while a chunked update is incomplete.
     #[must_use]
     pub fn is_mid_update(&self) -> bool {
         self.incoming.is_some()
     }
 
-    /// Chunks of the update that has begun, each counted once.
+    /// Returns the number of chunks received of the incomplete update, without duplicates.
     #[must_use]
     pub fn chunks(&self) -> u32 {
         self.incoming.as_ref().map_or(0, |update| update.chunks)
     }
 
-    /// Messages that wait to be sent.
+    /// Returns the number of messages waiting to be sent.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.outbox.len()
     }
 
-    /// Appends the next frame to `out`. False if there is none.
+    /// Appends the next frame to `out`, or returns false if there is none.
     pub fn next_frame(&mut self, out: &mut Vec<u8>) -> bool {
         if self.is_revoked() {
             self.outbox.clear();
@@ -537,11 +538,11 @@ impl Connection {
         let start = out.len();
         out.resize(start + wire_capacity(self.limit), 0);
         let space = out.get_mut(start..).unwrap_or_default();
-        let (encoded, more) = next.encode(self.open.as_ref(), &mut self.guard, space);
+        let (encoded, more) = next.encode(self.open.as_ref(), &mut self.secure, space);
         if let Some(more) = more {
             self.outbox.push_front(more);
-        } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_KEPT {
-            self.outbox.shrink_to(OUTBOX_KEPT);
+        } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_IDLE_CAPACITY {
+            self.outbox.shrink_to(OUTBOX_IDLE_CAPACITY);
         }
         let sent = encoded.unwrap_or(0);
         if encoded.is_err() {
@@ -555,8 +556,8 @@ impl Connection {
     }
 }
 
-/// Whether a message says what becomes of a round.
-fn answers(message: &ToServer, round: RoundId) -> bool {
+/// Returns true if a message answers a round.
+fn answers_round(message: &ToServer, round: RoundId) -> bool {
     match message {
         ToServer::Update(update) => update.id == round,
         ToServer::Decline(decline) => decline.id == round,
@@ -564,15 +565,15 @@ fn answers(message: &ToServer, round: RoundId) -> bool {
     }
 }
 
-/// Whether a message asks for chunks of a round.
-fn asks(message: &ToServer, round: RoundId) -> bool {
+/// Returns true if a message requests chunks of a round.
+fn requests_chunks(message: &ToServer, round: RoundId) -> bool {
     matches!(message, ToServer::Missing(missing) if missing.id == round)
 }
 
-enum Parsed {
+enum Dispatch {
     Hello(Hello),
-    Answer(Vec<u8>),
-    Say(Inbound),
+    Reply(Vec<u8>),
+    Deliver(PeerMessage),
     Resend(Missing),
     Stale,
     Nothing,

@@ -1,4 +1,4 @@
-//! What waits to be sent to a device: messages, and rounds whose tensors travel in chunks.
+//! Outbox entries: messages, and rounds whose tensors are sent in chunks.
 
 use std::sync::Arc;
 
@@ -6,54 +6,56 @@ use fedspan_protocol::Error;
 use fedspan_protocol::message::{Chunk, Descriptors, Missing, RoundOpen, Task, ToDevice};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::guard::Guard;
+use super::secure_layer::SecureLayer;
 use fedspan_engine::RoundBroadcast;
 
-/// A round that is open on a device, and how its tensors are cut.
+/// Round that is open on a device, and the chunking of its tensors.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub(super) struct SentRound {
     pub opening: Arc<RoundBroadcast>,
-    /// What this device is asked: the opening's task, or the same without a choice that the device cannot make.
+    /// Task sent to this device: the opening's task, or its variant without a ridge choice that the device
+    /// cannot make.
     pub task: Task,
     pub tensors: Descriptors,
 }
 
-/// What belongs to a round belongs to the one that is open: another one empties the outbox of it.
+/// Outbox entry. Entries other than messages and frames belong to the open round; opening another one removes
+/// them.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Message(ToDevice),
-    /// A frame as it travels.
+    /// Finished frame.
     Encoded(Vec<u8>),
     Open,
-    /// Chunks from a tensor's `next` to the end of the last tensor.
+    /// Chunks from this tensor and chunk index to the end of the last tensor.
     Chunks(usize, usize),
-    /// Chunks that were asked for again.
+    /// Chunks that the device has requested again.
     Resend(Missing),
 }
 
 impl Outgoing {
-    /// Writes the next frame of it, and gives back what is to be sent right after that.
+    /// Encodes the next frame of this entry, and returns the rest of the entry, which is to be sent next.
     pub(super) fn encode(
         self,
-        open: Option<&Cut>,
-        guard: &mut Guard,
+        open: Option<&SentRound>,
+        secure: &mut SecureLayer,
         out: &mut [u8],
     ) -> (Result<usize, Error>, Option<Self>) {
         match (self, open) {
-            (Self::Message(message), _) => (guard.encode(&message, 0, |_| {}, out), None),
+            (Self::Message(message), _) => (secure.encode(&message, 0, |_| {}, out), None),
             (Self::Encoded(bytes), _) => (copy(&bytes, out), None),
-            (Self::Open, Some(cut)) => (encode_open(cut, guard, out), None),
-            (Self::Chunks(tensor, index), Some(Cut { opening, tensors, .. })) => {
-                let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
+            (Self::Open, Some(cut)) => (encode_open(cut, secure, out), None),
+            (Self::Chunks(tensor, index), Some(SentRound { opening, tensors, .. })) => {
+                let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
                 let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
                 let next = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
                 let more = next.0 < tensors.len();
                 (encoded, more.then_some(Self::Chunks(next.0, next.1)))
             }
-            (Self::Resend(mut missing), Some(Cut { opening, tensors, .. })) => {
+            (Self::Resend(mut missing), Some(SentRound { opening, tensors, .. })) => {
                 let mut chunks = missing.chunks.iter().copied();
                 let (tensor, index) = (missing.tensor.into(), chunks.next().map_or(usize::MAX, usize::from));
-                let encoded = encode_chunk(opening, tensors, tensor, index, guard, out);
+                let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
                 missing.chunks = chunks.collect();
                 let more = !missing.chunks.is_empty();
                 (encoded, more.then_some(Self::Resend(missing)))
@@ -62,7 +64,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that it has on the heap.
+    /// Returns the heap bytes of this entry.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Encoded(bytes) => bytes.capacity(),
@@ -77,8 +79,8 @@ fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     Ok(needed)
 }
 
-fn encode_open(cut: &Cut, guard: &mut Guard, out: &mut [u8]) -> Result<usize, Error> {
-    let Cut { opening, task, tensors } = cut;
+fn encode_open(cut: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Result<usize, Error> {
+    let SentRound { opening, task, tensors } = cut;
     let inline = tensors.iter().all(|t| t.chunk == 0);
     let body = if inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
     let round = RoundOpen { id: opening.id, task: *task, tensors: tensors.clone() };
@@ -91,7 +93,7 @@ fn encode_open(cut: &Cut, guard: &mut Guard, out: &mut [u8]) -> Result<usize, Er
             }
         }
     };
-    guard.encode(&message, body, fill, out)
+    secure.encode(&message, body, fill, out)
 }
 
 fn encode_chunk(
@@ -99,7 +101,7 @@ fn encode_chunk(
     tensors: &Descriptors,
     tensor: usize,
     index: usize,
-    guard: &mut Guard,
+    secure: &mut SecureLayer,
     out: &mut [u8],
 ) -> Result<usize, Error> {
     let descriptor = tensors.get(tensor).ok_or(Error::BadDescriptor)?;
@@ -113,5 +115,5 @@ fn encode_chunk(
         tensor: u8::try_from(tensor).map_err(|_| Error::BadDescriptor)?,
         offset: u32::try_from(range.start).map_err(|_| Error::BadDescriptor)?,
     };
-    guard.encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
+    secure.encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
 }

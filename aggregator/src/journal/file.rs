@@ -1,23 +1,23 @@
-//! The file: appended to, flushed at every commit, never in the way of the campaign.
+//! Journal file: appended to, flushed at every commit. Errors never stop the campaign.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::Line;
+use super::JournalEntry;
 use crate::store::StoreError;
 use fedspan_files::regular;
 
-/// Its name in the state directory.
+/// Name of the file in the state directory.
 pub const FILE: &str = "arrivals.jsonl";
 
-/// Bytes that wait for a commit before they are written without one.
+/// Bytes that are buffered before they are written without a commit.
 const PENDING_MAX: usize = 1 << 16;
 
-/// An open journal. Lines wait in memory until [`Journal::flush`], or until they are many, or until it is dropped.
+/// Open journal file. Lines are buffered until [`Journal::flush`], until the buffer is full, or until drop.
 ///
-/// A journal that cannot be written does not stop the campaign: the first failure is logged and ends the journal, as a
-/// gap in it would be taken for something that did not happen, and every line that is lost is counted.
+/// A write error does not stop the campaign. The first one is logged and ends the journal, since a gap would be
+/// read as events that did not happen; lines lost from then on are counted.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -26,12 +26,13 @@ pub struct Journal {
     /// Lines in the file and in `pending`.
     lines: u64,
     /// Lines in `pending`.
-    waiting: u64,
+    pending_lines: u64,
     lost: u64,
 }
 
 impl Journal {
-    /// Opens the journal of a state directory, or makes it. A last line that a crash has torn is cut off.
+    /// Opens the journal file of a state directory, or creates it. An incomplete last line, left by a crash, is
+    /// cut off.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file cannot be used.
@@ -48,76 +49,76 @@ impl Journal {
             Ok((file, lines))
         });
         match opened {
-            Ok((file, lines)) => Ok(Self::over(path, file, lines)),
+            Ok((file, lines)) => Ok(Self::with_file(path, file, lines)),
             Err(error) => Err(StoreError::Io { path, error }),
         }
     }
 
-    fn over(path: PathBuf, file: File, lines: u64) -> Self {
-        Self { path, file: Some(file), pending: Vec::new(), lines, waiting: 0, lost: 0 }
+    fn with_file(path: PathBuf, file: File, lines: u64) -> Self {
+        Self { path, file: Some(file), pending: Vec::new(), lines, pending_lines: 0, lost: 0 }
     }
 
-    /// How many lines there are.
+    /// Returns the number of lines.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Appends lines that were made durable elsewhere before a crash.
+    /// Appends lines that the store has and the file lacks after a crash.
     pub fn catch_up(&mut self, lines: &[String]) {
         for line in lines {
             self.pending.extend_from_slice(line.as_bytes());
             self.pending.push(b'\n');
             self.lines += 1;
-            self.waiting += 1;
+            self.pending_lines += 1;
         }
         self.flush();
     }
 
-    /// Appends lines.
-    pub fn append(&mut self, lines: &[Line]) {
+    /// Appends entries.
+    pub fn append(&mut self, lines: &[JournalEntry]) {
         for line in lines {
             self.lines += 1;
-            self.waiting += 1;
-            // Nothing in a line has no JSON; a line that is lost all the same is counted with the failed ones.
+            self.pending_lines += 1;
+            // Every entry serialises to JSON; if one does not, it is counted as lost.
             match serde_json::to_writer(&mut self.pending, line) {
                 Ok(()) => self.pending.push(b'\n'),
                 Err(error) => self.fail(&error.into()),
             }
         }
         if self.file.is_none() {
-            self.give_up();
+            self.drop_pending();
         } else if self.pending.len() > PENDING_MAX {
             self.flush();
         }
     }
 
-    /// Gives the system what was appended. It is not made durable: after a power cut lines may be missing.
+    /// Writes the buffer to the file. It is not synced: lines may be missing after a power cut.
     pub fn flush(&mut self) {
         let Some(file) = &mut self.file else { return };
         match file.write_all(&self.pending) {
             Ok(()) => {
                 self.pending.clear();
-                self.waiting = 0;
+                self.pending_lines = 0;
             }
             Err(error) => self.fail(&error),
         }
     }
 
-    /// Lines that could not be written.
+    /// Returns the number of lines that could not be written.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
     fn fail(&mut self, error: &std::io::Error) {
-        tracing::warn!(path = %self.path.display(), %error, "the journal ends here; the campaign goes on");
+        tracing::warn!(path = %self.path.display(), %error, "journal cannot be written and ends here; the campaign continues");
         self.file = None;
-        self.give_up();
+        self.drop_pending();
     }
 
-    fn give_up(&mut self) {
-        self.lost += std::mem::take(&mut self.waiting);
+    fn drop_pending(&mut self) {
+        self.lost += std::mem::take(&mut self.pending_lines);
         self.pending.clear();
     }
 }
@@ -141,7 +142,7 @@ fn count_lines(file: &mut File) -> std::io::Result<u64> {
     }
 }
 
-/// Where the last line ends that is whole.
+/// Returns the offset after the last complete line.
 fn last_line_end(file: &mut File) -> std::io::Result<u64> {
     const BLOCK: u64 = 4096;
     let mut end = file.seek(SeekFrom::End(0))?;
@@ -166,13 +167,13 @@ mod tests {
     use super::*;
     use crate::journal::{Committed, read};
 
-    fn line(round: u32) -> Line {
+    fn line(round: u32) -> JournalEntry {
         let representation = "00000000".to_owned();
-        Line::Committed(Committed { at: 1, round, participants: vec![3, 1], representation })
+        JournalEntry::Committed(Committed { at: 1, round, participants: vec![3, 1], representation })
     }
 
     #[test]
-    fn a_torn_last_line_is_cut_off_before_more_is_written() {
+    fn torn_last_line_is_cut_off() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
         Journal::open(directory.path()).unwrap().append(&[line(1), line(2)]);
@@ -188,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
+    fn lost_lines_are_counted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
         std::fs::write(&path, "").unwrap();
-        // Open for reading only: every write fails.
-        let mut journal = Journal::over(path.clone(), File::open(&path).unwrap(), 0);
+        // The file is read-only, so every write fails.
+        let mut journal = Journal::with_file(path.clone(), File::open(&path).unwrap(), 0);
         journal.append(&[line(1), line(2)]);
         assert_eq!(journal.lost(), 0);
         journal.flush();

@@ -1,123 +1,124 @@
-//! The journal of arrivals, `arrivals.jsonl` in the state directory: one JSON object a line, appended as things happen,
-//! enough to run every decision of a campaign again. `JOURNAL.md` beside the sources describes it for other programs.
+//! Journal: `arrivals.jsonl` in the state directory, one JSON object a line, appended as events happen, from
+//! which every decision of a campaign can be replayed. `JOURNAL.md` in the crate describes it for other
+//! programs.
 //!
-//! [`Scribe`] watches an engine and says what there is to tell; [`Journal`] writes it; [`read`] reads it back. The
-//! simulator uses the same scribe, so that a decision is told in the same words wherever it was made.
+//! [`JournalRecorder`] turns an engine's actions into entries, [`Journal`] writes them, [`read`] reads them
+//! back. The simulator uses the same recorder, so that entries of the same decision are equal.
 
+mod committed_round;
 mod file;
 mod read;
-mod round;
-mod scribe;
+mod recorder;
 
 use serde::{Deserialize, Serialize};
 
+pub use committed_round::{CommittedRound, sha256};
 pub use file::{FILE, Journal};
 pub use read::{JournalError, parse, read};
-pub use round::{Round, sha256};
-pub use scribe::Scribe;
-pub(crate) use scribe::digest;
+pub use recorder::JournalRecorder;
+pub(crate) use recorder::digest;
 
 use fedspan_engine::{DeviceId, Millis, Phase};
 
-/// One line. Times are milliseconds on the server's clock, which begins anew when the server does.
+/// Journal entry. Times are campaign times in ms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Line {
-    /// A campaign began.
+pub enum JournalEntry {
+    /// A campaign was begun.
     Began(Server),
-    /// A server went on with the campaign of the lines before.
+    /// A server resumed the campaign of the entries before.
     Resumed(Server),
     /// A round was opened.
     Opened(Opened),
-    /// An answer was judged.
+    /// An update was judged or declined.
     Answered(Answered),
     /// A round was committed.
     Committed(Committed),
 }
 
-/// Who writes the lines that follow.
+/// Server that wrote the entries that follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// The exchange after which it goes on, 0 for a new campaign. What the lines before tell of later ones was lost
+    /// Round id after which the campaign continues, 0 for a new one. Entries above about later rounds were lost
     /// with the server that wrote them.
     pub after: u32,
-    /// How many devices the first round waits for.
+    /// Number of devices that the first round waits for.
     pub expected: usize,
-    /// The campaign's settings, a line each: [`crate::config::Fleet::fingerprint`].
+    /// Settings of the campaign, one line each: [`crate::config::Fleet::fingerprint`].
     pub configuration: String,
 }
 
-/// A round was opened.
+/// Opening of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// When.
+    /// Time of the opening.
     pub at: Millis,
-    /// The exchange, as it is called on the wire.
+    /// Id of the round on the wire.
     pub round: u32,
-    /// It is a round that was open already, and goes on under another number: the exchange that it was called before. What
-    /// counted under that counts.
+    /// Previous id if an open round was renumbered; updates counted under it stay counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<u32>,
-    /// What part of the campaign it belongs to.
-    pub phase: Part,
-    /// Which round of that part, from 1.
+    /// Phase of the campaign.
+    pub phase: JournalPhase,
+    /// Number of the round within its phase, from 1.
     pub number: u32,
-    /// The participation stage.
+    /// Participation stage.
     pub stage: u16,
-    /// How many answers complete it.
+    /// Number of updates that complete the round.
     pub target: usize,
-    /// How many samples complete it with fewer answers, where the policy goes by samples.
+    /// Number of samples that complete the round with fewer updates, if the policy counts samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// Who was asked, ascending. A round that finds too few may ask more later.
+    /// Devices that are asked, ascending. More may be asked later if too few answer.
     pub cohort: Vec<DeviceId>,
 }
 
-/// An answer was judged.
+/// Judgement of an update, or a decline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answered {
-    /// When.
+    /// Time of arrival.
     pub at: Millis,
-    /// The exchange that it answers.
+    /// Round id that the device answers.
     pub round: u32,
-    /// Whose it is.
+    /// Device that answers.
     pub device: DeviceId,
-    /// What became of it.
+    /// Outcome for the device.
     pub outcome: Outcome,
-    /// Why, where it was rejected or declined.
+    /// Reason of a rejection or decline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A round was committed.
+/// Commit of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
-    /// When.
+    /// Time of the commit.
     pub at: Millis,
-    /// The exchange.
+    /// Id of the round.
     pub round: u32,
-    /// Who counted, in order of arrival.
+    /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<DeviceId>,
-    /// CRC-32C of the representation after it, as little-endian f64 in column-major order; eight hexadecimal digits.
+    /// CRC-32C of the representation after the round, as little-endian f64 in column-major order; eight
+    /// hexadecimal digits.
     pub representation: String,
 }
 
-/// The parts of a campaign that have rounds.
+/// Phase of a campaign that has rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
-    /// The start learns from data.
+pub enum JournalPhase {
+    /// Computation of the initial model from data.
     Start,
     /// Training.
     Training,
-    /// Devices fit their heads; never committed.
+    /// Fitting of heads on the devices; never committed.
     Heads,
-    /// Devices score ridges for final heads.
+    /// Scoring of ridges for final heads.
     Ridge,
 }
 
-impl Part {
-    /// The part of a phase in which a round is open, and the number within it.
+impl JournalPhase {
+    /// Returns the phase of an open round and the round's number within it.
     #[must_use]
     pub fn of(phase: Phase) -> (Self, u32) {
         match phase {
@@ -129,24 +130,24 @@ impl Part {
     }
 }
 
-/// What became of an answer.
+/// Outcome of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It counts.
+    /// The update counts.
     Counted,
-    /// It had been counted already.
+    /// The update was counted before.
     Duplicate,
     /// The round was over.
     Late,
-    /// It does not count.
+    /// The update was rejected.
     Rejected,
-    /// The device will not answer.
+    /// The device declined the round.
     Declined,
 }
 
-impl Line {
-    /// The exchange that it tells of.
+impl JournalEntry {
+    /// Returns the round id that the entry concerns.
     #[must_use]
     pub fn round(&self) -> Option<u32> {
         match self {

@@ -1,38 +1,38 @@
-//! Reads a journal back.
+//! Journal reader.
 
 use std::path::Path;
 
-use super::Line;
+use super::JournalEntry;
 use fedspan_files::regular;
 
-/// A journal that cannot be read.
+/// Reason why a journal cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file operation failed.
     #[error("{path}: {error}")]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// A line is not what this version writes.
+    /// A line is not a journal entry of this version.
     #[error("{path}: line {line}: {message}")]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         message: String,
     },
 }
 
-/// Reads a file.
+/// Reads a journal file.
 ///
 /// # Errors
-/// [`JournalError`].
-pub fn read(path: &Path) -> Result<Vec<Line>, JournalError> {
+/// [`JournalError::Io`] if the file cannot be read, [`JournalError::Line`] for the first malformed line.
+pub fn read(path: &Path) -> Result<Vec<JournalEntry>, JournalError> {
     let name = path.display().to_string();
     let bytes = regular(path).and_then(|()| std::fs::read(path));
     match bytes {
@@ -41,12 +41,12 @@ pub fn read(path: &Path) -> Result<Vec<Line>, JournalError> {
     }
 }
 
-/// Reads the content of a file that is called `name` in errors. Bytes after the last line feed are a line that was
-/// being written when something ended the server, and do not count.
+/// Parses the content of a file, which errors call `name`. Bytes after the last line feed are an entry whose
+/// writing was interrupted, and are ignored.
 ///
 /// # Errors
-/// [`JournalError::Line`] for the first line that is none.
-pub fn parse(name: &str, bytes: &[u8]) -> Result<Vec<Line>, JournalError> {
+/// [`JournalError::Line`] for the first malformed line.
+pub fn parse(name: &str, bytes: &[u8]) -> Result<Vec<JournalEntry>, JournalError> {
     let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
     let whole = bytes.get(..end).unwrap_or_default();
     if whole.is_empty() {

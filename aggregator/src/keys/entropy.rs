@@ -1,15 +1,15 @@
-//! Where keys, salts and nonces come from: a source that may fail, as a value.
+//! Source of randomness for keys, salts and nonces; its failure is an error value.
 
 use rand_core::TryCryptoRng;
 
 use super::KeyError;
 
-/// A source of randomness fit for secrets: every [`TryCryptoRng`] is one. The binary passes the system's.
+/// Source of randomness that is fit for secrets; every [`TryCryptoRng`] is one. The program uses the system's.
 pub trait Entropy: Send {
     /// Fills `bytes`.
     ///
     /// # Errors
-    /// [`KeyError::NoEntropy`] if the source failed; `bytes` are not to be used then.
+    /// [`KeyError::NoEntropy`] if the source failed; `bytes` must not be used then.
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError>;
 }
 

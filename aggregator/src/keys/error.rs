@@ -1,68 +1,70 @@
-//! Why an operation on keys was refused.
+//! Errors of operations on the key table.
 
 use fedspan_engine::DeviceId;
 
-/// An operation on the key table was refused; nothing was changed.
+/// Reason why an operation was refused; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The device has a key that is accepted.
-    #[error("device {device} has a key already, epoch {epoch}; rotate gives it a new one")]
+    /// The device has an accepted key already.
+    #[error("device {device} already has a key, epoch {epoch}; use rotate to replace it")]
     Exists {
-        /// Which device.
+        /// Device number.
         device: DeviceId,
         /// Epoch of its key.
         epoch: u16,
     },
     /// The device has never had a key.
-    #[error("device {device} has no key; add gives it one")]
+    #[error("device {device} has no key; use add to give it one")]
     Unknown {
-        /// Which device.
+        /// Device number.
         device: DeviceId,
     },
     /// The device's keys were revoked.
-    #[error("device {device} was revoked, its last key was epoch {epoch}; add --again gives it a new key")]
+    #[error(
+        "device {device} was revoked, its last key was epoch {epoch}; use add --again to give it a new key"
+    )]
     Revoked {
-        /// Which device.
+        /// Device number.
         device: DeviceId,
         /// Epoch of its last key.
         epoch: u16,
     },
-    /// An earlier rotation's grace is not over.
+    /// The grace of an earlier rotation has not ended.
     #[error(
-        "device {device} is still rotating to epoch {epoch}, until a round closes; a key that must go at once is \
-         revoked, then added again"
+        "device {device} is still rotating to epoch {epoch}, until a round closes; to replace a key at once, revoke \
+         it and add the device again"
     )]
     Rotating {
-        /// Which device.
+        /// Device number.
         device: DeviceId,
         /// Epoch of its newer key.
         epoch: u16,
     },
-    /// The device has used every epoch there is.
-    #[error("device {device} has had {} keys, the most there are; give it another number", u32::from(u16::MAX) + 1)]
+    /// The device has used all epochs.
+    #[error("device {device} has used all {} epochs; give the device another number", u32::from(u16::MAX) + 1)]
     UsedUp {
-        /// Which device.
+        /// Device number.
         device: DeviceId,
     },
-    /// A device is named twice in one operation.
+    /// The operation names a device twice.
     #[error("device {device} is named twice")]
     Twice {
-        /// Which device.
+        /// Device number.
         device: DeviceId,
     },
     /// The table is full.
-    #[error("{devices} devices would have keys, at most {most} may")]
+    #[error("{devices} devices would have keys, allowed: at most {most}")]
     Full {
-        /// Devices that would be in the table.
+        /// Number of devices that the table would hold.
         devices: usize,
-        /// The most.
+        /// Largest number allowed.
         most: usize,
     },
-    /// No device is named, or none is there.
-    #[error("no device to do this for")]
-    Nobody,
-    /// The system's source of randomness failed.
-    #[error("no randomness to make a key from")]
+    /// The operation names no device, or `--all` selects none.
+    #[error("no device selected")]
+    NoDevices,
+    /// The source of randomness failed.
+    #[error("the source of randomness failed: no key can be made")]
     NoEntropy,
 }

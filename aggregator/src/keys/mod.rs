@@ -1,43 +1,44 @@
-//! The keys of a fleet: who has which, what is accepted, and how that is kept.
+//! Keys of a fleet: which key each device has, which are accepted, and how they are stored.
 //!
 //! ```text
-//!  connection -- lookup, is_accepted --> Keys --> KeyTable <-- KeyStore <--> file (encrypted, owner only)
-//!                                                                 ^
-//!                                              `keys add | revoke | rotate | ...`, rounds that close
+//!  connection -- lookup, is_accepted --> ActiveKeys --> KeyTable <-- KeyStore <--> file (encrypted, owner only)
+//!                                                                       ^
+//!                                            `keys add | revoke | rotate | ...`, end of a round
 //! ```
 //!
-//! [`KeyTable`] holds the rules, [`Keys`] shares it with connections. `KEYS.md` tells a key's life, and the formats.
+//! [`KeyTable`] holds the rules, [`ActiveKeys`] shares it with connections. `KEYS.md` describes the life of a
+//! key and the formats.
 //!
 //! ```
-//! use fedspan_aggregator::keys::{KeyTable, Keys};
+//! use fedspan_aggregator::keys::{ActiveKeys, KeyTable};
 //! use fedspan_protocol::secure::Key;
 //!
 //! let mut table = KeyTable::new();
 //! table.insert(7, Key::new(0, [0x42; 32]), 1_700_000_000)?;
-//! let keys = Keys::new(table);
+//! let keys = ActiveKeys::new(table);
 //! let accepted = keys.lookup(7, 0).expect("it has just been added");
 //! assert!(accepted.is_accepted());
 //! assert!(keys.lookup(7, 1).is_none());
 //! # Ok::<(), fedspan_aggregator::keys::KeyError>(())
 //! ```
 
-mod damage;
+mod active_keys;
+mod binary_format;
+mod corruption;
 mod entropy;
 mod error;
-mod file;
-mod lines;
-mod live;
 mod request;
 mod store;
 mod table;
+mod text_format;
 mod unlock;
 
-pub use damage::Damage;
+pub use active_keys::{AcceptedKey, ActiveKeys};
+pub use corruption::Corruption;
 pub use entropy::Entropy;
 pub use error::KeyError;
-pub use lines::{LinesError, Mistake, parse_keys, read_keys};
-pub use live::{AcceptedKey, Keys};
-pub use request::{Answer, Range, Request, Which, ranges};
-pub use store::{KeyDesk, KeyStore, KeyStoreError};
-pub use table::{DEVICES_MAX, KeyTable, Listed, Refusal, State};
-pub use unlock::{Cost, Derivation, PASSPHRASE_MIN, Unlock, UnlockError};
+pub use request::{Answer, DeviceRange, DeviceSelector, Request, ranges};
+pub use store::{KeyStore, KeyStoreError, SharedKeyStore};
+pub use table::{DEVICES_MAX, KeyState, KeyStatus, KeyTable, LookupError};
+pub use text_format::{KeyTextError, LineMistake, parse_keys, read_keys};
+pub use unlock::{Argon2Cost, Derivation, PASSPHRASE_MIN, Unlock, UnlockError};

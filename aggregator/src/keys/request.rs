@@ -1,4 +1,4 @@
-//! What can be asked of a key store, by the command line directly or through a server's control socket.
+//! Requests to a key store, from the command line directly or through a server's control socket.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,38 +8,38 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::KeyError;
-use super::table::{DEVICES_MAX, KeyTable, Listed};
+use super::table::{DEVICES_MAX, KeyStatus, KeyTable};
 use fedspan_engine::DeviceId;
 
-/// Devices from the first to the last, both included: `7`, or `1..64`.
+/// Range of devices, both ends included: `7`, or `1..64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(DeviceId, DeviceId)", into = "(DeviceId, DeviceId)")]
-pub struct Range {
+pub struct DeviceRange {
     first: DeviceId,
     last: DeviceId,
 }
 
-impl Range {
+impl DeviceRange {
     fn len(self) -> usize {
         let steps = usize::try_from(self.last.saturating_sub(self.first)).unwrap_or(usize::MAX);
         steps.saturating_add(1)
     }
 }
 
-impl From<(DeviceId, DeviceId)> for Range {
-    /// The other way round they are the same devices.
+impl From<(DeviceId, DeviceId)> for DeviceRange {
+    /// Accepts the ends in either order.
     fn from((one, other): (DeviceId, DeviceId)) -> Self {
         Self { first: one.min(other), last: one.max(other) }
     }
 }
 
-impl From<Range> for (DeviceId, DeviceId) {
-    fn from(range: Range) -> Self {
+impl From<DeviceRange> for (DeviceId, DeviceId) {
+    fn from(range: DeviceRange) -> Self {
         (range.first, range.last)
     }
 }
 
-impl FromStr for Range {
+impl FromStr for DeviceRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -60,78 +60,80 @@ impl FromStr for Range {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for DeviceRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { first, last } = self;
         if first == last { write!(f, "{first}") } else { write!(f, "{first}..{last}") }
     }
 }
 
-/// Devices in words: neighbours become ranges.
+/// Formats devices as text, with neighbours merged into ranges.
 #[must_use]
 pub fn ranges(devices: impl IntoIterator<Item = DeviceId>) -> String {
-    let mut ranges: Vec<Range> = Vec::new();
+    let mut ranges: Vec<DeviceRange> = Vec::new();
     for device in devices {
         match ranges.last_mut() {
             Some(range) if range.last.checked_add(1) == Some(device) => range.last = device,
-            _ => ranges.push(Range { first: device, last: device }),
+            _ => ranges.push(DeviceRange { first: device, last: device }),
         }
     }
-    ranges.iter().map(Range::to_string).collect::<Vec<_>>().join(", ")
+    ranges.iter().map(DeviceRange::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Devices by number, or all that have a key that is accepted.
+/// Selection of devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Which {
-    /// These.
-    These(Vec<Range>),
-    /// Every one that is not revoked.
+pub enum DeviceSelector {
+    /// Devices by number.
+    These(Vec<DeviceRange>),
+    /// All devices with an accepted key.
     All,
 }
 
-/// What is asked for.
+/// Request to a key store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// Give devices their first keys.
+    /// Gives devices their first keys.
     Add {
-        /// Which.
-        devices: Vec<Range>,
-        /// Also those that were revoked.
+        /// Devices by number.
+        devices: Vec<DeviceRange>,
+        /// Whether revoked devices get new keys as well.
         again: bool,
     },
-    /// Withdraw devices' keys.
-    Revoke(Vec<Range>),
-    /// Give devices new keys.
-    Rotate(Which),
-    /// Tell the newest keys of devices.
-    Export(Which),
-    /// Tell where every device stands.
+    /// Revokes the keys of devices.
+    Revoke(Vec<DeviceRange>),
+    /// Gives devices new keys.
+    Rotate(DeviceSelector),
+    /// Returns the newest keys of devices.
+    Export(DeviceSelector),
+    /// Returns the status of every device.
     List,
 }
 
 impl Request {
-    /// Whether it makes sense to somebody who has no keys yet.
+    /// Checks a request before a key store exists.
     ///
     /// # Errors
-    /// [`KeyError`] for what no store would do.
+    /// [`KeyError`] for a request that every store would refuse.
     pub fn check(&self) -> Result<(), KeyError> {
         self.devices(&KeyTable::new()).map(|_| ())
     }
 
-    /// The devices that it is about.
+    /// Returns the devices of the request.
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {
             Self::Add { devices, .. } | Self::Revoke(devices) => expand(devices),
-            Self::Rotate(Which::These(devices)) | Self::Export(Which::These(devices)) => expand(devices),
-            Self::Rotate(Which::All) | Self::Export(Which::All) => Ok(table.accepted()),
+            Self::Rotate(DeviceSelector::These(devices)) | Self::Export(DeviceSelector::These(devices)) => {
+                expand(devices)
+            }
+            Self::Rotate(DeviceSelector::All) | Self::Export(DeviceSelector::All) => Ok(table.accepted()),
             Self::List => Ok(Vec::new()),
         }
     }
 }
 
-fn expand(ranges: &[Range]) -> Result<Vec<DeviceId>, KeyError> {
+fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
     let devices = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.len()));
     if devices > DEVICES_MAX {
         return Err(KeyError::Full { devices, most: DEVICES_MAX });
@@ -144,27 +146,27 @@ fn expand(ranges: &[Range]) -> Result<Vec<DeviceId>, KeyError> {
     }
 }
 
-/// What came of it.
+/// Answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// Where the devices stand that were changed.
-    Changed(Vec<Listed>),
-    /// Where every device stands.
-    Listed(Vec<Listed>),
-    /// Keys, a line each.
+    /// Status of the devices that were changed.
+    Changed(Vec<KeyStatus>),
+    /// Status of every device.
+    Listed(Vec<KeyStatus>),
+    /// Keys, one line each.
     Exported(Zeroizing<String>),
-    /// The server that runs has no key store.
+    /// The running server has no key store.
     NoStore,
-    /// Why nothing came of it.
+    /// Reason why the request failed.
     Error(String),
 }
 
 impl Answer {
-    /// One line of JSON, with its end.
+    /// Serialises the answer as one line of JSON with a newline.
     #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
-        // Secrets are as long as in the answer, and every line of theirs gets a backslash.
+        // Escaping adds a backslash to every line of exported keys.
         let room = match self {
             Self::Exported(text) => text.len() + text.len() / 16,
             _ => 0,

@@ -1,4 +1,4 @@
-//! The key store of a server: the table, its file, and the lock that keeps two writers apart.
+//! Key store of a server: the key table, its file, and the lock that excludes a second writer.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,17 @@ use std::sync::{Arc, PoisonError};
 
 use zeroize::Zeroizing;
 
-use super::damage::Damage;
-use super::file::{self, Envelope, FILE_MAX};
-use super::lines;
+use super::binary_format::{self, Envelope, FILE_MAX};
+use super::corruption::Corruption;
 use super::request::{Answer, Request};
-use super::unlock::{Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
-use super::{Entropy, KeyError, KeyTable, Keys};
+use super::text_format;
+use super::unlock::{Argon2Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
+use super::{ActiveKeys, Entropy, KeyError, KeyTable};
 use crate::sync::Mutex;
 use fedspan_engine::DeviceId;
-use fedspan_files::{FileError, private};
+use fedspan_files::{FileError, private_file};
 
-/// A key store cannot be used, or does not do what was asked.
+/// Reason why a key store cannot be used, or a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyStoreError {
@@ -26,105 +26,107 @@ pub enum KeyStoreError {
     /// The operation was refused; nothing was changed.
     #[error(transparent)]
     Refused(#[from] KeyError),
-    /// There is no key store yet.
-    #[error("{}: no key store; `keys add` makes one", path.display())]
+    /// The key store does not exist.
+    #[error("{}: no key store; create one with `keys add`", path.display())]
     Missing {
-        /// Where it would be.
+        /// Path of the missing file.
         path: PathBuf,
     },
-    /// A server or another command holds it.
+    /// A server or another command uses the key store.
     #[error("{}: a server or another command is using this key store", path.display())]
     Locked {
-        /// Which.
+        /// Path of the key store.
         path: PathBuf,
     },
-    /// The bytes cannot be opened.
+    /// The file cannot be decoded or decrypted.
     #[error("{}: {damage}", path.display())]
     Damaged {
-        /// Which.
+        /// Path of the key store.
         path: PathBuf,
-        /// What is wrong with them.
-        damage: Damage,
+        /// Kind of corruption.
+        damage: Corruption,
     },
-    /// It opens with a passphrase and was given a key file, or the other way round.
+    /// The store opens with a passphrase and a key file was given, or the reverse.
     #[error("{}: it opens with a {}", path.display(), if *.passphrase { "passphrase, not with a key file" } else { "key file, not with a passphrase" })]
     OtherKind {
-        /// Which.
+        /// Path of the key store.
         path: PathBuf,
-        /// Whether it wants a passphrase.
+        /// Whether the store opens with a passphrase.
         passphrase: bool,
     },
-    /// A new store is to have a passphrase that is too short.
-    #[error("a passphrase of {bytes} bytes, a new key store wants {PASSPHRASE_MIN} or more")]
+    /// The passphrase of a new store is too short.
+    #[error("found a passphrase of {bytes} bytes, allowed for a new key store: {PASSPHRASE_MIN} or more")]
     ShortPassphrase {
-        /// Its length.
+        /// Length of the passphrase in bytes.
         bytes: usize,
     },
-    /// Keys are withdrawn, but only as long as this program runs: the file could not be written.
-    #[error("withdrawn, but not written, so that they would be accepted again after a restart: {error}")]
+    /// The keys were revoked in memory, but the file could not be written.
+    #[error(
+        "keys were revoked in memory but the key store could not be saved, so a restart would accept them again; repeat the command: {error}"
+    )]
     Unwritten {
-        /// What stood in the way.
+        /// Error of the write.
         error: Box<KeyStoreError>,
     },
 }
 
 impl KeyStoreError {
-    /// What was asked for is in the file all the same.
+    /// Returns true if the file has the change in spite of the error.
     fn is_in_place(&self) -> bool {
         matches!(self, Self::File(FileError::NotDurable { .. }))
     }
 }
 
-/// An open key store. What [`Self::keys`] gives away sees every change at once.
+/// Open key store. The handles returned by [`Self::keys`] see every change at once.
 pub struct KeyStore {
     path: PathBuf,
     secret: Secret,
-    keys: Keys,
+    keys: ActiveKeys,
     entropy: Box<dyn Entropy>,
-    /// Keys were withdrawn that the file still has, or could have again after a power cut.
+    /// Whether the file may still hold revoked keys, now or after a power cut.
     unwritten: bool,
-    /// No round will close any more, so none ends a grace.
+    /// Whether training is over: rotations get no grace, as no round will end it.
     rounds_over: bool,
-    sync: private::Sync,
-    /// Held as long as the store is open.
+    sync: private_file::Sync,
+    /// Lock of the file.
     _lock: File,
 }
 
 impl KeyStore {
-    /// How the store at `path` is opened; `None` if there is none.
+    /// Returns how the store at `path` is opened; `None` if there is none.
     ///
     /// # Errors
     /// [`KeyStoreError::File`], [`Damaged`](KeyStoreError::Damaged).
     pub fn derivation(path: &Path) -> Result<Option<Derivation>, KeyStoreError> {
-        let Some(bytes) = private::read(path, FILE_MAX)? else { return Ok(None) };
-        let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
+        let Some(bytes) = private_file::read(path, FILE_MAX)? else { return Ok(None) };
+        let envelope = Envelope::parse(&bytes).map_err(corrupt(path))?;
         Ok(Some(envelope.derivation))
     }
 
-    /// Opens the store at `path` for this program alone. New keys, salts and nonces come from `entropy`.
+    /// Opens the store at `path` exclusively. New keys, salts and nonces are drawn from `entropy`.
     ///
     /// # Errors
     /// [`KeyStoreError`]: [`Missing`](KeyStoreError::Missing), [`Locked`](KeyStoreError::Locked),
-    /// [`OtherKind`](KeyStoreError::OtherKind), [`Damaged`](KeyStoreError::Damaged), which includes a wrong
-    /// passphrase, and [`File`](KeyStoreError::File), which includes one that others can read.
+    /// [`OtherKind`](KeyStoreError::OtherKind), [`Damaged`](KeyStoreError::Damaged), also for a wrong
+    /// passphrase, and [`File`](KeyStoreError::File), also for a file that others can read.
     pub fn open(
         path: &Path,
         unlock: &Unlock,
         entropy: impl Entropy + 'static,
     ) -> Result<Self, KeyStoreError> {
         let missing = || KeyStoreError::Missing { path: path.to_owned() };
-        // First: a lock is not left beside nothing.
-        if private::read(path, FILE_MAX)?.is_none() {
+        // Checked before locking, so that no lock file is left next to a missing store.
+        if private_file::read(path, FILE_MAX)?.is_none() {
             return Err(missing());
         }
         let lock = locked(path)?;
-        let bytes = private::read(path, FILE_MAX)?.ok_or_else(missing)?;
-        let envelope = Envelope::parse(&bytes).map_err(damaged(path))?;
+        let bytes = private_file::read(path, FILE_MAX)?.ok_or_else(missing)?;
+        let envelope = Envelope::parse(&bytes).map_err(corrupt(path))?;
         let Some(secret) = Secret::derive(unlock, envelope.derivation, envelope.salt) else {
             let passphrase = matches!(envelope.derivation, Derivation::Argon2id(_));
             return Err(KeyStoreError::OtherKind { path: path.to_owned(), passphrase });
         };
-        let keys = Keys::new(envelope.open(&secret).map_err(damaged(path))?);
+        let keys = ActiveKeys::new(envelope.open(&secret).map_err(corrupt(path))?);
         let path = path.to_owned();
         Ok(Self {
             path,
@@ -133,20 +135,20 @@ impl KeyStore {
             entropy: Box::new(entropy),
             unwritten: false,
             rounds_over: false,
-            sync: private::sync_directory,
+            sync: private_file::sync_directory,
             _lock: lock,
         })
     }
 
-    /// Makes an empty store at `path`, and its directory. `cost` is what one guess at a passphrase shall take.
+    /// Creates an empty store at `path`, and its directory. `cost` is the cost of one guess at a passphrase.
     ///
     /// # Errors
     /// [`KeyStoreError`]: [`FileError::Exists`], [`Locked`](KeyStoreError::Locked),
-    /// [`ShortPassphrase`](KeyStoreError::ShortPassphrase), and whatever stands in the way of a file.
+    /// [`ShortPassphrase`](KeyStoreError::ShortPassphrase), and [`File`](KeyStoreError::File).
     pub fn create(
         path: &Path,
         unlock: &Unlock,
-        cost: Cost,
+        cost: Argon2Cost,
         mut entropy: impl Entropy + 'static,
     ) -> Result<Self, KeyStoreError> {
         match unlock {
@@ -155,7 +157,7 @@ impl KeyStore {
             }
             _ => {}
         }
-        private::make_directory(path)?;
+        private_file::make_directory(path)?;
         let lock = locked(path)?;
         if path.symlink_metadata().is_ok() {
             return Err(FileError::Exists { path: path.to_owned() }.into());
@@ -165,71 +167,71 @@ impl KeyStore {
         let mut store = Self {
             path,
             secret,
-            keys: Keys::default(),
+            keys: ActiveKeys::default(),
             entropy,
             unwritten: false,
             rounds_over: false,
-            sync: private::sync_directory,
+            sync: private_file::sync_directory,
             _lock: lock,
         };
         store.write(&KeyTable::new())?;
         Ok(store)
     }
 
-    /// The keys, for connections.
+    /// Returns the keys, for connections.
     #[must_use]
-    pub fn keys(&self) -> Keys {
+    pub fn keys(&self) -> ActiveKeys {
         self.keys.clone()
     }
 
-    /// [`KeyTable::add`], durable when this returns.
+    /// Adds keys as [`KeyTable::add`] does; they are durable on return.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then, unless that is
+    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing is changed, except for
     /// [`FileError::NotDurable`].
     pub fn add(&mut self, devices: &[DeviceId], again: bool, now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.add(devices, again, now, &mut *self.entropy)?;
-        self.adopt(table)
+        self.replace_table(table)
     }
 
-    /// [`KeyTable::rotate`], durable when this returns.
+    /// Rotates keys as [`KeyTable::rotate`] does; they are durable on return.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing has changed then, unless that is
+    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing is changed, except for
     /// [`FileError::NotDurable`].
     pub fn rotate(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.rotate(devices, now, &mut *self.entropy)?;
-        self.adopt(table)
+        self.replace_table(table)
     }
 
-    /// [`KeyTable::revoke`]: connections take no further frame under these keys from here on, whatever becomes of
-    /// the file.
+    /// Revokes keys as [`KeyTable::revoke`] does. Connections reject frames under these keys from here on, even
+    /// if writing the file fails.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`]; [`Unwritten`](KeyStoreError::Unwritten) if the keys are withdrawn but the file
-    /// still has them, [`FileError::NotDurable`] if it could have them again after a power cut. The next operation
-    /// writes it again.
+    /// [`KeyStoreError::Refused`]; [`Unwritten`](KeyStoreError::Unwritten) if the file still has the revoked
+    /// keys, [`FileError::NotDurable`] if it may have them again after a power cut. The next operation writes
+    /// the file again.
     pub fn revoke(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         self.keys.revoke(devices, now)?;
-        self.withdrawn()
+        self.save_revocation()
     }
 
-    /// A round has closed: [`KeyTable::round_closed`], and the file says so when this returns. Says how many keys
-    /// were withdrawn; without any, the file is left alone.
+    /// Ends the grace of replaced keys as [`KeyTable::round_closed`] does, and writes the file if there are
+    /// any. Returns their number.
     ///
     /// # Errors
     /// [`KeyStoreError::Unwritten`] and [`FileError::NotDurable`], as for [`Self::revoke`].
     pub fn round_closed(&mut self) -> Result<usize, KeyStoreError> {
         let count = self.keys.round_closed();
         if count > 0 || self.unwritten {
-            self.withdrawn()?;
+            self.save_revocation()?;
         }
         Ok(count)
     }
 
-    /// No round closes after this: the graces that last are over, and [`Self::perform`] gives none.
+    /// Ends every grace: no round closes after this, and later rotations in [`Self::perform`] have none.
     ///
     /// # Errors
     /// As [`Self::round_closed`].
@@ -238,10 +240,10 @@ impl KeyStore {
         self.round_closed()
     }
 
-    /// Does what the command line or the control socket asks for.
+    /// Performs a request of the command line or the control socket.
     ///
     /// # Errors
-    /// [`KeyStoreError`], as the operation.
+    /// [`KeyStoreError`], as for the operation.
     pub fn perform(&mut self, request: &Request, now: u64) -> Result<Answer, KeyStoreError> {
         let devices = self.keys.read(|table| request.devices(table))?;
         match request {
@@ -257,24 +259,26 @@ impl KeyStore {
             Request::List => return Ok(Answer::Listed(self.keys.read(|table| table.list().collect()))),
             Request::Export(_) => {
                 let keys = self.keys.read(|table| table.export(&devices))?;
-                return Ok(Answer::Exported(lines::write(keys.iter().map(|key| (key.device(), key.key())))));
+                return Ok(Answer::Exported(text_format::write(
+                    keys.iter().map(|key| (key.device(), key.key())),
+                )));
             }
         }
         let rows = |table: &KeyTable| devices.iter().filter_map(|device| table.get(*device)).collect();
         Ok(Answer::Changed(self.keys.read(rows)))
     }
 
-    /// The file first: a key that is not written is not given away.
-    fn adopt(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
+    /// Writes the file before the keys become active: an unwritten key must not be used.
+    fn replace_table(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
         let written = self.write(&table);
         if written.as_ref().err().is_none_or(KeyStoreError::is_in_place) {
-            self.keys.adopt(table);
+            self.keys.replace_table(table);
         }
         written
     }
 
-    /// The file follows what has happened already.
-    fn withdrawn(&mut self) -> Result<(), KeyStoreError> {
+    /// Writes the file after keys have been revoked in memory.
+    fn save_revocation(&mut self) -> Result<(), KeyStoreError> {
         self.unwritten = true;
         let table = self.keys.read(KeyTable::clone);
         self.write(&table).map_err(|error| match error.is_in_place() {
@@ -286,8 +290,8 @@ impl KeyStore {
     fn write(&mut self, table: &KeyTable) -> Result<(), KeyStoreError> {
         let mut nonce = [0; 24];
         self.entropy.fill(&mut nonce)?;
-        let bytes = file::seal(table, &self.secret, nonce).map_err(damaged(&self.path))?;
-        let replaced = private::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
+        let bytes = binary_format::seal(table, &self.secret, nonce).map_err(corrupt(&self.path))?;
+        let replaced = private_file::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
         match &replaced {
             Ok(()) => self.unwritten = false,
             Err(error) => self.unwritten |= error.is_in_place(),
@@ -306,44 +310,44 @@ impl std::fmt::Debug for KeyStore {
     }
 }
 
-fn damaged(path: &Path) -> impl Fn(Damage) -> KeyStoreError {
+fn corrupt(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
     move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
 }
 
 fn locked(path: &Path) -> Result<File, KeyStoreError> {
-    private::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
+    private_file::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
 }
 
-/// A store that a server's parts share: the control socket changes it, the end of every round too.
+/// Key store shared by the control socket and the server core.
 #[derive(Clone, Debug)]
-pub struct KeyDesk {
-    keys: Keys,
+pub struct SharedKeyStore {
+    keys: ActiveKeys,
     store: Arc<Mutex<KeyStore>>,
 }
 
-impl KeyDesk {
+impl SharedKeyStore {
     /// Shares a store.
     #[must_use]
     pub fn new(store: KeyStore) -> Self {
         Self { keys: store.keys(), store: Arc::new(Mutex::new(store)) }
     }
 
-    /// The keys, for connections.
+    /// Returns the keys, for connections.
     #[must_use]
-    pub fn keys(&self) -> Keys {
+    pub fn keys(&self) -> ActiveKeys {
         self.keys.clone()
     }
 
-    /// [`KeyStore::round_closed`]. Without a rotation that ends it costs a look at the table; with one it waits for
-    /// the disk.
+    /// Ends the grace of replaced keys as [`KeyStore::round_closed`] does. It waits for the disk only if there
+    /// are any.
     ///
     /// # Errors
-    /// As [`KeyStore::round_closed`]; the campaign can go on.
+    /// As [`KeyStore::round_closed`]; the campaign can continue.
     pub fn round_closed(&self) -> Result<usize, KeyStoreError> {
         self.with(KeyStore::round_closed)
     }
 
-    /// [`KeyStore::rounds_over`].
+    /// Ends every grace as [`KeyStore::rounds_over`] does.
     ///
     /// # Errors
     /// As [`KeyStore::rounds_over`].
@@ -351,7 +355,7 @@ impl KeyDesk {
         self.with(KeyStore::rounds_over)
     }
 
-    /// Answers one request of the control socket, a line of JSON, with another. Waits for the disk.
+    /// Answers a request of the control socket, a line of JSON, with a line of JSON. Waits for the disk.
     #[must_use]
     pub fn answer(&self, request: &str, now: u64) -> Zeroizing<String> {
         let answer = match serde_json::from_str::<Request>(request) {
@@ -362,7 +366,7 @@ impl KeyDesk {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut KeyStore) -> T) -> T {
-        // Memory and file agree between operations, or the store knows that they do not.
+        // After a panic, memory and file agree, or `unwritten` says that they do not.
         act(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -386,12 +390,12 @@ mod tests {
 
     type Step = fn(&mut KeyStore) -> Result<(), KeyStoreError>;
 
-    /// The file was replaced, and only the last step failed: memory, file and message agree that it was.
+    /// If only the sync of the directory fails, memory, file and message agree that the change is in place.
     #[test]
-    fn a_change_that_may_not_survive_a_power_cut_is_in_place_and_says_so() {
+    fn unsynced_change_is_in_place_and_reported() {
         let directory = tempfile::tempdir().unwrap();
         let (path, unlock) = (directory.path().join("keys"), Unlock::KeyFile(Zeroizing::new([7; 32])));
-        let mut store = KeyStore::create(&path, &unlock, Cost::RECOMMENDED, entropy()).unwrap();
+        let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
         let rows = |store: &KeyStore| store.keys().read(|table| table.list().collect::<Vec<_>>());
         let steps: [(&str, Step); 4] = [
             ("add", |store| store.add(&[1, 2], false, 1)),
@@ -417,7 +421,7 @@ mod tests {
         }
         store.sync = full_disk;
         store.revoke(&[1], 4).unwrap_err();
-        store.sync = private::sync_directory;
+        store.sync = private_file::sync_directory;
         store.round_closed().unwrap();
         assert!(!store.unwritten);
     }

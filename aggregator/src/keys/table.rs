@@ -1,4 +1,5 @@
-//! Which keys each device has had, and which are accepted: the rules of a key's life, without files or sockets.
+//! Key table: the keys that each device has had, and the rules by which they are accepted; no files, no
+//! sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,126 +8,125 @@ use fedspan_protocol::secure::{KEY, Key};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::live::AcceptedKey;
+use super::active_keys::AcceptedKey;
 use super::{Entropy, KeyError};
 use fedspan_engine::DeviceId;
 
-/// Devices that may have keys: bounds the file and what reads it.
+/// Devices in a table at most, which bounds the file and its readers.
 pub const DEVICES_MAX: usize = 1 << 20;
 
-/// Where a device stands.
+/// State of a device's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum KeyState {
     /// One key is accepted.
     Active,
     /// The new key is accepted, and the old one until a round closes.
     Rotating,
-    /// No key is accepted. The row stays, so that the number is not given away again by mistake.
+    /// No key is accepted. The row stays, so that the device number is not reused by mistake.
     Revoked,
 }
 
-/// Why there is no accepted key.
+/// Reason why a key is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum LookupError {
     /// The device has never had a key.
     Unknown,
     /// The device was revoked.
     Revoked,
-    /// The device's key is of another epoch.
+    /// The device's key has another epoch.
     Epoch {
-        /// The one that is accepted.
+        /// Epoch of the accepted key.
         current: u16,
     },
 }
 
-/// One device, without its secrets. Times are seconds since 1970.
+/// Status of a device's keys, without the keys. Times are seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// The device.
+pub struct KeyStatus {
+    /// Device number.
     pub device: DeviceId,
     /// Epoch of its newest key.
     pub epoch: u16,
-    /// Where it stands.
-    pub state: State,
-    /// When it was added first.
+    /// State of its keys.
+    pub state: KeyState,
+    /// Time at which it was added first.
     pub created: u64,
-    /// When it was last given a new key.
+    /// Time of its last rotation or renewal.
     pub rotated: Option<u64>,
-    /// When its last key was revoked, if that was its end.
+    /// Time at which its keys were revoked; `None` while a key is accepted.
     pub revoked: Option<u64>,
 }
 
-/// One device.
+/// Keys of one device.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// Of the newest key, whether or not it is still accepted. Never goes back, so that no epoch repeats.
+    /// Epoch of the newest key, accepted or not. It never decreases, so that no epoch repeats.
     pub(super) epoch: u16,
     pub(super) created: u64,
     pub(super) rotated: Option<u64>,
     pub(super) revoked: Option<u64>,
-    /// `None` once revoked: what is not needed is not kept.
+    /// Newest key; `None` once revoked.
     pub(super) current: Option<Arc<AcceptedKey>>,
-    /// The key before, while its grace lasts.
+    /// Previous key during the grace of a rotation.
     pub(super) previous: Option<Arc<AcceptedKey>>,
 }
 
 impl Row {
-    fn state(&self) -> State {
+    fn state(&self) -> KeyState {
         match (&self.current, &self.previous) {
-            (None, _) => State::Revoked,
-            (Some(_), None) => State::Active,
-            (Some(_), Some(_)) => State::Rotating,
+            (None, _) => KeyState::Revoked,
+            (Some(_), None) => KeyState::Active,
+            (Some(_), Some(_)) => KeyState::Rotating,
         }
     }
 
-    fn listed(&self, device: DeviceId) -> Listed {
+    fn listed(&self, device: DeviceId) -> KeyStatus {
         let &Self { epoch, created, rotated, revoked, .. } = self;
-        Listed { device, epoch, state: self.state(), created, rotated, revoked }
+        KeyStatus { device, epoch, state: self.state(), created, rotated, revoked }
     }
 }
 
-/// The keys of a fleet.
+/// Keys of a fleet.
 ///
-/// Every operation is for all the devices it names, or for none. Time comes in as seconds since 1970.
+/// Every operation applies to all devices that it names, or to none. Times are given in seconds since 1970.
 ///
 /// # Grace of a rotation
-/// After [`rotate`](Self::rotate) both keys are accepted until the first [`round_closed`](Self::round_closed) that
-/// follows, whether or not a round was open at the time; from then on the old one never again. So at most two keys
-/// of a device are accepted at any time, and a device that was rotated cannot be again before a round has closed.
+/// After [`rotate`](Self::rotate) both keys are accepted until the next [`round_closed`](Self::round_closed),
+/// whether or not a round was open at the time; after that the old one is never accepted again. So at most two
+/// keys of a device are accepted at any time, and a device cannot be rotated again before a round has closed.
 ///
-/// A clone shares the keys themselves: what is revoked in one is not accepted by connections of the other.
+/// Clones share the keys themselves: a key revoked in one clone is rejected by connections of the other.
 #[derive(Clone, Debug, Default)]
 pub struct KeyTable {
     pub(super) rows: BTreeMap<DeviceId, Row>,
 }
 
 impl KeyTable {
-    /// An empty table.
+    /// Makes an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Devices that have or had keys.
+    /// Returns the number of devices that have or had keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether no device has ever had a key.
+    /// Returns true if no device has ever had a key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Gives each device its first key, epoch 0; with `again`, also gives devices that were revoked a key of the
-    /// epoch after their last.
+    /// Gives each device its first key, epoch 0; with `again`, revoked devices get a key of the next epoch.
     ///
     /// # Errors
     /// [`KeyError::Exists`], [`Revoked`](KeyError::Revoked) without `again`, [`UsedUp`](KeyError::UsedUp),
-    /// [`Full`](KeyError::Full), and those of every operation: [`Nobody`](KeyError::Nobody),
+    /// [`Full`](KeyError::Full), and those of every operation: [`NoDevices`](KeyError::NoDevices),
     /// [`Twice`](KeyError::Twice), [`NoEntropy`](KeyError::NoEntropy).
     pub fn add(
         &mut self,
@@ -151,19 +151,20 @@ impl KeyTable {
             keys.push((device, fresh(epoch, entropy)?));
         }
         for (device, key) in keys {
-            self.put(device, key, now);
+            self.set_key(device, key, now);
         }
         Ok(())
     }
 
-    /// Takes over a key that was made elsewhere, of a device that has none yet.
+    /// Inserts a given key of a device that has none.
     ///
     /// # Errors
-    /// [`KeyError::Exists`] or [`Revoked`](KeyError::Revoked) if the device has or had one, [`Full`](KeyError::Full).
+    /// [`KeyError::Exists`] or [`Revoked`](KeyError::Revoked) if the device has or had one,
+    /// [`Full`](KeyError::Full).
     pub fn insert(&mut self, device: DeviceId, key: Key, now: u64) -> Result<(), KeyError> {
         self.room_for(1)?;
         match self.rows.get(&device) {
-            None => self.put(device, key, now),
+            None => self.set_key(device, key, now),
             Some(Row { epoch, current: None, .. }) => {
                 return Err(KeyError::Revoked { device, epoch: *epoch });
             }
@@ -201,7 +202,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Withdraws every key of each device, at once, and forgets them.
+    /// Revokes and forgets every key of each device.
     ///
     /// # Errors
     /// [`KeyError::Unknown`], [`Revoked`](KeyError::Revoked), and those of every operation.
@@ -217,44 +218,43 @@ impl KeyTable {
         Ok(())
     }
 
-    /// A round has closed: the older keys of devices that were rotated before are withdrawn and forgotten. Says how
-    /// many.
+    /// Ends the grace of rotations after a round has closed: revokes the older keys and returns their number.
     pub fn round_closed(&mut self) -> usize {
         let replaced = self.rows.values_mut().filter_map(|row| row.previous.take());
         replaced.inspect(|key| key.withdraw()).count()
     }
 
-    /// The `epoch`th key of a device.
+    /// Returns the device's key of this epoch.
     ///
     /// # Errors
-    /// [`Refusal`] if it is not accepted, and why.
-    pub fn lookup(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, Refusal> {
-        let row = self.rows.get(&device).ok_or(Refusal::Unknown)?;
-        let current = row.current.as_ref().ok_or(Refusal::Revoked)?;
+    /// [`LookupError`] if it is not accepted.
+    pub fn lookup(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, LookupError> {
+        let row = self.rows.get(&device).ok_or(LookupError::Unknown)?;
+        let current = row.current.as_ref().ok_or(LookupError::Revoked)?;
         let mut accepted = [Some(current), row.previous.as_ref()].into_iter().flatten();
         let found = accepted.find(|key| key.epoch() == epoch);
-        found.cloned().ok_or(Refusal::Epoch { current: row.epoch })
+        found.cloned().ok_or(LookupError::Epoch { current: row.epoch })
     }
 
-    /// One device.
+    /// Returns the status of one device.
     #[must_use]
-    pub fn get(&self, device: DeviceId) -> Option<Listed> {
+    pub fn get(&self, device: DeviceId) -> Option<KeyStatus> {
         self.rows.get(&device).map(|row| row.listed(device))
     }
 
-    /// Every device, in the order of their numbers.
-    pub fn list(&self) -> impl Iterator<Item = Listed> {
+    /// Returns the status of every device, in order of device numbers.
+    pub fn list(&self) -> impl Iterator<Item = KeyStatus> {
         self.rows.iter().map(|(&device, row)| row.listed(device))
     }
 
-    /// Devices with a key that is accepted, in the order of their numbers.
+    /// Returns the devices with an accepted key, in order of device numbers.
     #[must_use]
     pub fn accepted(&self) -> Vec<DeviceId> {
         let accepted = self.rows.iter().filter(|(_, row)| row.current.is_some());
         accepted.map(|(&device, _)| device).collect()
     }
 
-    /// The newest key of each device, to be flashed.
+    /// Returns the newest key of each device, for provisioning.
     ///
     /// # Errors
     /// [`KeyError::Unknown`], [`Revoked`](KeyError::Revoked), and those of every operation.
@@ -266,7 +266,7 @@ impl KeyTable {
         distinct(devices)?.into_iter().map(newest).collect()
     }
 
-    /// The row of a device that has an accepted key.
+    /// Returns the row of a device with an accepted key.
     fn active(&self, device: DeviceId) -> Result<&Row, KeyError> {
         let row = self.rows.get(&device).ok_or(KeyError::Unknown { device })?;
         match row.current {
@@ -280,8 +280,8 @@ impl KeyTable {
         if devices > DEVICES_MAX { Err(KeyError::Full { devices, most: DEVICES_MAX }) } else { Ok(()) }
     }
 
-    /// A device without an accepted key gets one.
-    fn put(&mut self, device: DeviceId, key: Key, now: u64) {
+    /// Sets the key of a device that has no accepted one.
+    fn set_key(&mut self, device: DeviceId, key: Key, now: u64) {
         let epoch = key.epoch();
         let current = Some(AcceptedKey::new(device, key));
         let known = self.rows.get(&device);
@@ -291,12 +291,12 @@ impl KeyTable {
     }
 }
 
-/// The devices in the order of their numbers.
+/// Sorts the devices and refuses duplicates.
 fn distinct(devices: &[DeviceId]) -> Result<BTreeSet<DeviceId>, KeyError> {
     let mut distinct = BTreeSet::new();
     match devices.iter().find(|device| !distinct.insert(**device)) {
         Some(&device) => Err(KeyError::Twice { device }),
-        None if devices.is_empty() => Err(KeyError::Nobody),
+        None if devices.is_empty() => Err(KeyError::NoDevices),
         None => Ok(distinct),
     }
 }

@@ -1,4 +1,4 @@
-//! What opens a key store: a passphrase or a key file, and the secret that follows from it.
+//! Unlocking of a key store: passphrase or key file, and the secret derived from it.
 
 use std::fmt;
 use std::path::Path;
@@ -7,14 +7,14 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use zeroize::Zeroizing;
 
 use fedspan_files::hex;
-use fedspan_files::{FileError, private};
+use fedspan_files::{FileError, private_file};
 
 use super::{Entropy, KeyError};
 
-/// Bytes of a key file's key.
+/// Length of a key file's key, in bytes.
 const KEY_FILE: usize = 32;
 
-/// Longest file that is read as a key file: hex, and the end of a line.
+/// Length of the longest key file: hexadecimal digits and a line end.
 const KEY_FILE_MAX: usize = 2 * KEY_FILE + 2;
 
 /// Longest passphrase, in bytes.
@@ -25,19 +25,19 @@ pub const PASSPHRASE_MIN: usize = 8;
 
 pub(super) const SALT: usize = 16;
 
-/// What opens a key store.
+/// Means of opening a key store.
 pub enum Unlock {
-    /// Words, from which Argon2id makes a key.
+    /// Passphrase, from which Argon2id derives the key.
     Passphrase(Zeroizing<Vec<u8>>),
-    /// A key.
+    /// Key from a key file.
     KeyFile(Zeroizing<[u8; KEY_FILE]>),
 }
 
 impl Unlock {
-    /// A passphrase. The end of its line is not part of it.
+    /// Makes an unlock from a passphrase, without its line end.
     ///
     /// # Errors
-    /// [`UnlockError`] if it is empty or too long.
+    /// [`UnlockError::Passphrase`] if it is empty or too long.
     pub fn passphrase(words: &str) -> Result<Self, UnlockError> {
         let words = words.strip_suffix('\n').map_or(words, |line| line.strip_suffix('\r').unwrap_or(line));
         match words.len() {
@@ -46,22 +46,23 @@ impl Unlock {
         }
     }
 
-    /// A file that holds a passphrase and is readable by its owner alone. Pipes will do.
+    /// Reads a passphrase from a pipe or from a file that only its owner can read.
     ///
     /// # Errors
     /// [`UnlockError`] if it cannot be read, others can read it, or it holds no passphrase.
     pub fn from_passphrase_file(path: &Path) -> Result<Self, UnlockError> {
-        let bytes = private::read_secret(path, PASSPHRASE_MAX + 2)?;
+        let bytes = private_file::read_secret(path, PASSPHRASE_MAX + 2)?;
         let words = std::str::from_utf8(&bytes).map_err(|_| UnlockError::NotText { path: path.into() })?;
         Self::passphrase(words)
     }
 
-    /// A file that holds 32 bytes, or 64 hexadecimal digits, and is readable by its owner alone. Pipes will do.
+    /// Reads a key of 32 bytes, or of 64 hexadecimal digits, from a pipe or from a file that only its owner can
+    /// read.
     ///
     /// # Errors
-    /// [`UnlockError`] if it cannot be read, others can read it, or it holds something else.
+    /// [`UnlockError`] if it cannot be read, others can read it, or it holds no such key.
     pub fn from_key_file(path: &Path) -> Result<Self, UnlockError> {
-        let bytes = private::read_secret(path, KEY_FILE_MAX)?;
+        let bytes = private_file::read_secret(path, KEY_FILE_MAX)?;
         let raw: Result<[u8; KEY_FILE], _> = bytes.as_slice().try_into();
         let text = || std::str::from_utf8(&bytes).ok().map(str::trim_ascii_end).and_then(hex::decode);
         let key = raw.ok().map(Zeroizing::new).or_else(text);
@@ -78,7 +79,7 @@ impl fmt::Debug for Unlock {
     }
 }
 
-/// There is nothing that could open a key store.
+/// Reason why a passphrase or key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnlockError {
@@ -86,45 +87,45 @@ pub enum UnlockError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The passphrase is empty or too long.
-    #[error("a passphrase of {bytes} bytes, allowed: 1 to {PASSPHRASE_MAX}")]
+    #[error("found a passphrase of {bytes} bytes, allowed: 1 to {PASSPHRASE_MAX}")]
     Passphrase {
-        /// Its length.
+        /// Length of the passphrase, in bytes.
         bytes: usize,
     },
-    /// The passphrase is no UTF-8.
+    /// The passphrase is not UTF-8.
     #[error("{}: a passphrase is one line of text", path.display())]
     NotText {
-        /// Which file.
+        /// Path of the file.
         path: std::path::PathBuf,
     },
-    /// The file is no key file.
+    /// The file does not hold a key.
     #[error(
-        "{}: {bytes} bytes, and a key file holds {KEY_FILE} random bytes or {} hexadecimal digits",
+        "{}: found {bytes} bytes, allowed for a key file: {KEY_FILE} random bytes or {} hexadecimal digits",
         path.display(), 2 * KEY_FILE
     )]
     KeyFile {
-        /// Which file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Bytes in it, as far as they were read.
+        /// Length of the file in bytes, as far as it was read.
         bytes: usize,
     },
 }
 
-/// What Argon2id takes for one guess at a passphrase.
+/// Cost of one Argon2id derivation, that is of one guess at a passphrase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub struct Argon2Cost {
     memory: u32,
     passes: u32,
     lanes: u32,
 }
 
-impl Cost {
-    /// The second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
+impl Argon2Cost {
+    /// Second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
     pub const RECOMMENDED: Self = Self { memory: 1 << 16, passes: 3, lanes: 4 };
 
-    /// KiB of memory, passes over it, lanes; `None` where Argon2 does not take them, or where opening would take
-    /// more than 1 GiB, or more time than twice over that: the header of a file that somebody else has written is
-    /// read before anything is known to be true.
+    /// Makes a cost from KiB of memory, passes over it, and lanes. `None` if Argon2 does not accept them, or if
+    /// opening would take more than 1 GiB or more than two passes over it: the header of an untrusted file is
+    /// used before it can be authenticated.
     #[must_use]
     pub fn new(memory: u32, passes: u32, lanes: u32) -> Option<Self> {
         let work = u64::from(memory) * u64::from(passes);
@@ -132,41 +133,41 @@ impl Cost {
         (fits && memory >= 8 * lanes).then_some(Self { memory, passes, lanes })
     }
 
-    /// KiB.
+    /// Returns the memory in KiB.
     #[must_use]
     pub fn memory(self) -> u32 {
         self.memory
     }
 
-    /// Passes over the memory.
+    /// Returns the passes over the memory.
     #[must_use]
     pub fn passes(self) -> u32 {
         self.passes
     }
 
-    /// Lanes.
+    /// Returns the lanes.
     #[must_use]
     pub fn lanes(self) -> u32 {
         self.lanes
     }
 }
 
-impl Default for Cost {
+impl Default for Argon2Cost {
     fn default() -> Self {
         Self::RECOMMENDED
     }
 }
 
-/// How the key of a store follows from what opens it.
+/// Derivation of a store's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Derivation {
-    /// It is the key file's.
+    /// Key of a key file.
     KeyFile,
-    /// By Argon2id from a passphrase.
-    Argon2id(Cost),
+    /// Argon2id from a passphrase.
+    Argon2id(Argon2Cost),
 }
 
-/// The key of one store, and how it was made. Overwritten when it is dropped.
+/// Key of one store and its derivation. Zeroised on drop.
 pub(super) struct Secret {
     derivation: Derivation,
     salt: [u8; SALT],
@@ -174,8 +175,12 @@ pub(super) struct Secret {
 }
 
 impl Secret {
-    /// For a new store: a passphrase gets a new salt.
-    pub(super) fn fresh(unlock: &Unlock, cost: Cost, entropy: &mut dyn Entropy) -> Result<Self, KeyError> {
+    /// Makes the secret of a new store; a passphrase gets a new salt.
+    pub(super) fn fresh(
+        unlock: &Unlock,
+        cost: Argon2Cost,
+        entropy: &mut dyn Entropy,
+    ) -> Result<Self, KeyError> {
         let mut salt = [0; SALT];
         let derivation = match unlock {
             Unlock::Passphrase(_) => {
@@ -187,7 +192,7 @@ impl Secret {
         Self::derive(unlock, derivation, salt).ok_or(KeyError::NoEntropy)
     }
 
-    /// For a store that is there; `None` if it takes the other kind.
+    /// Derives the secret of an existing store; `None` if it opens with the other kind.
     pub(super) fn derive(unlock: &Unlock, derivation: Derivation, salt: [u8; SALT]) -> Option<Self> {
         let key = match (unlock, derivation) {
             (Unlock::KeyFile(key), Derivation::KeyFile) => key.clone(),

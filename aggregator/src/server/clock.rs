@@ -1,4 +1,4 @@
-//! The server's clock, for everything that has none of its own: milliseconds since the server began.
+//! Clock of the server, in milliseconds since it was made.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use fedspan_engine::Millis;
 
-/// Begins at 0.
+/// Monotonic clock that starts at 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock(Instant);
 
@@ -19,7 +19,7 @@ impl Clock {
         u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Waits until a time; for ever if there is none.
+    /// Waits until the given time; for ever if there is none.
     pub(super) async fn sleep_until(self, at: Option<Millis>) {
         match at.and_then(|at| self.0.checked_add(Duration::from_millis(at))) {
             Some(at) => tokio::time::sleep_until(at).await,

@@ -1,6 +1,9 @@
-//! The control socket: a Unix socket in the state directory, for its owner alone. One request a line:
-//! `status` answers one line of JSON, `watch` a line after every round until the connection ends, `keys` and a request
-//! of [`crate::keys`] in JSON what came of it, `export` what is kept: [`super::past`].
+//! Control socket: a Unix socket in the state directory, for the owner only. A request is one line:
+//!
+//! * `status`: one line of JSON;
+//! * `watch`: one line after every round, until the connection ends;
+//! * `keys` with a [`crate::keys::Request`] in JSON: one line of JSON;
+//! * `export`: the stored campaign, see [`super::export_stream`].
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,20 +13,20 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, watch};
 use zeroize::Zeroizing;
 
-use super::past::{self, Asked};
-use crate::host::Status;
-use crate::keys::{Answer, KeyDesk};
+use super::export_stream::{self, SnapshotRequest};
+use crate::core::Status;
+use crate::keys::{Answer, SharedKeyStore};
 use fedspan_files::user;
 
 const SOCKET: &str = "control.sock";
 
-/// The request that has no end.
+/// Request without an end.
 const WATCH: &str = "watch";
 
-/// Longest request, with the end of its line: several thousand ranges of devices.
+/// Longest request in bytes, with its newline: several thousand ranges of devices.
 const REQUEST_MAX: u64 = 1 << 16;
 
-/// The bound socket; its file goes when it goes.
+/// Bound control socket; its file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Control {
     listener: UnixListener,
@@ -31,8 +34,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Binds the socket. The directory's lock is held, so a file that is there is a leftover. A server
-    /// without a control socket still serves, and says so.
+    /// Binds the socket. The directory is locked, so an existing socket is left from an earlier server. A
+    /// server that cannot bind it logs a warning and serves without it.
     pub(super) fn bind(directory: &Path) -> Option<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = directory.join(SOCKET);
@@ -44,7 +47,7 @@ impl Control {
         match bound {
             Ok(listener) => Some(Self { listener, path }),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "no control socket");
+                tracing::warn!(path = %path.display(), %error, "control socket cannot be bound; status, watch, keys and export are not available");
                 None
             }
         }
@@ -57,7 +60,7 @@ impl Drop for Control {
     }
 }
 
-/// The next client; waits for ever without a socket.
+/// Accepts the next client; waits for ever without a socket.
 pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
     match control {
         Some(control) => control.listener.accept().await.ok().map(|(stream, _)| stream),
@@ -65,22 +68,22 @@ pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
     }
 }
 
-/// Whether a server is gone from a state directory that has not ended orderly: its socket is still there. For whoever has been
-/// connected to it.
+/// Returns true if the control socket still exists. After its connection has closed, a client concludes from
+/// this that the server crashed: a clean shutdown removes the socket first.
 #[must_use]
-pub fn is_left_behind(directory: &Path) -> bool {
+pub fn socket_is_stale(directory: &Path) -> bool {
     directory.join(SOCKET).symlink_metadata().is_ok()
 }
 
-/// Answers one client to its end.
-pub(super) async fn answer(
+/// Serves one client until its request is answered.
+pub(super) async fn serve_client(
     stream: UnixStream,
     status: watch::Receiver<Status>,
     mut rounds: broadcast::Receiver<String>,
-    keys: Option<KeyDesk>,
-    host: mpsc::Sender<Asked>,
+    keys: Option<SharedKeyStore>,
+    core: mpsc::Sender<SnapshotRequest>,
 ) {
-    // The socket's permissions say the same, but only from a moment after it was bound.
+    // The socket's permissions ensure the same, but are set only after it was bound.
     let owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
     let (read, mut write) = stream.into_split();
     let mut request = String::new();
@@ -93,7 +96,7 @@ pub(super) async fn answer(
         return;
     }
     if !request.ends_with('\n') {
-        // What has come may be a request, but another one than was meant.
+        // A truncated request might be a valid one with another meaning.
         let error = format!("a request is one line of at most {REQUEST_MAX} bytes");
         let line = serde_json::json!({ "error": error });
         let _ = write.write_all(format!("{line}\n").as_bytes()).await;
@@ -102,10 +105,10 @@ pub(super) async fn answer(
     if let Some(request) = request.strip_prefix("keys ") {
         let line = match keys {
             None => Answer::NoStore.to_line(),
-            Some(desk) => {
+            Some(key_store) => {
                 let request = request.to_owned();
                 // It waits for the disk.
-                match tokio::task::spawn_blocking(move || desk.answer(&request, now())).await {
+                match tokio::task::spawn_blocking(move || key_store.answer(&request, now())).await {
                     Ok(line) => line,
                     Err(_) => return,
                 }
@@ -120,7 +123,7 @@ pub(super) async fn answer(
             let line = serde_json::to_string(&now).unwrap_or_default();
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
-        past::REQUEST => past::send(&mut write, &host).await,
+        export_stream::REQUEST => export_stream::send(&mut write, &core).await,
         WATCH => loop {
             let line = match rounds.recv().await {
                 Ok(line) => line,
@@ -138,64 +141,64 @@ pub(super) async fn answer(
     }
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-/// How long a server may say nothing that was asked something.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for an answer of the server.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the server that runs on a state directory and gives each line of its answer to `each`. `None` if
-/// no server runs there. Rounds that are watched may take any time; everything else is answered soon.
+/// Sends a request to the server of a state directory and passes each line of the answer to `each`. `None` if
+/// no server runs there. `watch` may wait any time for its next line, other requests 10 s.
 ///
 /// # Errors
-/// What the system says about the socket, or `each`; [`std::io::ErrorKind::TimedOut`] if the server takes connections and does not
-/// answer.
+/// [`std::io::ErrorKind::TimedOut`] if the server accepts the connection but does not answer; otherwise the
+/// error of the socket or of `each`.
 pub async fn query(
     directory: &Path,
     request: &str,
     mut each: impl FnMut(&str) -> std::io::Result<()>,
 ) -> std::io::Result<Option<()>> {
-    let mut stream = match in_time(UnixStream::connect(directory.join(SOCKET))).await {
+    let mut stream = match with_timeout(UnixStream::connect(directory.join(SOCKET))).await {
         Ok(stream) => stream,
         Err(error)
             if matches!(
                 error.kind(),
                 std::io::ErrorKind::NotFound
                     | std::io::ErrorKind::ConnectionRefused
-                    // Its path is too long for a socket: no server has one there.
+                    // The path is too long for a socket, so no server can be listening there.
                     | std::io::ErrorKind::InvalidInput
             ) =>
         {
             return Ok(None);
         }
-        // Others wait for its answer already.
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(silent()),
+        // The socket's backlog is full of clients that wait for an answer.
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(timed_out()),
         Err(error) => return Err(error),
     };
-    in_time(stream.write_all(format!("{request}\n").as_bytes())).await?;
+    with_timeout(stream.write_all(format!("{request}\n").as_bytes())).await?;
     let mut lines = BufReader::new(stream).lines();
     loop {
         let line = match request {
             WATCH => lines.next_line().await?,
-            _ => in_time(lines.next_line()).await?,
+            _ => with_timeout(lines.next_line()).await?,
         };
         let Some(line) = line else { return Ok(Some(())) };
-        // It may hold keys.
+        // The line may hold keys.
         each(&Zeroizing::new(line))?;
     }
 }
 
-async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(silent()))
+async fn with_timeout<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
+    tokio::time::timeout(REQUEST_TIMEOUT, work).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
-fn silent() -> std::io::Error {
-    let seconds = PATIENCE.as_secs();
+fn timed_out() -> std::io::Error {
+    let seconds = REQUEST_TIMEOUT.as_secs();
     let what = format!(
-        "the server that runs here does not answer ({seconds} s): it is stopped, or waits for its disk"
+        "the running server has not answered within {seconds} s: it is suspended, or waits for its disk"
     );
     std::io::Error::new(std::io::ErrorKind::TimedOut, what)
 }

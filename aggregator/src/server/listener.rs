@@ -1,22 +1,23 @@
-//! Where connections come from: a TCP socket, or whatever a test or a tunnel puts in its place.
+//! Source of incoming connections: a TCP socket, or a replacement in tests and tunnels.
 
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-/// Accepts connections.
+/// Acceptor of incoming connections.
 pub trait Listener: Send + 'static {
-    /// A connection.
+    /// Stream of one connection.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
-    /// The next connection, and from where it comes. May be given up before it is done: no connection is lost then.
+    /// Waits for the next connection and returns it with its remote address. Cancel-safe: no connection is lost
+    /// if the future is dropped.
     fn accept(&mut self) -> impl Future<Output = std::io::Result<(Self::Stream, SocketAddr)>> + Send;
 
-    /// Where it listens.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the socket.
     fn address(&self) -> std::io::Result<SocketAddr>;
 }
 
@@ -25,7 +26,8 @@ impl Listener for TcpListener {
 
     async fn accept(&mut self) -> std::io::Result<(Self::Stream, SocketAddr)> {
         let (stream, address) = TcpListener::accept(self).await?;
-        // An acknowledgement waits for nothing that may follow it. A socket that cannot do that is slower, no worse.
+        // An acknowledgement must not wait for more data. If the option cannot be set the connection is only
+        // slower.
         let _ = stream.set_nodelay(true);
         Ok((stream, address))
     }

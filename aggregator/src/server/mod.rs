@@ -1,23 +1,23 @@
-//! The tokio shell: a listener, a task per connection, one task that owns the engine.
+//! Device server on tokio: a listener, a task per connection, and one task that owns the server core.
 //!
 //! ```text
-//!  socket, serial port <-> peer task (Conversation) <-- bounded channels --> host task (Host: Engine, Store)
+//!  socket, serial port <-> peer task (PeerSession) <-- bounded channels --> core task (ServerCore: Engine, Store)
 //!                                                                                    |
 //!                                                          control socket: status, watch, keys, export
 //! ```
 //!
-//! Back-pressure: a peer that outruns the host waits to be read; a peer that does not read is cut off.
-//! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; what was committed is on disk.
+//! Back-pressure: while the core is busy nothing is read from peers; a peer that does not read is cut off.
+//! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; committed rounds are on disk.
 
-mod addresses;
 mod clock;
+mod connection_slots;
 mod control;
-mod line;
+mod export_stream;
 mod listener;
-mod past;
 mod peer;
-mod places;
-mod waiting;
+mod pending_pool;
+mod per_address;
+mod serial;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,80 +27,80 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use self::clock::Clock;
-use self::peer::Surroundings;
-use self::places::Places;
+use self::connection_slots::ConnectionSlots;
+use self::peer::PeerContext;
 use crate::config::Fleet;
-use crate::coordinator::ResumeError;
-use crate::host::{Host, HostError, Patience};
+use crate::core::{CoreError, ServerCore, Timeouts};
+use crate::durable_engine::ResumeError;
 use crate::journal::Journal;
-use crate::keys::{Entropy, KeyDesk, KeyStore};
+use crate::keys::{Entropy, KeyStore, SharedKeyStore};
 use crate::store::{Store, StoreError};
 use fedspan_engine::{Checkpoint, Millis};
 
-pub use crate::host::{PrivacyStatus, Status};
-pub use control::{is_left_behind, query};
+pub use crate::core::{PrivacyStatus, Status};
+pub use control::{query, socket_is_stale};
+pub use export_stream::fetch_export;
 pub use listener::Listener;
-pub use past::ask;
 
-/// Messages from peers that wait for the host: beyond it, peers wait.
+/// Capacity of the channel from peers to the core; when it is full, peers wait.
 const INBOX: usize = 1024;
 
-/// A file that is made and removed at the start.
+/// File that is created and removed at startup to test the directory's permissions.
 const PROBE: &str = "probe";
 
-/// How long no connection is accepted after that has failed: out of file descriptors, most likely, and some
-/// must be given back first.
+/// Pause after a failed accept, in ms: most likely file descriptors have run out, and some must be closed
+/// first.
 const ACCEPT_PAUSE: Millis = 100;
 
-/// A server could not start or go on.
+/// Reason why a server cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The listener could not be bound or used.
+    /// The listener cannot be bound or used.
     #[error("{address}: {error}")]
     Listen {
-        /// Where.
+        /// Configured address.
         address: String,
-        /// What the system said.
+        /// Error of the socket.
         error: std::io::Error,
     },
     /// The state directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The stored campaign cannot be taken up.
+    /// The stored campaign cannot be resumed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The campaign cannot go on.
+    /// The engine has given up the campaign.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] fedspan_engine::Failure),
 }
 
-impl From<HostError> for ServeError {
-    fn from(error: HostError) -> Self {
+impl From<CoreError> for ServeError {
+    fn from(error: CoreError) -> Self {
         match error {
-            HostError::Resume(error) => Self::Resume(error),
-            HostError::Failed(failure) => Self::Failed(failure),
+            CoreError::Resume(error) => Self::Resume(error),
+            CoreError::Failed(failure) => Self::Failed(failure),
         }
     }
 }
 
-/// A server that listens and has its campaign, but has not started.
+/// Server that is bound and has its campaign, but does not serve yet.
 #[derive(Debug)]
 pub struct Server<L = TcpListener> {
     fleet: Fleet,
     listener: L,
-    host: Host,
-    /// Counts from when the campaign was taken up.
+    core: ServerCore,
+    /// Clock that started when the campaign was begun or resumed.
     clock: Clock,
-    desk: Option<KeyDesk>,
-    lines: Vec<(String, Box<dyn Line>)>,
+    key_store: Option<SharedKeyStore>,
+    lines: Vec<(String, Box<dyn PersistentLink>)>,
 }
 
-/// How frames are protected.
+/// Protection of frames.
 pub enum Protection {
-    /// By a checksum, against noise; every device is believed. For the bench.
+    /// Checksums only; the device number in a hello is not verified. For test benches.
     Plaintext,
-    /// By the devices' keys, which the server owns from now on: `keys` commands go through it. With the source of
-    /// the server's nonces.
+    /// Encryption with the devices' keys. The server owns the key store, so `keys` commands go through it; with
+    /// the source of the server's nonces.
     Keys(KeyStore, Box<dyn Entropy>),
 }
 
@@ -110,41 +110,42 @@ impl std::fmt::Debug for Protection {
     }
 }
 
-/// A link that outlasts conversations.
-pub trait Line: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
+/// Link that outlasts peer sessions, such as a serial port.
+pub trait PersistentLink: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Line for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> PersistentLink for T {}
 
 impl Server {
-    /// Binds the listener, and takes up the campaign of the state directory, or begins one. `campaign` makes a new campaign distinct from every
-    /// earlier one of the same configuration: devices that remember one would decline its round numbers. A
-    /// campaign that is resumed keeps the number it has. `entropy` makes the keys of what is stored.
+    /// Binds the listener, and resumes the campaign of the state directory or begins one. `campaign` is the
+    /// number of a new campaign and must differ from earlier ones of the same configuration, whose round
+    /// numbers devices may remember; a resumed campaign keeps its number. `entropy` supplies the keys of stored
+    /// updates.
     ///
     /// # Errors
-    /// [`ServeError`] if either fails.
+    /// [`ServeError`] if the listener cannot be bound or the campaign cannot be begun or resumed.
     pub async fn bind(
         fleet: Fleet,
         campaign: u64,
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = opened(&fleet, entropy)?;
+        let store = open_store(&fleet, entropy)?;
         let listener = TcpListener::bind(&fleet.tcp)
             .await
             .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Self::taken_up(fleet, listener, store, campaign, protection)
+        Self::with_store(fleet, listener, store, campaign, protection)
     }
 }
 
-/// Opens the state directory. A server makes files in it all the time: where it may not, that is said before anybody is let in. A disk
-/// that is full has room again later.
-fn opened(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
+/// Opens the store and checks that files can be created in the state directory, as the server does all the
+/// time. A full disk is accepted, since it may have room later.
+fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let store = Store::open(&fleet.state, entropy)?;
     let probe = store.directory().join(PROBE);
     match std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe)) {
         Err(error) if !matches!(error.kind(), StorageFull | QuotaExceeded) => {
-            let error = std::io::Error::new(error.kind(), format!("no file can be made here: {error}"));
+            let error = std::io::Error::new(error.kind(), format!("cannot create files here: {error}"));
             Err(StoreError::Io { path: store.directory().to_owned(), error })
         }
         _ => Ok(store),
@@ -152,165 +153,167 @@ fn opened(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, Store
 }
 
 impl<L: Listener> Server<L> {
-    /// [`Server::bind`] with a listener that is there already: the configuration's address is not used.
+    /// Makes a server as [`Server::bind`] does, with an existing listener instead of the configured address.
     ///
     /// # Errors
-    /// [`ServeError`] if the state directory cannot be opened, or its campaign not be taken up.
-    pub fn over(
+    /// [`ServeError`] if the state directory cannot be opened or its campaign cannot be resumed.
+    pub fn with_listener(
         fleet: Fleet,
         listener: L,
         campaign: u64,
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = opened(&fleet, entropy)?;
-        Self::taken_up(fleet, listener, store, campaign, protection)
+        let store = open_store(&fleet, entropy)?;
+        Self::with_store(fleet, listener, store, campaign, protection)
     }
 
-    fn taken_up(
+    fn with_store(
         fleet: Fleet,
         listener: L,
         store: Store,
         campaign: u64,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let (desk, nonces) = match protection {
+        let (key_store, nonces) = match protection {
             Protection::Plaintext => (None, None),
-            Protection::Keys(keys, nonces) => (Some(KeyDesk::new(keys)), Some(nonces)),
+            Protection::Keys(keys, nonces) => (Some(SharedKeyStore::new(keys)), Some(nonces)),
         };
         let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
-        let host = Host::new(&fleet, store, campaign, desk.clone().zip(nonces), file)?;
-        Ok(Self { fleet, listener, host, clock: Clock::new(), desk, lines: Vec::new() })
+        let core = ServerCore::new(&fleet, store, campaign, key_store.clone().zip(nonces), file)?;
+        Ok(Self { fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
     }
 
-    /// Where the campaign is.
+    /// Returns the status of the campaign.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.host.status()
+        self.core.status()
     }
 
-    /// Where it goes on, if a round of the campaign was opened before.
+    /// Returns the checkpoint from which the campaign was resumed, if any of its rounds was ever opened.
     #[must_use]
-    pub fn resumes(&self) -> Option<Checkpoint> {
-        Some(self.host.coordinator().engine().checkpoint()).filter(|checkpoint| checkpoint.id.round > 0)
+    pub fn resume_checkpoint(&self) -> Option<Checkpoint> {
+        Some(self.core.durable().engine().checkpoint()).filter(|checkpoint| checkpoint.id.round > 0)
     }
 
-    /// Adds a line that is there already: an emulated board's, a modem's, a test's. `name` is for the log.
-    /// The configuration's serial ports need not be added.
-    pub fn attach(&mut self, name: impl Into<String>, line: impl Line + 'static) {
+    /// Adds a persistent link, such as an emulated board or a modem. `name` appears in the log. Serial ports of
+    /// the configuration need not be added.
+    pub fn attach_link(&mut self, name: impl Into<String>, line: impl PersistentLink + 'static) {
         self.lines.push((name.into(), Box::new(line)));
     }
 
-    /// Where it listens: the port is the system's choice if the configuration said 0.
+    /// Returns the address of the listener, with the actual port if the configured one was 0.
     ///
     /// # Errors
-    /// [`ServeError::Listen`] if the system does not say.
+    /// [`ServeError::Listen`] if the socket does not report it.
     pub fn address(&self) -> Result<SocketAddr, ServeError> {
         let unknown = |error| ServeError::Listen { address: self.fleet.tcp.clone(), error };
         self.listener.address().map_err(unknown)
     }
 
-    /// Serves until `shutdown` completes or the campaign fails; with `until_finished`, also until every
-    /// known device has fitted its head.
+    /// Serves until `shutdown` completes or the campaign fails; with `until_finished`, also until every known
+    /// device has fitted its head.
     ///
     /// # Errors
-    /// [`ServeError`].
+    /// [`ServeError`] if the store becomes unusable or the engine gives up the campaign.
     pub async fn serve(
         self,
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, mut host, clock, desk, lines: attached } = self;
+        let Self { fleet, mut listener, mut core, clock, key_store, lines: attached } = self;
         let limits = fleet.limits;
         let control = control::Control::bind(&fleet.state);
         let (inbox, mut messages) = mpsc::channel(INBOX);
-        let (ask, mut asked) = mpsc::channel::<past::Asked>(1);
-        let places = Places::new(&limits);
+        let (fetch_export, mut asked) = mpsc::channel::<export_stream::SnapshotRequest>(1);
+        let slots = ConnectionSlots::new(&limits);
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
-        let numbers = line::Numbers::default();
+        let peer_ids = serial::PeerIds::default();
         let mut lines = tokio::task::JoinSet::new();
-        let around = Surroundings { gate: host.gate(), patience: Patience::from(&limits), clock, inbox };
+        let context =
+            PeerContext { acceptor: core.acceptor(), timeouts: Timeouts::from(&limits), clock, inbox };
         for path in fleet.serial.iter().cloned() {
-            lines.spawn(line::serial(path, fleet.baud, numbers.clone(), around.clone()));
+            lines.spawn(serial::serve_port(path, fleet.baud, peer_ids.clone(), context.clone()));
         }
         for (name, stream) in attached {
-            let (numbers, around) = (numbers.clone(), around.clone());
-            lines.spawn(async move { line::stream(&name, stream, &numbers, &around).await });
+            let (peer_ids, context) = (peer_ids.clone(), context.clone());
+            lines.spawn(async move { serial::serve_stream(&name, stream, &peer_ids, &context).await });
         }
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
-        if let Some(advice) = host.advice() {
-            tracing::warn!("{advice}");
+        if let Some(advice) = core.advice() {
+            tracing::warn!(advice, "configuration advice");
         }
         let result = loop {
-            let wake = host.wake();
+            let wake = core.wake();
             tokio::select! {
-                // Commands and deadlines first, so that no flood of messages or connections can starve the
-                // campaign or its end.
+                // Shutdown and deadlines come first, so that a flood of messages or connections cannot starve
+                // them.
                 biased;
                 () = &mut shutdown => break Ok(()),
                 () = clock.sleep_until(wake) => {
-                    if let Err(error) = host.tick(clock.now()) {
+                    if let Err(error) = core.tick(clock.now()) {
                         break Err(error.into());
                     }
-                    if until_finished && host.is_finished() {
+                    if until_finished && core.is_finished() {
                         break Ok(());
                     }
                 }
-                message = messages.recv(), if !host.is_stalled() => {
+                message = messages.recv(), if !core.is_stalled() => {
                     let Some(message) = message else { break Ok(()) };
-                    host.take(clock.now(), message);
-                    // What has come meanwhile shares the wait for the disk.
+                    core.handle(clock.now(), message);
+                    // Events that have arrived meanwhile share the next sync.
                     for _ in 1..INBOX {
                         let Ok(message) = messages.try_recv() else { break };
-                        host.take(clock.now(), message);
+                        core.handle(clock.now(), message);
                     }
-                    if let Err(error) = host.settle(clock.now()) {
+                    if let Err(error) = core.flush(clock.now()) {
                         break Err(error.into());
                     }
-                    if until_finished && host.is_finished() {
+                    if until_finished && core.is_finished() {
                         break Ok(());
                     }
                 }
                 Some(client) = control::accept(control.as_ref()) => {
-                    let (status, rounds) = (host.status_feed(), host.round_feed());
-                    controls.spawn(control::answer(client, status, rounds, desk.clone(), ask.clone()));
+                    let (status, rounds) = (core.status_feed(), core.round_feed());
+                    controls.spawn(control::serve_client(client, status, rounds, key_store.clone(), fetch_export.clone()));
                 }
-                // Whoever has asked may have gone.
-                Some(asker) = asked.recv() => drop(asker.send(host.past())),
+                // The requesting client may have disconnected.
+                Some(asker) = asked.recv() => drop(asker.send(core.read_snapshot())),
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
                 Some(_) = lines.join_next(), if !lines.is_empty() => {}
                 () = clock.sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
-                    Ok((socket, address)) => match places.enter(address) {
+                    Ok((socket, address)) => match slots.enter(address) {
                         Some(place) => {
-                            let around = around.clone();
-                            drop(peers.spawn(peer::run(numbers.next(), socket, address, around, place)));
+                            let context = context.clone();
+                            drop(peers.spawn(peer::run(peer_ids.next(), socket, address, context, place)));
                         }
-                        None => host.dropped(),
+                        None => core.connection_dropped(),
                     },
                     Err(error) => {
                         let now = clock.now();
-                        host.accept_failed(now, &error);
+                        core.accept_failed(now, &error);
                         accept_again = Some(now + ACCEPT_PAUSE);
                     }
                 },
             }
         };
-        // First: who watches looks for it when there is nothing more to hear.
+        // Remove the control socket first: `watch` clients use its absence to tell a clean shutdown from a
+        // crash.
         drop(control);
-        // What is queued for the devices (the last acknowledgements) is still written.
+        // Peer tasks still send what is queued, such as the last acknowledgements.
         messages.close();
-        host.release();
-        drop(around);
+        core.close_peers();
+        drop(context);
         let drained = async { while peers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
-        // A line with nobody on it does not end by itself.
+        // A link without a device does not end by itself.
         let drained = async { while lines.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
-        result.map(|()| host.status())
+        result.map(|()| core.status())
     }
 }

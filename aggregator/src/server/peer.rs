@@ -1,5 +1,5 @@
-//! The task of one connection: bytes between a stream and the sans-IO [`Conversation`], in its time, and what that has to say to
-//! the host.
+//! Peer task: moves bytes between a stream and the sans-IO [`PeerSession`], enforces its timeouts, and forwards
+//! its events to the core.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -14,183 +14,186 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use super::places::{NoPlace, Place};
-use crate::connection::{Connection, Gate};
-use crate::host::{Command, Conversation, Gone, Message, Next, Origin, Patience, Receiver, What};
+use super::connection_slots::{Slot, SlotError};
+use crate::connection::{Acceptor, Connection};
+use crate::core::{
+    Command, DisconnectReason, Origin, PeerAction, PeerEvent, PeerSession, Receiver, Timeouts,
+};
 
-/// How long a connection that this side ends may take to close on the other.
+/// Longest time that a connection ended by the server stays open for the remote end to close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes that are read at once: an update of a small model. What comes after something that the host is told of is
-/// kept meanwhile.
-const READ: usize = 1280;
+/// Bytes per read: an update of a small model. Bytes after a message are kept by the session.
+const READ_LEN: usize = 1280;
 
-/// Reads after a time is over, which take what has come before: the longest frame, and one that was begun.
-const LATE: usize = FRAME_LIMIT_MAX.div_ceil(READ) + 1;
+/// Reads allowed after a timer has expired, for bytes that arrived before: the longest frame, and one that was
+/// begun.
+const LATE_READS_MAX: usize = FRAME_LIMIT_MAX.div_ceil(READ_LEN) + 1;
 
-/// What all conversations of a server share.
+/// Parameters that all peer tasks of a server share.
 #[derive(Clone, Debug)]
-pub(super) struct Surroundings {
-    pub gate: Arc<Gate>,
-    pub patience: Patience,
+pub(super) struct PeerContext {
+    pub acceptor: Arc<Acceptor>,
+    pub timeouts: Timeouts,
     pub clock: Clock,
-    pub inbox: mpsc::Sender<Message>,
+    pub inbox: mpsc::Sender<PeerEvent>,
 }
 
-/// Serves one connection to its end. Its place is free then.
+/// Serves one connection to its end and frees its slot.
 ///
-/// Not an `async fn`, which would keep its arguments beside what is made of them: there is one of these for every
-/// device.
+/// This is not an `async fn` because such a future keeps its arguments besides the `Peer` made of them, and
+/// there is one per device.
 pub(super) fn run(
     id: u64,
     socket: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
-    around: Surroundings,
-    place: Place,
+    context: PeerContext,
+    place: Slot,
 ) -> impl Future<Output = ()> {
-    let mut peer = Peer::new(id, Origin::Address(address), socket, around, Some(place));
+    let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(place));
     async move {
-        let gone = peer.converse().await;
-        if matches!(gone, Gone::Ended | Gone::Refused) && peer.place.as_mut().is_some_and(Place::may_linger) {
+        let reason = peer.run_session().await;
+        if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
+            && peer.place.as_mut().is_some_and(Slot::may_linger)
+        {
             peer.linger().await;
         }
-        tracing::debug!(peer = id, from = %peer.conversation.from(), ?gone, "connection ended");
-        peer.report(gone).await;
-        // The socket closes after that is known: who sees it closed may count on it.
+        tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
+        peer.report(reason).await;
+        // The socket closes after the report: a client that sees it closed may rely on the server having
+        // noticed.
         drop(peer);
     }
 }
 
-/// Has one conversation on a line and leaves it open. [`Gone::Closed`]: the line itself has ended.
-pub(super) async fn on_line(
+/// Runs one session on a persistent link and leaves the link open. [`DisconnectReason::Closed`] means that the
+/// link has ended.
+pub(super) async fn run_on_link(
     id: u64,
     name: Arc<str>,
     line: impl AsyncRead + AsyncWrite + Unpin,
-    around: Surroundings,
-) -> Gone {
-    let mut peer = Peer::new(id, Origin::Line(name), line, around, None);
-    let gone = peer.converse().await;
-    peer.report(gone).await;
-    gone
+    context: PeerContext,
+) -> DisconnectReason {
+    let mut peer = Peer::new(id, Origin::Link(name), line, context, None);
+    let reason = peer.run_session().await;
+    peer.report(reason).await;
+    reason
 }
 
 struct Peer<S> {
-    conversation: Conversation,
-    /// What the host wants.
+    session: PeerSession,
+    /// Receiving end of the command queue.
     commands: Receiver<Command>,
     socket: S,
-    /// `None`: the link outlasts this conversation.
-    place: Option<Place>,
+    /// `None` on a persistent link.
+    place: Option<Slot>,
     clock: Clock,
-    inbox: mpsc::Sender<Message>,
+    inbox: mpsc::Sender<PeerEvent>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, from: Origin, socket: S, around: Surroundings, place: Option<Place>) -> Self {
-        let Surroundings { gate, patience, clock, inbox } = around;
-        let connection = if place.is_none() { Connection::lasting(gate) } else { Connection::new(gate) };
-        let (conversation, commands) = Conversation::new(id, from, connection, patience, clock.now());
-        Self { conversation, commands, socket, place, clock, inbox }
+    fn new(id: u64, from: Origin, socket: S, context: PeerContext, place: Option<Slot>) -> Self {
+        let PeerContext { acceptor, timeouts, clock, inbox } = context;
+        let connection =
+            if place.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
+        let (session, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
+        Self { session, commands, socket, place, clock, inbox }
     }
 
-    async fn report(&mut self, gone: Gone) {
-        // The host is gone only when the server stops; nobody needs to know then.
-        let _ = self.tell(What::Gone(gone)).await;
+    async fn report(&mut self, reason: DisconnectReason) {
+        // The core is gone only if the server is stopping.
+        let event = self.session.gone(reason);
+        let _ = self.inbox.send(event).await;
     }
 
-    async fn tell(&mut self, what: What) -> Result<(), Gone> {
-        let place = self.inbox.reserve().await.map_err(|_| Gone::Ended)?;
-        place.send(self.conversation.message(what));
-        Ok(())
-    }
-
-    /// Lets the device read what was said last: a socket that is closed with unread bytes in it resets the
-    /// connection, and what was still on its way is lost.
+    /// Waits for the device to read the last message: closing a socket with unread input resets the connection
+    /// and loses output that is in flight.
     async fn linger(&mut self) {
         let _ = self.socket.shutdown().await;
         let drained = async { while matches!(read(&mut self.socket, |_| {}).await, Ok(1..)) {} };
         let _ = timeout(LINGER, drained).await;
     }
 
-    /// Until the end.
-    async fn converse(&mut self) -> Gone {
-        // Reads since the next thing was due.
+    /// Runs the session to its end.
+    async fn run_session(&mut self) -> DisconnectReason {
+        // Reads since the timer expired.
         let mut late = 0;
         loop {
-            if let Err(gone) = self.attend().await {
-                return gone;
+            if let Err(reason) = self.take_steps().await {
+                return reason;
             }
             let now = self.clock.now();
-            let at = self.conversation.due(now);
+            let at = self.session.due(now);
             let is_late = at.is_some_and(|at| now >= at);
             if !is_late {
                 late = 0;
             }
-            let greeting = self.conversation.is_greeting();
+            let greeting = self.session.awaits_hello();
             tokio::select! {
-                // What has come counts before the time that it had: the host may have been busy writing meanwhile, or
-                // had none for this connection. Not for ever, though, as a peer can see to it that something has
-                // always come.
+                // Bytes that have arrived are read before the timer is acted on, as the core may have been busy
+                // or this task not scheduled. The number of such reads is limited, since a peer can keep the
+                // socket readable for ever.
                 biased;
                 command = self.commands.recv(), if !greeting => match command {
-                    Some(command) => self.conversation.obey(command),
-                    None => self.conversation.dismiss(),
+                    Some(command) => self.session.execute(command),
+                    None => self.session.close(),
                 },
-                () = evicted(&mut self.place), if greeting => return Gone::Evicted,
-                read = read(&mut self.socket, |bytes| self.conversation.receive(bytes)), if late < LATE => {
+                () = evicted(&mut self.place), if greeting => return DisconnectReason::Evicted,
+                read = read(&mut self.socket, |bytes| self.session.receive(bytes)), if late < LATE_READS_MAX => {
                     late += usize::from(is_late);
                     if !matches!(read, Ok(1..)) {
-                        return Gone::Closed;
+                        return DisconnectReason::Closed;
                     }
                 }
-                () = self.clock.sleep_until(at) => self.conversation.elapse(self.clock.now()),
+                () = self.clock.sleep_until(at) => self.session.on_timer(self.clock.now()),
             }
         }
     }
 
-    /// Does everything that can be done now.
-    async fn attend(&mut self) -> Result<(), Gone> {
+    /// Takes every step that needs no waiting for input.
+    async fn take_steps(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
-            match self.conversation.next(self.clock.now(), &mut frame) {
-                Next::Send => {
-                    // It may be a while until it is taken.
+            match self.session.next(self.clock.now(), &mut frame) {
+                PeerAction::Send => {
+                    // Writing may take long.
                     frame.shrink_to_fit();
-                    let patience = Duration::from_millis(self.conversation.patience().frame);
-                    match timeout(patience, self.socket.write_all(&frame)).await {
+                    let timeouts = Duration::from_millis(self.session.timeouts().frame);
+                    match timeout(timeouts, self.socket.write_all(&frame)).await {
                         Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Err(Gone::Closed),
-                        Err(_) => return Err(Gone::Slow),
+                        Ok(Err(_)) => return Err(DisconnectReason::Closed),
+                        Err(_) => return Err(DisconnectReason::Slow),
                     }
                 }
-                Next::Admit => match self.place.as_mut().map_or(Ok(()), Place::authenticate) {
-                    Ok(()) => self.conversation.admit(),
-                    Err(NoPlace::Evicted) => return Err(Gone::Evicted),
-                    Err(NoPlace::Full) => self.conversation.turn_away(),
+                PeerAction::Admit => match self.place.as_mut().map_or(Ok(()), Slot::authenticate) {
+                    Ok(()) => self.session.admit(),
+                    Err(SlotError::Evicted) => return Err(DisconnectReason::Evicted),
+                    Err(SlotError::Full) => self.session.turn_away(),
                 },
-                Next::Tell(what) => {
+                PeerAction::Report(event) => {
                     frame = Vec::new();
-                    self.tell(what).await?;
+                    self.inbox.send(event).await.map_err(|_| DisconnectReason::Ended)?;
                 }
-                Next::Over(gone) => return Err(gone),
-                Next::Wait => return Ok(()),
+                PeerAction::Close(reason) => return Err(reason),
+                PeerAction::Wait => return Ok(()),
             }
         }
     }
 }
 
-/// Completes when a connection's place is to make room for another.
-async fn evicted(place: &mut Option<Place>) {
+/// Completes when the connection is evicted.
+async fn evicted(place: &mut Option<Slot>) {
     match place {
         Some(place) => place.evicted().await,
         None => std::future::pending().await,
     }
 }
 
-/// Reads once; how many bytes, 0 at the end. Nothing of the buffer outlasts the call: most connections wait most of the time.
+/// Reads once and returns the number of bytes, 0 at the end of the stream. The buffer lives only during the
+/// call, since most connections are idle.
 async fn read(socket: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) -> std::io::Result<usize> {
     std::future::poll_fn(|context| {
-        let mut bytes = [MaybeUninit::uninit(); READ];
+        let mut bytes = [MaybeUninit::uninit(); READ_LEN];
         let mut buffer = ReadBuf::uninit(&mut bytes);
         ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer))?;
         let read = buffer.filled();

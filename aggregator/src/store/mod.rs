@@ -1,28 +1,28 @@
-//! What survives anything: the campaign, in a transactional database in the state directory. What [`Store::apply`] has taken
-//! is durable when it returns, all of it or nothing.
+//! Store: the campaign in a transactional database in the state directory. Records given to [`Store::apply`]
+//! are durable, all or none of them, when it returns.
 //!
 //! ```text
 //!  about        format, campaign, configuration
-//!  checkpoint   the last opening or commit: everything that the campaign was then
-//!  names        further numbers of the round that is open
-//!  updates      (round, stage, device) -> what was counted since, and as which
-//!  out          devices that will not answer the open round
-//!  waits        until when it waits, and for whom, if not as when it was opened
-//!  accounts     device -> what it has spent of its privacy budget
-//!  rounds       exchange -> a round that was committed, in JSON
-//!  journal      number -> a line of arrivals.jsonl
+//!  checkpoint   state of the engine at the last opening or commit of a round
+//!  names        later ids of the open round (`round_aliases`)
+//!  updates      (round, stage, device) -> update counted in the open round
+//!  out          devices that will not answer the open round (`excluded`)
+//!  waits        deadline override of the open round, if it was extended (`deadline`)
+//!  accounts     device -> spent privacy budget
+//!  rounds       round id -> committed round, in JSON
+//!  journal      number -> line of arrivals.jsonl
 //! ```
 //!
-//! Updates are encrypted with a key that is erased when their round is over: `seal`.
+//! Updates are encrypted with a key that is erased when their round is over, see `encryption`.
 
+mod backend;
+mod corruption_guard;
+mod encryption;
 mod error;
-mod key_file;
-mod past;
-mod quiet;
+mod offline;
+mod read_snapshot;
 mod record;
-mod seal;
-mod snapshot;
-mod source;
+mod round_key_file;
 mod tables;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -32,67 +32,68 @@ use std::time::{Duration, Instant};
 
 use redb::{Database, ReadableDatabase, StorageBackend};
 
-use self::error::Fault;
-use self::key_file::KeyFile;
-use self::quiet::quietly;
-use self::seal::Sealer;
-use self::source::Source;
+use self::backend::Backend;
+use self::corruption_guard::catch_corruption;
+use self::encryption::UpdateCipher;
+use self::error::DatabaseError;
+use self::round_key_file::RoundKeyFile;
 use crate::journal;
 use crate::keys::Entropy;
 use fedspan_files::make_directories;
 use fedspan_files::regular;
 
+pub use encryption::RoundKeyStorage;
 pub use error::StoreError;
-pub use key_file::KEY_FILE;
-pub use past::Past;
-pub use record::{Counted, Record, Stored};
-pub use seal::KeyPlace;
-pub use snapshot::Snapshot;
+pub use offline::OfflineStore;
+pub use read_snapshot::ReadSnapshot;
+pub use record::{CampaignState, CountedUpdate, Record};
+pub use round_key_file::KEY_FILE;
 
-/// The database's file in the state directory.
+/// Name of the database in the state directory.
 pub const FILE: &str = "campaign.redb";
 
-/// Its name while it is being made.
+/// Name of the database while it is created.
 const PARTIAL: &str = "campaign.partial";
 
-/// What versions before the first database wrote.
-const OLD: &str = "campaign.bin";
+/// File of the versions before the first database.
+const LEGACY_FILE: &str = "campaign.bin";
 
-/// Bytes of the database that stay in memory.
+/// Size of the database's cache, in bytes.
 const CACHE: usize = 8 << 20;
 
-/// How long a server waits for those who read the directory, and between two attempts.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Longest wait for readers of the directory, and the interval of attempts.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
-/// A campaign's database, locked for one server.
+/// Database of a campaign, locked for one server.
 #[derive(Debug)]
 pub struct Store {
-    /// None after a write that failed: what the database believes of the disk may not be so.
+    /// `None` after a failed write: the cache may differ from the disk, so the next write reopens the database.
     database: Option<Database>,
-    source: Source,
-    /// Which of all transactions the last one was.
+    backend: Backend,
+    /// Number of the last transaction.
     last: Option<u64>,
-    sealer: Sealer,
+    cipher: UpdateCipher,
     path: PathBuf,
-    /// Held as long as the store lives; none where the database is not a file.
+    /// Lock on the state directory; `None` if the database is not a file.
     _lock: Option<File>,
 }
 
 impl Store {
-    /// Opens (or makes) the database of a state directory. `entropy` makes the keys of rounds.
+    /// Opens the database of a state directory, or creates it. `entropy` supplies the keys of rounds.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be made, another server holds it, or what is there is none.
+    /// [`StoreError::Locked`] if another server uses it, [`StoreError::Version`], [`StoreError::Missing`] or
+    /// [`StoreError::Damaged`] for the file, [`StoreError::Io`].
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
-        // One that is there is its owner's affair.
+        // The mode of an existing directory is the owner's choice.
         make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io(directory))?;
         let path = directory.join("lock");
         regular(&path).map_err(io(&path))?;
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
-        lock_alone(&lock, path)?;
-        let old = directory.join(OLD);
+        lock_exclusive(&lock, path)?;
+        let old = directory.join(LEGACY_FILE);
         if old.exists() {
             return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
         }
@@ -100,92 +101,95 @@ impl Store {
         regular(&path).map_err(io(&path))?;
         match std::fs::metadata(&path) {
             Ok(about) if about.len() == 0 => {
-                return Err(StoreError::Damaged { path, what: "it is empty".to_owned() });
+                return Err(StoreError::Damaged { path, what: "the file is empty".to_owned() });
             }
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                if let Some(beside) = remains(directory)? {
+                if let Some(beside) = leftover_file(directory)? {
                     return Err(StoreError::Missing { path, beside });
                 }
-                make(directory, &path)?;
+                create_database(directory, &path)?;
             }
             Err(error) => return Err(io(&path)(error)),
         }
-        let source = Source::file(&path);
-        let sealer = Sealer::new(Box::new(KeyFile::new(directory)), Box::new(entropy));
-        Self { database: None, source, last: None, sealer, path, _lock: Some(lock) }.begun()
+        let backend = Backend::file(&path);
+        let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(entropy));
+        Self { database: None, backend, last: None, cipher, path, _lock: Some(lock) }.with_database()
     }
 
-    /// The same over any storage: a test's, which fails when it is told to. It is opened anew after every failure.
+    /// Opens a database in any storage, such as a test's with injected faults; it is opened again after every
+    /// failed write.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn over<S: StorageBackend>(
         storage: impl Fn() -> S + Send + 'static,
-        place: impl KeyPlace + 'static,
+        key_storage: impl RoundKeyStorage + 'static,
         entropy: impl Entropy + 'static,
     ) -> Result<Self, StoreError> {
-        let source = Source::storage(storage);
-        let sealer = Sealer::new(Box::new(place), Box::new(entropy));
-        Self { database: None, source, last: None, sealer, path: PathBuf::from("storage"), _lock: None }
-            .begun()
+        let backend = Backend::storage(storage);
+        let cipher = UpdateCipher::new(Box::new(key_storage), Box::new(entropy));
+        Self { database: None, backend, last: None, cipher, path: PathBuf::from("storage"), _lock: None }
+            .with_database()
     }
 
-    fn begun(mut self) -> Result<Self, StoreError> {
-        self.database = Some(self.opened()?);
+    fn with_database(mut self) -> Result<Self, StoreError> {
+        self.database = Some(self.open_database()?);
         Ok(self)
     }
 
-    /// The state directory.
+    /// Returns the state directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Opens the database, and looks at every page: what was changed behind our back is not taken for a crash, after which the
-    /// last commits might be rolled back. Nor is another database taken for the one that was written last.
-    fn opened(&mut self) -> Result<Database, StoreError> {
-        let opened = quietly(|| {
-            let mut database = self.source.open()?;
+    /// Opens the database and verifies every page: a page changed from outside must not be taken for a crash,
+    /// after which the last commits would be rolled back. An older copy of the database is refused as well.
+    fn open_database(&mut self) -> Result<Database, StoreError> {
+        let open_database = catch_corruption(|| {
+            let mut database = self.backend.open()?;
             if !database.check_integrity()? {
-                return Err(Fault::Damaged("its checksums do not match".to_owned()));
+                return Err(DatabaseError::Damaged("checksums do not match".to_owned()));
             }
             tables::check_format(&database)?;
             let last = tables::last_transaction(&database)?;
-            // What failed may have been written all the same.
+            // The failed transaction may have been written in spite of the error.
             if self.last.is_some_and(|known| last != known && last != known.saturating_add(1)) {
-                return Err(Fault::Damaged("it is not what this server has written last".to_owned()));
+                return Err(DatabaseError::Damaged(
+                    "not the database that this server wrote last".to_owned(),
+                ));
             }
             Ok((database, last))
         });
-        let (database, last) = opened.map_err(|error| error.at(&self.path))?;
+        let (database, last) = open_database.map_err(|error| error.at(&self.path))?;
         self.last = Some(last);
         Ok(database)
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
-        let failed = || Fault::Database(redb::Error::PreviousIo).at(&self.path);
+        let failed = || DatabaseError::Database(redb::Error::PreviousIo).at(&self.path);
         self.database.as_ref().ok_or_else(failed)
     }
 
-    /// Begins a campaign: whatever was there is gone, but for the journal and what devices have spent.
+    /// Begins a campaign: removes everything but the journal and the privacy accounts.
     ///
     /// # Errors
-    /// [`StoreError`]; what was there is still there then.
+    /// [`StoreError`]; the previous campaign is unchanged.
     pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
-        let begun = tables::begin(self.database()?, campaign, configuration);
-        self.last = Some(begun.map_err(|error| error.at(&self.path))?);
+        let with_database = tables::begin(self.database()?, campaign, configuration);
+        self.last = Some(with_database.map_err(|error| error.at(&self.path))?);
         self.erase_key()
     }
 
-    /// Writes records, in their order; durable when this returns. Where updates of a new round follow its opening, the round before
-    /// and its key are gone before the first of them is written.
+    /// Writes records in order; they are durable on return. If they close a round and count updates of the next
+    /// one, the closed round and its key are erased before the first new update is written.
     ///
     /// # Errors
-    /// [`StoreError`]: of these records the last ones are not there, and nothing of it counts; the same may be tried again, for
-    /// which the database is opened anew.
+    /// [`StoreError`]: a suffix of the records is not written. The call may be repeated, and reopens the
+    /// database.
     pub fn apply(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        // What was counted in a round that is closed by the same records is nobody's any more.
+        // Updates that the same records count in the closed round need not be written.
         let closed = records.iter().rposition(|record| matches!(record, Record::Checkpoint(_)));
         let counts = |record: &Record| matches!(record, Record::Counted(..));
         let (before, after) = records.split_at(closed.map_or(0, |closed| closed + 1));
@@ -199,67 +203,69 @@ impl Store {
         if second.is_empty() { Ok(()) } else { self.write(second, 0) }
     }
 
-    /// Writes records in one transaction, but for what those before the checkpoint `closed` say of updates.
+    /// Writes records in one transaction, except those before index `closed` that concern updates.
     fn write(&mut self, records: &[Record], closed: usize) -> Result<(), StoreError> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => self.opened()?,
+            None => self.open_database()?,
         };
-        self.source.is_there().map_err(io(&self.path))?;
-        let written = tables::apply(&database, &mut self.sealer, records, closed);
+        self.backend.check_same_file().map_err(io(&self.path))?;
+        let written = tables::apply(&database, &mut self.cipher, records, closed);
         self.last = Some(written.map_err(|error| error.at(&self.path))?);
         self.database = Some(database);
         Ok(())
     }
 
-    /// Erases the key of a round of which nothing is stored: a crash may have left it.
+    /// Erases the key of a round without stored updates, which a crash may have left.
     ///
     /// # Errors
-    /// [`StoreError`] if it can be neither looked for nor erased.
+    /// [`StoreError`] if the key storage fails.
     pub fn erase_key(&mut self) -> Result<(), StoreError> {
-        self.sealer.end().map_err(|error| error.at(&self.path))
+        self.cipher.end().map_err(|error| error.at(&self.path))
     }
 
-    /// Everything that a restart goes on from, if there is a campaign.
+    /// Loads the stored campaign, if there is one.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be read, or not be made sense of.
-    pub fn load(&self) -> Result<Option<Stored>, StoreError> {
+    /// [`StoreError`] if the database cannot be read or is inconsistent.
+    pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
         let database = self.database()?;
-        quietly(|| tables::load(database, &self.sealer)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::load(database, &self.cipher)).map_err(|error| error.at(&self.path))
     }
 
-    /// The settings of the campaign, if a round of it was ever opened: what another configuration has to agree with.
+    /// Loads the settings of the campaign, if any of its rounds was ever opened.
     ///
     /// # Errors
     /// As [`Self::load`].
     pub fn settings(&self) -> Result<Option<String>, StoreError> {
         let database = self.database()?;
-        quietly(|| tables::settings(database)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::settings(database)).map_err(|error| error.at(&self.path))
     }
 
-    /// What is stored now, for whoever reads it while this goes on.
+    /// Opens a read snapshot of the database.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn past(&self) -> Result<Past, StoreError> {
-        let read = self.database()?.begin_read().map_err(|error| Fault::from(error).at(&self.path))?;
-        Ok(Past::new(read, self.path.clone()))
+    pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
+        let read =
+            self.database()?.begin_read().map_err(|error| DatabaseError::from(error).at(&self.path))?;
+        Ok(ReadSnapshot::new(read, self.path.clone()))
     }
 
-    /// Lines of the journal from `first` on.
+    /// Loads the journal lines from number `first` on.
     ///
     /// # Errors
     /// As [`Self::load`].
     pub fn journal(&self, first: u64) -> Result<Vec<String>, StoreError> {
         let database = self.database()?;
-        let lines = quietly(|| tables::numbered(database, first)).map_err(|error| error.at(&self.path))?;
+        let lines = catch_corruption(|| tables::journal_lines(database, first))
+            .map_err(|error| error.at(&self.path))?;
         Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
 }
 
-/// What is left of a campaign whose database has gone.
-fn remains(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
+/// Returns a file of a campaign whose database is missing.
+fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     for name in [journal::FILE, KEY_FILE] {
         let path = directory.join(name);
         match std::fs::metadata(&path) {
@@ -271,8 +277,9 @@ fn remains(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(None)
 }
 
-/// Takes the lock. A server that holds it does not let go; `check` and `export`, which share it, are done in a moment.
-fn lock_alone(lock: &File, path: PathBuf) -> Result<(), StoreError> {
+/// Takes the exclusive lock. A server holds it for its lifetime; `check` and `export` share it for a moment, so
+/// they are waited for.
+fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
     let began = Instant::now();
     loop {
         match lock.try_lock() {
@@ -285,22 +292,24 @@ fn lock_alone(lock: &File, path: PathBuf) -> Result<(), StoreError> {
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
             Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
         }
-        if began.elapsed() > PATIENCE {
-            let error = std::io::Error::other("a check or an export is still reading this state directory");
+        if began.elapsed() > LOCK_TIMEOUT {
+            let error = std::io::Error::other(
+                "a check or an export is still reading this state directory; try again when it has ended",
+            );
             return Err(StoreError::Io { path, error });
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(LOCK_RETRY);
     }
 }
 
-/// Makes an empty database, under another name until it is one: a crash leaves no half of it.
-fn make(directory: &Path, path: &Path) -> Result<(), StoreError> {
+/// Creates an empty database under a temporary name and renames it, so that a crash leaves no incomplete one.
+fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
     let partial = directory.join(PARTIAL);
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial)(error)),
         _ => {}
     }
-    drop(builder().create(&partial).map_err(|error| Fault::from(error).at(&partial))?);
+    drop(builder().create(&partial).map_err(|error| DatabaseError::from(error).at(&partial))?);
     std::fs::rename(&partial, path).map_err(io(path))?;
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))
 }
@@ -315,10 +324,10 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
     move |error| StoreError::Io { path: path.to_owned(), error }
 }
 
-/// Reads the campaign of a state directory on which no server runs, and changes nothing there.
+/// Reads the campaign of a state directory without a server; changes nothing.
 ///
 /// # Errors
-/// As [`Snapshot::of`] and [`Snapshot::load`].
-pub fn read(directory: &Path) -> Result<Option<Stored>, StoreError> {
-    Snapshot::of(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
+/// As [`OfflineStore::open`] and [`OfflineStore::load`].
+pub fn read(directory: &Path) -> Result<Option<CampaignState>, StoreError> {
+    OfflineStore::open(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
 }

@@ -1,82 +1,83 @@
-//! What is written.
+//! Records: the units that are written to the store, and the campaign that is read back.
 
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::Round;
+use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, Millis, Update};
 
-/// One thing that must not be forgotten.
+/// Unit of durable state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// A round was opened or committed. Updates of other rounds, and who was out of them, are of no use any more.
+    /// State of the engine after a round was opened or committed. Removes updates, aliases, exclusions and
+    /// deadline of earlier rounds.
     Checkpoint(Checkpoint),
-    /// An update counts in the round that was opened under this number.
-    Counted(RoundId, DeviceId, Counted),
-    /// The open round goes on under another number; what has counted counts.
-    Renamed(RoundId),
-    /// A device will not answer the open round.
-    Out(DeviceId),
-    /// The open round waits otherwise than when it was opened.
-    Waits(DeadlineState),
-    /// What a device has spent.
+    /// Update counted in the round that was opened under this id.
+    Counted(RoundId, DeviceId, CountedUpdate),
+    /// Next id of the open round; updates counted so far stay counted.
+    Renumbered(RoundId),
+    /// Device that will not answer the open round.
+    Excluded(DeviceId),
+    /// Deadline override of the open round.
+    Deadline(DeadlineState),
+    /// Privacy account of a device.
     Account(DeviceId, Account),
-    /// A round was committed.
-    Round(Round),
-    /// What the campaign's clock says.
+    /// Committed round.
+    Round(CommittedRound),
+    /// Time of the campaign clock.
     Clock(Millis),
-    /// A line of the journal, and which.
-    Line(u64, String),
+    /// Journal line with its number.
+    JournalEntry(u64, String),
 }
 
-/// An update that counts in the open round.
+/// Update counted in the open round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
-    /// How many had been counted before it.
+pub struct CountedUpdate {
+    /// Number of updates counted before it.
     pub order: u32,
-    /// When it came.
+    /// Time of arrival.
     pub at: Millis,
-    /// The update.
+    /// Update itself.
     pub update: Update,
 }
 
-/// A campaign as it is kept.
+/// Stored campaign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
-    /// Identifies the campaign on the wire.
+pub struct CampaignState {
+    /// Number that identifies the campaign on the wire.
     pub campaign: u64,
-    /// The configuration that it was begun with.
+    /// Settings that the campaign was begun with.
     pub configuration: String,
-    /// What its clock said when something was last written.
+    /// Campaign time of the last write.
     pub clock: Millis,
-    /// Its last opening or commit.
+    /// State of the engine at the last opening or commit of a round.
     pub checkpoint: Option<Checkpoint>,
-    /// Further numbers of the open round, oldest first.
-    pub names: Vec<RoundId>,
-    /// What has been counted since, in that order.
-    pub updates: Vec<(DeviceId, Counted)>,
-    /// Who will not answer the open round, ascending.
-    pub out: Vec<DeviceId>,
-    /// How the open round waits, if not as when it was opened.
-    pub waits: Option<DeadlineState>,
-    /// What devices have spent, in order of devices.
+    /// Later ids of the open round, oldest first.
+    pub round_aliases: Vec<RoundId>,
+    /// Updates counted since, in order of arrival.
+    pub updates: Vec<(DeviceId, CountedUpdate)>,
+    /// Devices that will not answer the open round, ascending.
+    pub excluded: Vec<DeviceId>,
+    /// Deadline override of the open round; `None` if it was not extended.
+    pub deadline: Option<DeadlineState>,
+    /// Privacy accounts, in order of devices.
     pub accounts: Vec<(DeviceId, Account)>,
-    /// The number of the journal's next line.
-    pub lines: u64,
+    /// Number of the next journal line.
+    pub next_journal_line: u64,
 }
 
-impl Stored {
-    /// The round that is open, under the number with which it was opened.
+impl CampaignState {
+    /// Returns the id under which the open round was opened.
     #[must_use]
-    pub fn open(&self) -> Option<RoundId> {
+    pub fn open_round(&self) -> Option<RoundId> {
         let checkpoint = self.checkpoint.as_ref()?;
         checkpoint.open.as_ref().map(|_| checkpoint.id)
     }
 
-    /// The exchange that was opened last.
+    /// Returns the id of the last opened round.
     #[must_use]
-    pub fn last(&self) -> Option<RoundId> {
-        self.names.last().copied().or(self.checkpoint.as_ref().map(|checkpoint| checkpoint.id))
+    pub fn last_round(&self) -> Option<RoundId> {
+        self.round_aliases.last().copied().or(self.checkpoint.as_ref().map(|checkpoint| checkpoint.id))
     }
 }

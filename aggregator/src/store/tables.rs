@@ -1,4 +1,4 @@
-//! The tables, and what a transaction does with them.
+//! Tables of the database, and the transactions on them.
 
 use fedspan_protocol::message::RoundId;
 use redb::{
@@ -9,14 +9,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
-use super::error::Fault;
-use super::record::{Counted, Record, Stored};
-use super::seal::Sealer;
-use crate::journal::Round;
+use super::encryption::UpdateCipher;
+use super::error::DatabaseError;
+use super::record::{CampaignState, CountedUpdate, Record};
+use crate::journal::CommittedRound;
 use fedspan_engine::Checkpoint;
 use fedspan_engine::privacy::Account;
 
-/// What this version writes. 1 was a file of its own; in 2 updates were not encrypted; 3 kept no rounds, 4 no clock.
+/// Format written by this version. 1 was not a database; 2 did not encrypt updates; 3 had no rounds, 4 no
+/// clock.
 pub(super) const FORMAT: u32 = 5;
 
 type Bytes = &'static [u8];
@@ -24,17 +25,17 @@ type Bytes = &'static [u8];
 const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
 const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
-/// In their order; the first number of a round is that of its checkpoint.
+/// Later ids of the open round; the first id is in its checkpoint.
 const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
 const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
-/// How the open round waits, if not as when it was opened.
+/// Deadline override of the open round.
 const WAITS: TableDefinition<'_, (), Bytes> = TableDefinition::new("waits");
 const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
 const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 
-/// Refuses a database of another version; one that is empty is of this one.
-pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Fault> {
+/// Refuses a database of another format; an empty one is accepted.
+pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), DatabaseError> {
     let read = database.begin_read()?;
     let about = match read.open_table(ABOUT) {
         Ok(about) => about,
@@ -45,21 +46,22 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Fault
     if found == u64::from(FORMAT) {
         Ok(())
     } else {
-        Err(Fault::Version(u32::try_from(found).unwrap_or(u32::MAX), FORMAT))
+        Err(DatabaseError::Version(u32::try_from(found).unwrap_or(u32::MAX), FORMAT))
     }
 }
 
-/// A transaction that is synced in two steps: its pages, and then that they are the last. So after a crash the database never takes an
-/// older one for the last, because a page or the header of that does not match its checksum; and where a sync fails, after which the
-/// system may show what never comes to the disk, nothing that is written later rests on it.
-fn begin_write(database: &Database) -> Result<WriteTransaction, Fault> {
+/// Begins a transaction with two-phase commit: its pages are synced first, then the header that makes them
+/// current. After a crash the database then never falls back to an older transaction because of a page or
+/// header with a wrong checksum; and after a failed sync, when the system may show data that never reach the
+/// disk, nothing written later depends on them.
+fn begin_write(database: &Database) -> Result<WriteTransaction, DatabaseError> {
     let mut write = database.begin_write()?;
     write.set_two_phase_commit(true);
     Ok(write)
 }
 
-/// Which of all transactions the last one was; 0 in an empty database.
-pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, Fault> {
+/// Returns the number of the last transaction; 0 for an empty database.
+pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, DatabaseError> {
     match database.begin_read()?.open_table(ABOUT) {
         Ok(about) => Ok(about.get("transaction")?.map_or(0, |bytes| number(bytes.value()))),
         Err(TableError::TableDoesNotExist(_)) => Ok(0),
@@ -67,15 +69,15 @@ pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, 
     }
 }
 
-/// Numbers a transaction.
-fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, Fault> {
+/// Increments the transaction number.
+fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, DatabaseError> {
     let next = about.get("transaction")?.map_or(0, |bytes| number(bytes.value())).saturating_add(1);
     about.insert("transaction", next.to_le_bytes().as_slice())?;
     Ok(next)
 }
 
-/// Begins a campaign; which transaction that is.
-pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<u64, Fault> {
+/// Begins a campaign and returns the number of the transaction.
+pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<u64, DatabaseError> {
     let write = begin_write(database)?;
     let number = {
         let mut about = write.open_table(ABOUT)?;
@@ -88,7 +90,7 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         write.open_table(OUT)?.retain(|_, ()| false)?;
         write.open_table(WAITS)?.retain(|(), _| false)?;
         write.open_table(ROUNDS)?.retain(|_, _| false)?;
-        // What devices have spent they have spent, and what has happened has happened.
+        // Privacy accounts and the journal outlast the campaign.
         write.open_table(ACCOUNTS)?;
         write.open_table(JOURNAL)?;
         next_transaction(&mut about)?
@@ -97,60 +99,60 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
     Ok(number)
 }
 
-/// Writes records; which transaction that is. Those before the checkpoint `closed` say nothing of updates that would still be there after
-/// it.
+/// Writes records and returns the number of the transaction. Records before index `closed` that concern updates
+/// are skipped, since the checkpoint at `closed` would remove them.
 pub(super) fn apply(
     database: &Database,
-    sealer: &mut Sealer,
+    cipher: &mut UpdateCipher,
     records: &[Record],
     closed: usize,
-) -> Result<u64, Fault> {
+) -> Result<u64, DatabaseError> {
     let write = begin_write(database)?;
     let number = {
         let mut about = write.open_table(ABOUT)?;
-        let mut waits = write.open_table(WAITS)?;
+        let mut deadline = write.open_table(WAITS)?;
         let mut updates = write.open_table(UPDATES)?;
-        let mut names = write.open_table(NAMES)?;
-        let mut out = write.open_table(OUT)?;
+        let mut round_aliases = write.open_table(NAMES)?;
+        let mut excluded = write.open_table(OUT)?;
         let mut rounds = write.open_table(ROUNDS)?;
         let mut journal = write.open_table(JOURNAL)?;
         let mut accounts = write.open_table(ACCOUNTS)?;
         let mut checkpoints = write.open_table(CHECKPOINT)?;
-        for (place, record) in records.iter().enumerate() {
+        for (storage, record) in records.iter().enumerate() {
             match record {
                 Record::Checkpoint(checkpoint) => {
                     checkpoints.insert((), encode(checkpoint)?.as_slice())?;
                     updates.retain(|_, _| false)?;
-                    names.retain(|_, ()| false)?;
-                    out.retain(|_, ()| false)?;
-                    waits.retain(|(), _| false)?;
+                    round_aliases.retain(|_, ()| false)?;
+                    excluded.retain(|_, ()| false)?;
+                    deadline.retain(|(), _| false)?;
                 }
-                Record::Waits(now) => drop(waits.insert((), encode(now)?.as_slice())?),
-                Record::Counted(..) | Record::Renamed(_) | Record::Out(_) if place < closed => {}
-                Record::Renamed(RoundId { round, stage }) => {
-                    names.insert((*round, *stage), ())?;
-                    // They are asked again.
-                    out.retain(|_, ()| false)?;
+                Record::Deadline(now) => drop(deadline.insert((), encode(now)?.as_slice())?),
+                Record::Counted(..) | Record::Renumbered(_) | Record::Excluded(_) if storage < closed => {}
+                Record::Renumbered(RoundId { round, stage }) => {
+                    round_aliases.insert((*round, *stage), ())?;
+                    // After renumbering these devices are asked again.
+                    excluded.retain(|_, ()| false)?;
                 }
                 Record::Counted(id @ RoundId { round, stage }, device, counted) => {
                     let id = *id;
-                    sealer.begin(id)?;
-                    let sealed = sealer.seal(id, *device, &Zeroizing::new(encode(counted)?))?;
+                    cipher.begin(id)?;
+                    let sealed = cipher.seal(id, *device, &Zeroizing::new(encode(counted)?))?;
                     updates.insert((*round, *stage, *device), sealed.as_slice())?;
-                    out.remove(device)?;
+                    excluded.remove(device)?;
                 }
-                Record::Out(device) => drop(out.insert(device, ())?),
+                Record::Excluded(device) => drop(excluded.insert(device, ())?),
                 Record::Account(device, account) => {
                     accounts.insert(device, encode(account)?.as_slice())?;
                 }
                 Record::Round(round) => {
                     let line = serde_json::to_string(round).map_err(|error| {
-                        Fault::Damaged(format!("a round cannot be written down: {error}"))
+                        DatabaseError::Damaged(format!("a round cannot be serialised: {error}"))
                     })?;
                     rounds.insert(round.exchange, line.as_str())?;
                 }
                 Record::Clock(now) => drop(about.insert("clock", now.to_le_bytes().as_slice())?),
-                Record::Line(number, line) => drop(journal.insert(number, line.as_str())?),
+                Record::JournalEntry(number, line) => drop(journal.insert(number, line.as_str())?),
             }
         }
         next_transaction(&mut about)?
@@ -159,30 +161,30 @@ pub(super) fn apply(
     Ok(number)
 }
 
-/// The settings of the campaign, if a round of it was ever opened.
-pub(super) fn settings(database: &impl ReadableDatabase) -> Result<Option<String>, Fault> {
+/// Returns the settings of the campaign, if any of its rounds was ever opened.
+pub(super) fn settings(database: &impl ReadableDatabase) -> Result<Option<String>, DatabaseError> {
     let read = database.begin_read()?;
-    let stored = without_round(&read)?.filter(|stored| stored.checkpoint.is_some());
+    let stored = load_without_updates(&read)?.filter(|stored| stored.checkpoint.is_some());
     Ok(stored.map(|stored| stored.configuration))
 }
 
-/// What is kept, but for what the open round has of its devices.
-pub(super) fn without_round(read: &ReadTransaction) -> Result<Option<Stored>, Fault> {
+/// Loads the campaign without the updates and exclusions of the open round.
+pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<CampaignState>, DatabaseError> {
     let about = match read.open_table(ABOUT) {
         Ok(about) => about,
         Err(TableError::TableDoesNotExist(_)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let missing = |what: &str| Fault::Damaged(format!("{what} is missing"));
+    let missing = |what: &str| DatabaseError::Damaged(format!("{what} is missing"));
     let campaign = about.get("campaign")?.ok_or_else(|| missing("the campaign"))?;
     let configuration = about.get("configuration")?.ok_or_else(|| missing("the configuration"))?;
     let configuration = String::from_utf8(configuration.value().to_vec())
-        .map_err(|_| Fault::Damaged("the configuration is no text".to_owned()))?;
+        .map_err(|_| DatabaseError::Damaged("the configuration is not UTF-8".to_owned()))?;
     let checkpoint = read.open_table(CHECKPOINT)?.get(())?;
     let checkpoint: Option<Checkpoint> =
         checkpoint.map(|bytes| decode("the checkpoint", bytes.value())).transpose()?;
     if checkpoint.iter().flat_map(|checkpoint| &checkpoint.state).any(|value| !value.is_finite()) {
-        return Err(Fault::Damaged("the checkpoint holds values that are not finite".to_owned()));
+        return Err(DatabaseError::Damaged("the checkpoint holds values that are not finite".to_owned()));
     }
     let mut accounts = Vec::new();
     for entry in read.open_table(ACCOUNTS)?.iter()? {
@@ -190,92 +192,96 @@ pub(super) fn without_round(read: &ReadTransaction) -> Result<Option<Stored>, Fa
         let account: Account = decode("an account", bytes.value())?;
         accounts.push((device.value(), account));
     }
-    let lines = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
-    let mut names = Vec::new();
+    let next_journal_line = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
+    let mut round_aliases = Vec::new();
     for entry in read.open_table(NAMES)?.iter()? {
         let (round, stage) = entry?.0.value();
-        names.push(RoundId { round, stage });
+        round_aliases.push(RoundId { round, stage });
     }
-    let waits = read.open_table(WAITS)?.get(())?;
-    let waits = waits.map(|bytes| decode("how the open round waits", bytes.value())).transpose()?;
+    let deadline = read.open_table(WAITS)?.get(())?;
+    let deadline = deadline.map(|bytes| decode("the deadline", bytes.value())).transpose()?;
     let clock = about.get("clock")?.map_or(0, |bytes| number(bytes.value()));
     let campaign = number(campaign.value());
-    let (updates, out) = (Vec::new(), Vec::new());
-    Ok(Some(Stored {
+    let (updates, excluded) = (Vec::new(), Vec::new());
+    Ok(Some(CampaignState {
         campaign,
         configuration,
         clock,
         checkpoint,
-        names,
+        round_aliases,
         updates,
-        out,
-        waits,
+        excluded,
+        deadline,
         accounts,
-        lines,
+        next_journal_line,
     }))
 }
 
-pub(super) fn load(database: &impl ReadableDatabase, sealer: &Sealer) -> Result<Option<Stored>, Fault> {
+pub(super) fn load(
+    database: &impl ReadableDatabase,
+    cipher: &UpdateCipher,
+) -> Result<Option<CampaignState>, DatabaseError> {
     check_format(database)?;
     let read = database.begin_read()?;
-    let Some(mut stored) = without_round(&read)? else { return Ok(None) };
-    let open = stored.open();
-    let mut opener = None;
+    let Some(mut stored) = load_without_updates(&read)? else { return Ok(None) };
+    let open = stored.open_round();
+    let mut decryptor = None;
     let updates = &mut stored.updates;
     for entry in read.open_table(UPDATES)?.iter()? {
         let (key, sealed) = entry?;
         let (round, stage, device) = key.value();
-        let other = || Fault::Damaged(format!("an update of device {device} is of another round"));
+        let other =
+            || DatabaseError::Damaged(format!("an update of device {device} belongs to another round"));
         let id = open.filter(|open| *open == RoundId { round, stage }).ok_or_else(other)?;
-        let opener = match &mut opener {
-            Some(opener) => opener,
-            none => none.insert(sealer.opener(id)?),
+        let decryptor = match &mut decryptor {
+            Some(decryptor) => decryptor,
+            none => none.insert(cipher.decryptor(id)?),
         };
-        let counted: Counted = decode("an update", &opener.open(device, sealed.value())?)?;
-        if counted.update.id != id && !stored.names.contains(&counted.update.id) {
+        let counted: CountedUpdate = decode("an update", &decryptor.open(device, sealed.value())?)?;
+        if counted.update.id != id && !stored.round_aliases.contains(&counted.update.id) {
             return Err(other());
         }
         updates.push((device, counted));
     }
     updates.sort_by_key(|(_, counted)| counted.order);
     if updates.iter().zip(0..).any(|((_, counted), order)| counted.order != order) {
-        return Err(Fault::Damaged("an update is missing".to_owned()));
+        return Err(DatabaseError::Damaged("an update is missing".to_owned()));
     }
     for entry in read.open_table(OUT)?.iter()? {
-        stored.out.push(entry?.0.value());
+        stored.excluded.push(entry?.0.value());
     }
     Ok(Some(stored))
 }
 
-/// The rounds that were committed, in their order.
-pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<Round>, Fault> {
+/// Loads the committed rounds, in order.
+pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<CommittedRound>, DatabaseError> {
     let (mut found, mut wrong) = (Vec::new(), None);
-    each_round(read, |exchange, line| {
-        match serde_json::from_str::<Round>(line) {
+    for_each_round(read, |exchange, line| {
+        match serde_json::from_str::<CommittedRound>(line) {
             Ok(round) if round.exchange == exchange => found.push(round),
-            Ok(_) => wrong = Some(format!("round {exchange} is of another exchange")),
+            Ok(_) => wrong = Some(format!("round {exchange} has another id")),
             Err(error) => wrong = Some(format!("round {exchange} cannot be read: {error}")),
         }
         wrong.is_none()
     })?;
-    wrong.map_or(Ok(found), |wrong| Err(Fault::Damaged(wrong)))
+    wrong.map_or(Ok(found), |wrong| Err(DatabaseError::Damaged(wrong)))
 }
 
-/// How many rounds were committed.
-pub(super) fn count_rounds(read: &ReadTransaction) -> Result<u64, Fault> {
+/// Returns the number of committed rounds.
+pub(super) fn count_rounds(read: &ReadTransaction) -> Result<u64, DatabaseError> {
     Ok(read.open_table(ROUNDS)?.len()?)
 }
 
-/// How many updates the open round has counted.
-pub(super) fn count_updates(read: &ReadTransaction) -> Result<u64, Fault> {
+/// Returns the number of updates counted in the open round.
+pub(super) fn count_updates(read: &ReadTransaction) -> Result<u64, DatabaseError> {
     Ok(read.open_table(UPDATES)?.len()?)
 }
 
-/// Gives the rounds that were committed, each with its exchange, to `each`, until it wants no more.
-pub(super) fn each_round(
+/// Passes the committed rounds with their ids to `each`, until it returns false.
+pub(super) fn for_each_round(
     read: &ReadTransaction,
     mut each: impl FnMut(u32, &str) -> bool,
-) -> Result<(), Fault> {
+) -> Result<(), DatabaseError> {
     for entry in read.open_table(ROUNDS)?.iter()? {
         let (exchange, line) = entry?;
         if !each(exchange.value(), line.value()) {
@@ -285,22 +291,25 @@ pub(super) fn each_round(
     Ok(())
 }
 
-/// Lines of the journal from `first` on, each with its number.
-pub(super) fn numbered(database: &impl ReadableDatabase, first: u64) -> Result<Vec<(u64, String)>, Fault> {
+/// Loads the journal lines from number `first` on, with their numbers.
+pub(super) fn journal_lines(
+    database: &impl ReadableDatabase,
+    first: u64,
+) -> Result<Vec<(u64, String)>, DatabaseError> {
     let mut found = Vec::new();
-    each_line(&database.begin_read()?, first, |number, line| {
+    for_each_journal_line(&database.begin_read()?, first, |number, line| {
         found.push((number, line.to_owned()));
         true
     })?;
     Ok(found)
 }
 
-/// Gives lines of the journal from `first` on to `each`, until it wants no more.
-pub(super) fn each_line(
+/// Passes the journal lines from number `first` on to `each`, until it returns false.
+pub(super) fn for_each_journal_line(
     read: &ReadTransaction,
     first: u64,
     mut each: impl FnMut(u64, &str) -> bool,
-) -> Result<(), Fault> {
+) -> Result<(), DatabaseError> {
     let lines = match read.open_table(JOURNAL) {
         Ok(lines) => lines,
         Err(TableError::TableDoesNotExist(_)) => return Ok(()),
@@ -319,14 +328,14 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
-fn encode(value: &impl Serialize) -> Result<Vec<u8>, Fault> {
-    postcard::to_stdvec(value).map_err(|error| Fault::Damaged(format!("cannot be encoded: {error}")))
+fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
+    postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
 }
 
-fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, Fault> {
+fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
-        Ok(_) => Err(Fault::Damaged(format!("{what} has bytes behind its end"))),
-        Err(error) => Err(Fault::Damaged(format!("{what} cannot be decoded: {error}"))),
+        Ok(_) => Err(DatabaseError::Damaged(format!("{what} has trailing bytes"))),
+        Err(error) => Err(DatabaseError::Damaged(format!("{what} cannot be decoded: {error}"))),
     }
 }

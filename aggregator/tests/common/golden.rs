@@ -1,5 +1,5 @@
-//! Campaigns in the middle of a round, as they lie in a directory of `tests/golden`: the configuration as somebody wrote it, what a
-//! server kept, and what became of it after the restart.
+//! Golden campaigns in the middle of a round: the configuration, the files that a server left, and the results
+//! after its restart.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Campaign, Coordinator};
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::Store;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{orthonormal, to_f32};
@@ -20,27 +20,27 @@ use getrandom::SysRng;
 
 use super::campaign::honest;
 
-/// Files that a server leaves behind.
+/// Files that a server leaves.
 pub const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
 
-/// The configuration, without the line that names the state directory.
+/// Configuration, without the line that names the state directory.
 pub const CONFIGURATION: &str = "fleet.toml";
 
-/// What the campaign did after the restart, a line for every round.
+/// Results after the restart, one line per round.
 pub const RESUMED: &str = "resumed.txt";
 
-/// A directory of `tests/golden`.
+/// Returns a directory in `tests/golden`.
 pub fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// The configuration of a golden directory for a copy of it in `state`.
+/// Returns the configuration of a golden directory for a copy of it in `state`.
 pub fn configuration(name: &str, state: &Path) -> String {
     let text = std::fs::read_to_string(directory(name).join(CONFIGURATION)).unwrap();
     format!("state = {:?}\n{text}", state.display().to_string())
 }
 
-/// Copies what the server left behind.
+/// Copies the files of a server.
 pub fn copy(name: &str, state: &Path) {
     std::fs::create_dir_all(state).unwrap();
     for file in FILES {
@@ -48,13 +48,13 @@ pub fn copy(name: &str, state: &Path) {
     }
 }
 
-/// Milliseconds until a device answers.
+/// Returns the response time of a device in ms.
 fn pace(device: DeviceId) -> u64 {
     50 + 2 * device
 }
 
-/// The answer of a device: to FedRep a step that leads somewhere, to others random numbers of its own for each round, or a basis
-/// where one is wanted.
+/// Returns the update of a device: for FedRep a step that makes progress, for others random numbers per round,
+/// or a basis if one is asked for.
 fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     if let Task::FedRep { upload: Upload::Gradient, .. } = opening.request.task {
         return honest(device, opening);
@@ -72,20 +72,20 @@ fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     super::update(opening.id, 1 + device as u32 % 5, &opening.request.expects, tensors.collect())
 }
 
-/// A campaign with all its devices.
-pub struct OpenRoundCheckpoint {
-    pub coordinator: Coordinator,
+/// Campaign with all its devices.
+pub struct GoldenCampaign {
+    pub coordinator: DurableEngine,
     fleet: Fleet,
     now: u64,
     asked: BTreeMap<DeviceId, (u64, Arc<RoundBroadcast>)>,
     /// Lines of the journal.
     pub lines: Vec<String>,
-    /// A line for every round that was committed.
+    /// One line per committed round.
     pub rounds: String,
 }
 
-impl OpenRoundCheckpoint {
-    /// Begins it, or goes on with it.
+impl GoldenCampaign {
+    /// Begins or resumes the campaign.
     pub fn new(text: &str) -> Self {
         let fleet = Fleet::parse("fleet.toml", text).unwrap();
         let store = Store::open(&fleet.state, SysRng).unwrap();
@@ -100,12 +100,12 @@ impl OpenRoundCheckpoint {
             expected: fleet.expected,
             journal: Some(0),
         };
-        let (coordinator, now) = Coordinator::new(fleet.engine(), store, &about).unwrap();
+        let (coordinator, now) = DurableEngine::new(fleet.engine(), store, &about).unwrap();
         let (asked, lines, rounds) = (BTreeMap::new(), Vec::new(), String::new());
         Self { coordinator, fleet, now, asked, lines, rounds }
     }
 
-    /// Lets everybody join.
+    /// Lets all devices join.
     pub fn joined(mut self) -> Self {
         for device in 0..self.fleet.expected as u64 {
             if self.fleet.privacy.is_some() {
@@ -119,7 +119,7 @@ impl OpenRoundCheckpoint {
     }
 
     fn settle(&mut self) {
-        let settled = self.coordinator.settle().unwrap();
+        let settled = self.coordinator.flush().unwrap();
         self.lines.extend(settled.lines.iter().map(|line| serde_json::to_string(line).unwrap()));
         for action in settled.actions {
             match action {
@@ -141,7 +141,7 @@ impl OpenRoundCheckpoint {
         }
     }
 
-    /// Lets the device answer whose time comes first; false if nobody was asked.
+    /// Lets the device with the earliest response time answer; false if none is asked.
     pub fn step(&mut self) -> bool {
         let next = self.asked.iter().min_by_key(|(device, (due, _))| (*due, **device));
         let Some((device, due)) = next.map(|(device, (due, _))| (*device, *due)) else { return false };
@@ -152,7 +152,7 @@ impl OpenRoundCheckpoint {
         true
     }
 
-    /// Until this round has counted so many.
+    /// Runs until this round has counted this many updates.
     pub fn until(&mut self, phase: Phase, counted: usize) {
         loop {
             let engine = self.coordinator.engine();
@@ -164,7 +164,7 @@ impl OpenRoundCheckpoint {
         }
     }
 
-    /// To its end: what every round was, and what devices have spent.
+    /// Runs to the end; returns a line per round, and the privacy accounts.
     pub fn finished(mut self) -> String {
         while self.coordinator.engine().phase() != Phase::FitHead {
             assert!(self.step(), "{:?}", self.coordinator.engine().phase());
@@ -187,7 +187,7 @@ impl OpenRoundCheckpoint {
         rounds
     }
 
-    /// CRC-32C of the representation, as the journal says it.
+    /// Returns the CRC-32C of the representation, as in the journal.
     pub fn digest(&self) -> String {
         let values = self.coordinator.engine().representation().iter();
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
@@ -195,11 +195,11 @@ impl OpenRoundCheckpoint {
     }
 }
 
-/// Makes a golden directory anew from its configuration: a server that stops in this round when so many have answered, and what
-/// becomes of the campaign after it.
+/// Writes a golden directory from its configuration: a server that stops in this round after this many updates,
+/// and the results of the campaign after its restart.
 pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     let text = configuration(name, state);
-    let mut campaign = OpenRoundCheckpoint::new(&text).joined();
+    let mut campaign = GoldenCampaign::new(&text).joined();
     campaign.until(phase, counted);
     let lines: String = campaign.lines.iter().map(|line| line.clone() + "\n").collect();
     super::closed(campaign);
@@ -207,7 +207,7 @@ pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     for file in FILES {
         std::fs::copy(state.join(file), directory(name).join(file)).unwrap();
     }
-    let resumed = OpenRoundCheckpoint::new(&text).joined().finished();
+    let resumed = GoldenCampaign::new(&text).joined().finished();
     std::fs::write(directory(name).join(RESUMED), resumed).unwrap();
     std::fs::remove_dir_all(state).unwrap();
 }

@@ -1,12 +1,12 @@
-//! What the tests of this crate share: directories, frames by hand, devices and gradients.
+//! Shared helpers: directories, frames, devices and gradients.
 #![allow(dead_code)]
 
 #[path = "../../engine/tests/common/campaign.rs"]
 pub mod campaign;
 pub mod golden;
-pub mod kept;
 pub mod shapes;
 pub mod storage;
+pub mod stored_campaign;
 #[path = "../../engine/tests/common/values.rs"]
 mod values;
 
@@ -20,7 +20,7 @@ use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, Privacy, To
 
 pub use values::*;
 
-/// A directory that goes with its guard.
+/// Directory that is removed on drop.
 pub struct Scratch(PathBuf);
 
 static SCRATCH: AtomicU32 = AtomicU32::new(0);
@@ -47,8 +47,8 @@ impl Drop for Scratch {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Held while a file that is locked is closed, or a program that will be run, and while a program is started: between its fork and
-/// its first instruction it has copies of all open files of this process, and with them their locks.
+/// Takes a lock under which locked files are closed, programs are written, and programs are started: between
+/// fork and exec a program has copies of this process's open files, and with them their locks.
 pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -65,13 +65,13 @@ pub fn output(command: &mut Command) -> Output {
     spawned(piped).wait_with_output().unwrap()
 }
 
-/// Closes something that is locked.
+/// Closes a locked file.
 pub fn closed<T>(locked: T) {
     let _alone = alone();
     drop(locked);
 }
 
-/// What a linear device with `d` features, width `k` and `outputs` outputs says.
+/// Returns the hello of a linear device with `d` features, width `k` and `outputs` outputs.
 pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) -> Hello {
     let elements = u32::from(d) * u32::from(k);
     Hello::new(
@@ -91,7 +91,7 @@ pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) ->
     )
 }
 
-/// A frame from a device.
+/// Encodes a frame of a device.
 pub fn frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0; body.len() + 400];
     let len = encode(message, body.len(), |place| place.copy_from_slice(body), &mut out).unwrap();
@@ -99,7 +99,7 @@ pub fn frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The messages in a stream of bytes from the server. Panics where a frame is bad.
+/// Decodes the messages in bytes from the server. Panics on a bad frame.
 pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
     let mut decoder = Decoder::new(vec![0u8; 4096]);
     let mut all = Vec::new();

@@ -1,28 +1,28 @@
-//! A disk for tests: what was not synced when the power is cut is lost, or not, or torn, as a seed says; and it fails when it
-//! is told to.
+//! Disk for tests: at a power cut each unsynced write is lost, kept or torn, as a seed decides; faults can be
+//! injected.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fedspan_aggregator::store::{KeyPlace, Store, StoreError};
+use fedspan_aggregator::store::{RoundKeyStorage, Store, StoreError};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use redb::StorageBackend;
 use zeroize::Zeroizing;
 
-/// Bytes that a disk writes as one.
+/// Bytes that the disk writes atomically.
 const SECTOR: usize = 512;
 
-/// When it fails.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Faults {
-    /// Never.
+    /// No fault.
     #[default]
     None,
-    /// Every write and sync after so many.
+    /// Every write and sync after this many fails.
     After(u32),
-    /// Every sync after so many: what should have come to the disk by then is seen, and never comes there by itself.
+    /// Every sync after this many fails: the data are visible, and never reach the disk by themselves.
     Sync(u32),
-    /// The power goes at the write, sync or change of the key after so many.
+    /// The power is cut at the write, sync or key change after this many.
     Cut(u32),
 }
 
@@ -34,27 +34,27 @@ enum Write {
 
 #[derive(Debug)]
 struct Inner {
-    /// What the server sees.
+    /// Data as the server reads them.
     seen: Vec<u8>,
-    /// What is there after a cut, at least.
+    /// Data that survive a power cut.
     durable: Vec<u8>,
-    /// What was written since the last sync.
+    /// Writes since the last sync.
     pending: Vec<Write>,
-    /// The file with the key of the open round; what is done to it is durable, unless that has failed.
+    /// Key of the open round. Changes are durable unless they fail.
     key: Option<Vec<u8>>,
-    /// It is there since a write that has failed: the next cut may take it away.
+    /// Whether the key stems from a failed write, so that the next power cut may remove it.
     is_key_unsynced: bool,
-    /// Every key that was ever there.
+    /// Every key that was ever stored.
     keys: Vec<Vec<u8>>,
     faults: Faults,
     random: ChaCha8Rng,
-    /// Counts cuts: a server that was switched off writes nothing any more.
+    /// Number of power cuts: storage handed out before one writes nothing any more.
     life: u32,
-    /// Cuts at which something had not been synced.
+    /// Power cuts with unsynced writes.
     torn: u32,
 }
 
-/// Shared with the storage that was made of it.
+/// Handle to a disk, shared with the storage made of it.
 #[derive(Clone, Debug)]
 pub struct Disk(Arc<Mutex<Inner>>);
 
@@ -89,38 +89,38 @@ impl Disk {
         Storage { disk: self.clone(), life: self.inner().life }
     }
 
-    /// A store on it.
+    /// Opens a store on the disk.
     pub fn store(&self) -> Store {
         self.try_store().unwrap()
     }
 
-    /// A store on it, unless it fails.
+    /// Opens a store on the disk, or returns its error.
     pub fn try_store(&self) -> Result<Store, StoreError> {
         let entropy = ChaCha8Rng::seed_from_u64(self.inner().random.next_u64());
         let disk = self.clone();
         Store::over(move || disk.storage(), self.storage(), entropy)
     }
 
-    /// The key of the open round, and every key that was ever there.
+    /// Returns the key of the open round, and every key that was ever stored.
     pub fn keys(&self) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
         let inner = self.inner();
         (inner.key.clone(), inner.keys.clone())
     }
 
-    /// Makes room, so that it need not move as it grows.
+    /// Reserves memory, so that growing does not reallocate.
     pub fn reserve(&self, bytes: usize) {
         let mut inner = self.inner();
         inner.seen.reserve(bytes);
         inner.durable.reserve(bytes);
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the memory of the disk in bytes.
     pub fn memory(&self) -> usize {
         let inner = self.inner();
         inner.seen.capacity() + inner.durable.capacity()
     }
 
-    /// What a backup has.
+    /// Returns the content that a backup would have.
     pub fn image(&self) -> Vec<u8> {
         self.inner().seen.clone()
     }
@@ -129,24 +129,24 @@ impl Disk {
         self.inner().faults = faults;
     }
 
-    /// The power goes.
+    /// Cuts the power.
     pub fn cut(&self) {
         self.inner().cut();
     }
 
-    /// How often the power has gone.
+    /// Returns the number of power cuts.
     pub fn cuts(&self) -> u32 {
         self.inner().life
     }
 
-    /// And how often when something had not been synced.
+    /// Returns the number of power cuts with unsynced writes.
     pub fn torn(&self) -> u32 {
         self.inner().torn
     }
 }
 
 impl Inner {
-    /// Each write since the last sync has come to the disk, or has not, or some of its sectors have: in any order.
+    /// Keeps, drops or tears each write since the last sync, in any order.
     fn cut(&mut self) {
         self.life += 1;
         self.torn += u32::from(!self.pending.is_empty());
@@ -258,9 +258,9 @@ impl StorageBackend for Storage {
     }
 }
 
-/// What fails has been done, or has not, or half: a key that is being erased is noise first, and one that is being written is there
-/// or not.
-impl KeyPlace for Storage {
+/// A failing operation is done, not done, or half done: a key being erased is overwritten first, one being
+/// written exists or not.
+impl RoundKeyStorage for Storage {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
         Ok(self.inner()?.key.clone().map(Zeroizing::new))
     }
@@ -268,7 +268,7 @@ impl KeyPlace for Storage {
     fn write(&self, key: &[u8]) -> std::io::Result<()> {
         drop(self.inner()?);
         let failed = self.changing().err();
-        // Also when the power goes just now.
+        // Also if the power is cut at this moment.
         let mut inner = self.disk.inner();
         assert_eq!(inner.key, None, "where a key is");
         if failed.is_none() || inner.random.next_u32().is_multiple_of(2) {

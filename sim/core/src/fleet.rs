@@ -5,7 +5,7 @@ mod task;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Connection, Gate, Inbound, Traffic};
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage, Traffic};
 use fedspan_client::Millis;
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
@@ -304,7 +304,7 @@ pub struct SimDevice {
     /// Server's end of the connection.
     pub connection: Connection,
     /// Messages from the device that the engine has not processed yet.
-    pub inbox: Vec<Inbound>,
+    pub inbox: Vec<PeerMessage>,
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
     wire: Vec<u8>,
@@ -316,7 +316,7 @@ pub struct SimDevice {
 impl SimDevice {
     /// Connects a device: its hello is then in `inbox`.
     #[must_use]
-    pub fn connect(session: SimSession, gate: Arc<Gate>) -> Self {
+    pub fn connect(session: SimSession, gate: Arc<Acceptor>) -> Self {
         let config = session.config();
         let mut device = Self {
             session,

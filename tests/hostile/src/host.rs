@@ -6,7 +6,7 @@ mod peer;
 
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Connection, Gate, Inbound, OUTBOX_MAX};
+use fedspan_aggregator::connection::{Acceptor, Connection, OUTBOX_MAX, PeerMessage};
 use fedspan_engine::{RoundBroadcast, Update};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HELLO_FRAME_MAX};
@@ -97,11 +97,11 @@ impl Bench {
         let persistent = settings % 2 == 1;
         let peer = (settings / 2 % 2 == 1).then(Peer::default);
         let gate = Arc::new(match &peer {
-            Some(peer) => Gate::encrypted(requirements(), WELCOME, peer.keys(), peer.entropy()),
-            None => Gate::plaintext(requirements(), WELCOME),
+            Some(peer) => Acceptor::encrypted(requirements(), WELCOME, peer.keys(), peer.entropy()),
+            None => Acceptor::plaintext(requirements(), WELCOME),
         });
         Self {
-            connection: if persistent { Connection::lasting(gate) } else { Connection::new(gate) },
+            connection: if persistent { Connection::persistent(gate) } else { Connection::new(gate) },
             peer,
             unread: Vec::new(),
             read: if read == 0 { usize::MAX } else { read },
@@ -178,22 +178,24 @@ impl Bench {
         }
         for inbound in events {
             match inbound {
-                Inbound::Hello(hello) => self.greet(&hello),
-                Inbound::Stranger => {
+                PeerMessage::Hello(hello) => self.greet(&hello),
+                PeerMessage::OtherDevice => {
                     assert!(self.greeted);
                     self.faults += 1;
                 }
-                Inbound::Fault(_) => self.faults += 1,
-                Inbound::Refused(_) => self.ended = true,
-                Inbound::Revoked => {
+                PeerMessage::Fault(_) => self.faults += 1,
+                PeerMessage::Refused(_) => self.ended = true,
+                PeerMessage::Revoked => {
                     assert!(self.peer.is_some());
                     self.ended = true;
                 }
-                Inbound::Update(update) => {
+                PeerMessage::Update(update) => {
                     assert!(self.greeted);
                     self.update(&update);
                 }
-                Inbound::Unread(_) | Inbound::Decline(_) | Inbound::Alive => assert!(self.greeted),
+                PeerMessage::UnreadUpdate(_) | PeerMessage::Decline(_) | PeerMessage::Alive => {
+                    assert!(self.greeted)
+                }
             }
         }
         // The server's own_messages messages are not limited by the outbox, so they are added to the bound.
@@ -247,8 +249,8 @@ impl Bench {
 
     fn ask(&mut self, how: u8) {
         match how % 2 {
-            0 => self.connection.ask_missing(),
-            _ => self.connection.open_again(),
+            0 => self.connection.request_missing(),
+            _ => self.connection.resend_round(),
         }
         self.own_messages += 2;
     }

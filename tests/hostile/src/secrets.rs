@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fedspan_aggregator::keys::{Mistake, parse_keys};
+use fedspan_aggregator::keys::{LineMistake, parse_keys};
 use fedspan_protocol::secure::{
     Key, PROVISION, PROVISION_MAX, PROVISION_WITH_NOISE, Provision, ProvisionedNoise,
 };
@@ -155,7 +155,7 @@ pub fn key_lines(bytes: &[u8]) -> Work {
             let before = parse_keys(&before).unwrap_or_else(|wrong| panic!("{wrong:?} before {number}"));
             let alone: Result<BTreeMap<_, _>, _> = parse_keys(line);
             match mistake {
-                Mistake::Twice => {
+                LineMistake::Twice => {
                     let device = alone.expect("a line by itself").into_keys().next();
                     assert!(device.is_some_and(|device| before.contains_key(&device)));
                 }

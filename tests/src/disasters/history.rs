@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fedspan_aggregator::coordinator::Coordinator;
-use fedspan_aggregator::journal::{self, Committed, Line, Outcome, Part};
+use fedspan_aggregator::durable_engine::DurableEngine;
+use fedspan_aggregator::journal::{self, Committed, JournalEntry, JournalPhase, Outcome};
 use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
@@ -166,17 +166,18 @@ impl History {
 
     /// Checks the journal and the stored rounds against the records, and recomputes every round without
     /// faults. Returns the number of rounds and of counted updates.
-    pub fn verify(&self, plan: &Plan, coordinator: &Coordinator) -> Result<(usize, usize), Violation> {
+    pub fn verify(&self, plan: &Plan, coordinator: &DurableEngine) -> Result<(usize, usize), Violation> {
         let wrong = |what: String| Err(Violation::new(what));
         let text = coordinator.store().journal(0).map_err(|error| Violation::new(error.to_string()))?;
-        let lines: Result<Vec<Line>, _> = text.iter().map(|line| serde_json::from_str(line)).collect();
+        let lines: Result<Vec<JournalEntry>, _> =
+            text.iter().map(|line| serde_json::from_str(line)).collect();
         let lines = lines.map_err(|error| Violation::new(format!("the journal: {error}")))?;
         let mut counted = BTreeSet::new();
         let mut open: BTreeMap<DeviceId, u32> = BTreeMap::new();
         let (mut rounds, mut last, mut phase) = (Vec::new(), 0, None);
         for (number, line) in (0..).zip(&lines) {
             match line {
-                Line::Answered(answer) if answer.outcome == Outcome::Counted => {
+                JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                     if !counted.insert((answer.device, answer.round)) {
                         return wrong(format!(
                             "device {} counted twice in round {}",
@@ -193,9 +194,9 @@ impl History {
                         ));
                     }
                 }
-                Line::Opened(opened) => {
+                JournalEntry::Opened(opened) => {
                     // Rounds that fit heads end without a commit.
-                    if opened.continues.is_none() && !open.is_empty() && phase != Some(Part::Heads) {
+                    if opened.continues.is_none() && !open.is_empty() && phase != Some(JournalPhase::Heads) {
                         return wrong(format!(
                             "round {last} had counted {open:?}, and then round {} was opened",
                             opened.round
@@ -217,7 +218,7 @@ impl History {
                     }
                     last = opened.round;
                 }
-                Line::Committed(committed) => {
+                JournalEntry::Committed(committed) => {
                     let participants: BTreeSet<DeviceId> = committed.participants.iter().copied().collect();
                     if !participants.iter().eq(open.keys()) || committed.participants.len() != open.len() {
                         return wrong(format!(

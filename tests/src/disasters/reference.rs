@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::config::ParticipationSection;
@@ -132,7 +132,7 @@ impl FaultFreeDevices {
     pub fn new(plan: &Plan) -> Result<Self, Violation> {
         let requirements = Requirements::new(plan.fleet.model(), &plan.fleet.engine().requests(), None);
         let welcome = Welcome { campaign: 1, idle_milliseconds: u32::MAX };
-        let gate = Arc::new(Gate::plaintext(requirements, welcome));
+        let gate = Arc::new(Acceptor::plaintext(requirements, welcome));
         let devices = (0..).zip(&plan.dataset.clients).map(|(id, client)| {
             let config = Config { frame_limit: 256, ..Config::new(id) };
             let random = deterministic_rng(1, id);
@@ -164,7 +164,7 @@ impl Updates for FaultFreeDevices {
         own.connection.open(opening);
         own.pump();
         let update = own.inbox.drain(..).find_map(|inbound| match inbound {
-            Inbound::Update(update) => Some(update),
+            PeerMessage::Update(update) => Some(update),
             _ => None,
         });
         update.ok_or_else(|| Violation::new(format!("device {device} sends no update in the reference run")))

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_aggregator::coordinator::{Coordinator, ResumeError};
-use fedspan_aggregator::host::{Host, HostError, Patience};
+use fedspan_aggregator::core::{CoreError, ServerCore, Timeouts};
+use fedspan_aggregator::durable_engine::{DurableEngine, ResumeError};
 use fedspan_aggregator::journal::Line;
-use fedspan_aggregator::keys::{Cost, Entropy, KeyDesk, KeyStore, Unlock};
+use fedspan_aggregator::keys::{Argon2Cost, Entropy, KeyStore, SharedKeyStore, Unlock};
 use fedspan_client::secure::Key;
 use fedspan_engine::{DeviceId, Phase};
 use rand_chacha::ChaCha20Rng;
@@ -48,7 +48,7 @@ pub struct Server {
 struct KeyFile {
     path: PathBuf,
     /// Open store, while the server runs.
-    desk: Option<KeyDesk>,
+    desk: Option<SharedKeyStore>,
 }
 
 fn unlock() -> Unlock {
@@ -67,11 +67,11 @@ impl Server {
         let key_file = match keys {
             Some(path) => {
                 let random = ChaCha20Rng::seed_from_u64(seed);
-                let mut store = KeyStore::create(&path, &unlock(), Cost::RECOMMENDED, random)
+                let mut store = KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, random)
                     .map_err(|error| error.to_string())?;
                 let devices: Vec<DeviceId> = (0..fleet.expected as u64).collect();
                 store.add(&devices, false, 0).map_err(|error| error.to_string())?;
-                Some(KeyFile { path, desk: Some(KeyDesk::new(store)) })
+                Some(KeyFile { path, desk: Some(SharedKeyStore::new(store)) })
             }
             None => None,
         };
@@ -118,7 +118,7 @@ impl Server {
     }
 
     /// Coordinator of the running server.
-    pub fn coordinator(&self) -> Option<&Coordinator> {
+    pub fn coordinator(&self) -> Option<&DurableEngine> {
         self.running.as_ref().map(|running| running.host.coordinator())
     }
 
@@ -155,16 +155,16 @@ impl Server {
                     None => {
                         let store = KeyStore::open(path, &unlock(), ChaCha20Rng::seed_from_u64(self.boots))
                             .map_err(|error| wrong(error.to_string()))?;
-                        desk.insert(KeyDesk::new(store)).clone()
+                        desk.insert(SharedKeyStore::new(store)).clone()
                     }
                 };
                 let random = ChaCha20Rng::seed_from_u64(self.seed ^ self.boots << 40);
                 Some((desk, Box::new(random) as Box<dyn Entropy>))
             }
         };
-        let host = match Host::new(&self.fleet, store, CAMPAIGN, keys, None) {
+        let host = match ServerCore::new(&self.fleet, store, CAMPAIGN, keys, None) {
             Ok(host) => host,
-            Err(HostError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
+            Err(CoreError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
             Err(error) => return Err(wrong(error.to_string())),
         };
         // A start appends one entry.
@@ -172,7 +172,7 @@ impl Server {
             return Err(self.journal_shrank(host.coordinator().lines()));
         }
         self.entries_at_boot = host.coordinator().lines();
-        let patience = Patience::from(&self.fleet.limits);
+        let patience = Timeouts::from(&self.fleet.limits);
         let lines = self.is_serial.then_some(devices);
         self.running = Some(ServerTasks::new(host, patience, now, lines, out));
         self.read_journal(out)?;

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::Connection;
-use fedspan_aggregator::host::{
-    Command, Conversation, Gone, Host, HostError, Message, Next, Origin, Patience, Receiver, What,
+use fedspan_aggregator::core::{
+    Command, CoreError, DisconnectReason, Origin, PeerAction, PeerEvent, PeerEventKind, PeerSession,
+    Receiver, ServerCore, Timeouts,
 };
 use fedspan_aggregator::journal::Committed;
 use fedspan_engine::{DeviceId, RoundBroadcast, Update};
@@ -42,16 +43,16 @@ pub enum ServerOutput {
 /// Volatile state of the server: a power cut loses all of it.
 #[derive(Debug)]
 pub struct ServerTasks {
-    pub host: Host,
+    pub host: ServerCore,
     pub shadow: ShadowCounters,
-    patience: Patience,
+    patience: Timeouts,
     peers: BTreeMap<LinkKey, Peer>,
     /// Number of peer sessions started so far.
     sessions: u64,
     /// Offset of the server's clock from the world's clock, in ms.
     clock_offset: i64,
     /// Messages for the server core.
-    inbox: VecDeque<Message>,
+    inbox: VecDeque<PeerEvent>,
     /// Links are serial lines.
     is_serial: bool,
 }
@@ -59,7 +60,7 @@ pub struct ServerTasks {
 /// A peer session with the state that its task has in the real server.
 #[derive(Debug)]
 struct Peer {
-    conversation: Conversation,
+    conversation: PeerSession,
     commands: Receiver<Command>,
     device: Option<DeviceId>,
     /// World time of the next scheduled deadline check.
@@ -76,8 +77,8 @@ impl Peer {
 impl ServerTasks {
     /// A server that has just started; on serial lines it has a session for each of `lines` devices.
     pub fn new(
-        host: Host,
-        patience: Patience,
+        host: ServerCore,
+        patience: Timeouts,
         now: Millis,
         lines: Option<usize>,
         out: &mut Vec<ServerOutput>,
@@ -123,7 +124,7 @@ impl ServerTasks {
     }
 
     /// Runs the server core: first what is due, then all waiting messages, which one flush makes durable.
-    pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), HostError> {
+    pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), CoreError> {
         let own = self.server_time(now);
         if self.host.wake().is_some_and(|at| at <= own) {
             self.host.tick(own)?;
@@ -171,9 +172,9 @@ impl ServerTasks {
     fn begin(&mut self, now: Millis, link: LinkKey) {
         let (number, own, gate) = (self.sessions, self.server_time(now), self.host.gate());
         self.sessions += 1;
-        let connection = if self.is_serial { Connection::lasting(gate) } else { Connection::new(gate) };
-        let from = Origin::Line("simulated".into());
-        let (conversation, commands) = Conversation::new(number, from, connection, self.patience, own);
+        let connection = if self.is_serial { Connection::persistent(gate) } else { Connection::new(gate) };
+        let from = Origin::Link("simulated".into());
+        let (conversation, commands) = PeerSession::new(number, from, connection, self.patience, own);
         self.peers.insert(link, Peer { conversation, commands, device: None, planned: None });
     }
 
@@ -197,7 +198,7 @@ impl ServerTasks {
 
     /// Ends the peer session of a closed link.
     pub fn link_closed(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        self.end(now, link, Gone::Closed, out);
+        self.end(now, link, DisconnectReason::Closed, out);
         self.drain(now, link, out);
     }
 
@@ -208,20 +209,20 @@ impl ServerTasks {
         loop {
             let Some(peer) = self.peers.get_mut(&link) else { return };
             match peer.conversation.next(own, &mut frame) {
-                Next::Send => out.push(ServerOutput::Bytes(link, std::mem::take(&mut frame))),
-                Next::Admit => peer.conversation.admit(),
-                Next::Tell(what) => {
+                PeerAction::Send => out.push(ServerOutput::Bytes(link, std::mem::take(&mut frame))),
+                PeerAction::Admit => peer.conversation.admit(),
+                PeerAction::Report(what) => {
                     match (&what, peer.device) {
-                        (What::Hello(device, ..), _) => peer.device = Some(*device),
-                        (What::Update(update), Some(device)) => {
+                        (PeerEventKind::Hello(device, ..), _) => peer.device = Some(*device),
+                        (PeerEventKind::Update(update), Some(device)) => {
                             out.push(ServerOutput::UpdateReceived(device, update.clone()))
                         }
                         _ => {}
                     }
                     self.inbox.push_back(peer.conversation.message(what));
                 }
-                Next::Over(gone) => self.end(now, link, gone, out),
-                Next::Wait => break,
+                PeerAction::Close(gone) => self.end(now, link, gone, out),
+                PeerAction::Wait => break,
             }
         }
         self.plan(now, link, out);
@@ -241,9 +242,9 @@ impl ServerTasks {
     }
 
     /// Ends a peer session; on a serial line the next one starts at once.
-    fn end(&mut self, now: Millis, link: LinkKey, gone: Gone, out: &mut Vec<ServerOutput>) {
+    fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<ServerOutput>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
-        self.inbox.push_back(peer.conversation.message(What::Gone(gone)));
+        self.inbox.push_back(peer.conversation.message(PeerEventKind::DisconnectReason(gone)));
         if self.is_serial {
             self.begin(now, link);
         } else {

@@ -1,7 +1,7 @@
 //! Independent count of what the server's status reports.
 
-use fedspan_aggregator::host::{Host, Message, What};
-use fedspan_aggregator::journal::{Line, Outcome};
+use fedspan_aggregator::core::{PeerEvent, PeerEventKind, ServerCore};
+use fedspan_aggregator::journal::{JournalEntry, Outcome};
 
 use super::history::Violation;
 
@@ -20,30 +20,32 @@ pub struct ShadowCounters {
 
 impl ShadowCounters {
     /// Counters for a server that has just started.
-    pub fn new(host: &Host) -> Self {
+    pub fn new(host: &ServerCore) -> Self {
         Self { before: host.status().updates.counted, ..Self::default() }
     }
 
     /// Counts a message that is about to be handled.
-    pub fn count_message(&mut self, message: &Message) {
-        match message.what {
-            What::Hello(..) if message.key.as_ref().is_none_or(|key| key.is_accepted()) => self.welcomed += 1,
-            What::Gone(_) => self.ended += 1,
+    pub fn count_message(&mut self, message: &PeerEvent) {
+        match message.kind {
+            PeerEventKind::Hello(..) if message.key.as_ref().is_none_or(|key| key.is_accepted()) => {
+                self.welcomed += 1
+            }
+            PeerEventKind::DisconnectReason(_) => self.ended += 1,
             _ => {}
         }
     }
 
     /// Counts a durable journal entry.
-    pub fn count_entry(&mut self, line: &Line) {
+    pub fn count_entry(&mut self, line: &JournalEntry) {
         self.counted +=
-            u64::from(matches!(line, Line::Answered(answer) if answer.outcome == Outcome::Counted));
+            u64::from(matches!(line, JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted));
     }
 
     /// Compares the counts with the server's status. Call only while nothing waits for the disk.
     ///
     /// # Errors
     /// If a count differs, or an honest device was disconnected.
-    pub fn check(&self, host: &Host) -> Result<(), Violation> {
+    pub fn check(&self, host: &ServerCore) -> Result<(), Violation> {
         let status = host.status();
         let c = status.connections;
         let ended =

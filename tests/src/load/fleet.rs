@@ -3,7 +3,7 @@
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::keys::{Cost, Entropy, KeyError, KeyStore, Unlock};
+use fedspan_aggregator::keys::{Argon2Cost, Entropy, KeyError, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_files::create_private;
@@ -60,7 +60,8 @@ impl Plan {
         entropy.fill(&mut secret).map_err(Error::other)?;
         create_private(&key_file, &secret).map_err(Error::other)?;
         let unlock = Unlock::from_key_file(&key_file).map_err(Error::other)?;
-        let mut keys = KeyStore::create(&store, &unlock, Cost::RECOMMENDED, entropy).map_err(Error::other)?;
+        let mut keys =
+            KeyStore::create(&store, &unlock, Argon2Cost::RECOMMENDED, entropy).map_err(Error::other)?;
         let all: Vec<u64> = (1..).take(self.devices + self.insiders).collect();
         keys.add(&all, false, 0).map_err(Error::other)?;
         let identity = |device: u64| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::store::{NoStore, Store};
 use fedspan_protocol::message::{Ack, AckOutcome, ToDevice};
 
@@ -28,11 +28,11 @@ pub fn converse<P: Store>(
 }
 
 /// A connected device and its server's end.
-pub fn connected<P: Store>(gate: &Arc<Gate>, store: P, seed: u64) -> (Board<P>, ServerEnd) {
+pub fn connected<P: Store>(gate: &Arc<Acceptor>, store: P, seed: u64) -> (Board<P>, ServerEnd) {
     let (mut board, mut server) = (Board::new(DEVICE, protected(), store, seed), ServerEnd::new(gate));
     let hello = board.link_up();
     converse(&mut board, &mut server, hello);
-    assert!(matches!(server.events[..], [Inbound::Hello(_)]), "{:?}", server.events);
+    assert!(matches!(server.events[..], [PeerMessage::Hello(_)]), "{:?}", server.events);
     server.events.clear();
     (board, server)
 }
@@ -45,7 +45,7 @@ pub fn round<P: Store>(
 ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     server.connection.open(&opening(number));
     let (mut up, mut down) = converse(board, server, Vec::new());
-    let [Inbound::Update(update)] = &server.events[..] else { panic!("{:?}", server.events) };
+    let [PeerMessage::Update(update)] = &server.events[..] else { panic!("{:?}", server.events) };
     let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
     server.events.clear();
     server.connection.send(ToDevice::Ack(ack));
@@ -56,7 +56,7 @@ pub fn round<P: Store>(
 }
 
 /// Frames of a whole connection, up and down: hello, answer, confirmation, three rounds.
-pub fn recording(gate: &Arc<Gate>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+pub fn recording(gate: &Arc<Acceptor>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, seed), ServerEnd::new(gate));
     let hello = board.link_up();
     let (mut up, mut down) = converse(&mut board, &mut server, hello);

@@ -1,6 +1,6 @@
 //! Devices and the keys that both ends share.
 
-use fedspan_aggregator::keys::{KeyTable, Keys};
+use fedspan_aggregator::keys::{ActiveKeys, KeyTable};
 use fedspan_client::secure::Key;
 use fedspan_client::session::Protection;
 
@@ -9,8 +9,8 @@ pub const OTHER: u64 = 77;
 pub const SECRET: [u8; 32] = [0x42; 32];
 
 /// Key 0 of [`DEVICE`] is [`SECRET`].
-pub fn keys() -> Keys {
-    Keys::new(table())
+pub fn keys() -> ActiveKeys {
+    ActiveKeys::new(table())
 }
 
 pub fn table() -> KeyTable {
@@ -24,8 +24,8 @@ pub fn protected() -> Protection {
 }
 
 /// A table with the keys made from its clone: revocations in the table also affect the keys.
-pub fn withdrawable() -> (KeyTable, Keys) {
+pub fn withdrawable() -> (KeyTable, ActiveKeys) {
     let table = table();
-    let keys = Keys::new(table.clone());
+    let keys = ActiveKeys::new(table.clone());
     (table, keys)
 }

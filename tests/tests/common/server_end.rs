@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Connection, Gate, Inbound};
-use fedspan_aggregator::keys::Keys;
+use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
+use fedspan_aggregator::keys::ActiveKeys;
 use fedspan_engine::admission::Requirements;
 use fedspan_protocol::message::{Ack, AckOutcome, Model, ToDevice, Welcome};
 use rand_chacha::ChaCha20Rng;
@@ -18,24 +18,24 @@ pub fn requirements() -> Requirements {
 }
 
 /// Acceptor of a server with these keys; `seed` seeds its randomness.
-pub fn gate(keys: &Keys, seed: u64) -> Arc<Gate> {
+pub fn gate(keys: &ActiveKeys, seed: u64) -> Arc<Acceptor> {
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(seed));
-    Arc::new(Gate::encrypted(requirements(), WELCOME, keys.clone(), entropy))
+    Arc::new(Acceptor::encrypted(requirements(), WELCOME, keys.clone(), entropy))
 }
 
 /// The server's end of one connection.
 pub struct ServerEnd {
     pub connection: Connection,
-    pub events: Vec<Inbound>,
+    pub events: Vec<PeerMessage>,
 }
 
 impl ServerEnd {
-    pub fn new(gate: &Arc<Gate>) -> Self {
+    pub fn new(gate: &Arc<Acceptor>) -> Self {
         Self { connection: Connection::new(Arc::clone(gate)), events: Vec::new() }
     }
 
-    pub fn persistent(gate: &Arc<Gate>) -> Self {
-        Self { connection: Connection::lasting(Arc::clone(gate)), events: Vec::new() }
+    pub fn persistent(gate: &Arc<Acceptor>) -> Self {
+        Self { connection: Connection::persistent(Arc::clone(gate)), events: Vec::new() }
     }
 
     /// Receives frames; returns the frames to send.
@@ -61,11 +61,11 @@ impl ServerEnd {
     }
 
     pub fn joined(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event, Inbound::Hello(_))).count()
+        self.events.iter().filter(|event| matches!(event, PeerMessage::Hello(_))).count()
     }
 
     pub fn updates(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event, Inbound::Update(_))).count()
+        self.events.iter().filter(|event| matches!(event, PeerMessage::Update(_))).count()
     }
 }
 
@@ -73,13 +73,13 @@ impl ServerEnd {
 pub fn react(server: &mut ServerEnd, round: u32, done: &mut u32) {
     for event in std::mem::take(&mut server.events) {
         match event {
-            Inbound::Hello(_) => server.connection.open(&opening(round)),
-            Inbound::Update(update) => {
+            PeerMessage::Hello(_) => server.connection.open(&opening(round)),
+            PeerMessage::Update(update) => {
                 let outcome = if *done == 0 { AckOutcome::Counted } else { AckOutcome::Duplicate };
                 *done += 1;
                 server.connection.send(ToDevice::Ack(Ack { id: update.id, outcome }));
             }
-            Inbound::Alive => {}
+            PeerMessage::Alive => {}
             other => panic!("{other:?}"),
         }
     }

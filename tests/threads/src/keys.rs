@@ -4,8 +4,8 @@ pub(crate) mod checks;
 pub(crate) mod store_checks;
 // These files have items that only the aggregator uses.
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/damage.rs"]
-mod damage;
+#[path = "../../../aggregator/src/keys/corruption.rs"]
+mod corruption;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/entropy.rs"]
 mod entropy;
@@ -13,14 +13,14 @@ mod entropy;
 #[path = "../../../aggregator/src/keys/error.rs"]
 mod error;
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/file.rs"]
-mod file;
+#[path = "../../../aggregator/src/keys/binary_format.rs"]
+mod binary_format;
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/lines.rs"]
-mod lines;
+#[path = "../../../aggregator/src/keys/text_format.rs"]
+mod text_format;
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/live.rs"]
-mod live;
+#[path = "../../../aggregator/src/keys/active_keys.rs"]
+mod active_keys;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/request.rs"]
 mod request;
@@ -36,12 +36,12 @@ mod unlock;
 
 use entropy::Entropy;
 use error::KeyError;
-use live::{AcceptedKey, Keys};
-use store::{KeyDesk, KeyStore};
-use table::{KeyTable, Refusal, State};
-use unlock::{Cost, Unlock};
+use active_keys::{AcceptedKey, ActiveKeys};
+use store::{SharedKeyStore, KeyStore};
+use table::{KeyTable, LookupError, KeyState};
+use unlock::{Argon2Cost, Unlock};
 
 /// Revokes a key, like the key store.
-fn revoke(keys: &Keys, device: u64) {
+fn revoke(keys: &ActiveKeys, device: u64) {
     keys.revoke(&[device], 2).expect("the device has a key");
 }

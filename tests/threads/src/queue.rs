@@ -3,10 +3,10 @@
 pub(crate) mod checks;
 // The file has items that only the aggregator uses.
 #[allow(dead_code)]
-#[path = "../../../aggregator/src/host/mailbox.rs"]
-pub mod mailbox;
+#[path = "../../../aggregator/src/core/command_queue.rs"]
+pub mod command_queue;
 
-use mailbox::{Receiver, Sender, mailbox};
+use command_queue::{Receiver, Sender, command_queue};
 
 /// True if the receiver is gone, as the server core asks.
 fn is_closed<T>(sender: &Sender<T>) -> bool {
@@ -15,5 +15,5 @@ fn is_closed<T>(sender: &Sender<T>) -> bool {
 
 /// A command queue for the other checks.
 pub(crate) fn commands<T>(most: usize) -> (Sender<T>, Receiver<T>) {
-    mailbox(most)
+    command_queue(most)
 }

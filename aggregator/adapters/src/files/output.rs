@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::config::CONFIG;
 use super::source::MODEL;
 use super::{AdapterError, Fault, Inputs};
-use fedspan_files::{beside, sync_directory};
+use fedspan_files::{sync_directory, with_suffix};
 
 /// Path of an adapter to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub(super) struct OutputWriter {
 
 impl OutputWriter {
     fn add(&mut self, path: PathBuf) -> Result<(), AdapterError> {
-        let partial = beside(&path, ".partial");
+        let partial = with_suffix(&path, ".partial");
         let file = create(&partial, &path)?;
         self.files.push((file, partial, path));
         Ok(())

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::source::Problem;
-use fedspan_files::other_than_a_file;
+use fedspan_files::non_file_kind;
 
 /// Largest length of a file in bytes: room for a list of 200,000 devices, and parsed in less than a second
 /// whatever it contains.
@@ -21,7 +21,7 @@ pub fn read_file(path: &Path) -> Result<String, Problem> {
     let failed = |error: std::io::Error| problem(error.to_string());
     let too_long = |length: u64| problem(format!("found {length} bytes, allowed: at most {LENGTH_MAX}"));
     let about = std::fs::metadata(path).map_err(failed)?;
-    if let Some(kind) = other_than_a_file(about.file_type()) {
+    if let Some(kind) = non_file_kind(about.file_type()) {
         return Err(problem(format!("found {kind}, allowed: a file of at most {LENGTH_MAX} bytes")));
     }
     if about.len() > LENGTH_MAX {

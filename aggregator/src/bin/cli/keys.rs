@@ -1,4 +1,4 @@
-//! `keys`: through the server that runs, so that it takes effect at once, or on the file.
+//! Command `keys`: through the running server, where it takes effect at once, or on the key store's file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand, ValueEnum};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::keys::{
-    Answer, Cost, KeyStore, KeyStoreError, Listed, Range, Request, State, Which, parse_keys, ranges,
+    Answer, Argon2Cost, DeviceRange, DeviceSelector, KeyState, KeyStatus, KeyStore, KeyStoreError, Request,
+    parse_keys, ranges,
 };
 use fedspan_aggregator::server::query;
 use fedspan_files::{FileError, create_private};
@@ -19,10 +20,10 @@ use zeroize::Zeroizing;
 use super::noise::{NoiseOptions, multiplier};
 use super::unlock::Sources;
 
-/// How long a command waits for another one that is writing.
+/// Longest wait for another command that is writing.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two attempts.
+/// Interval of the attempts.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of `keys`.
@@ -31,8 +32,8 @@ pub struct KeysOptions {
     /// The same configuration that `serve` is given.
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// A file that holds the key store's passphrase, readable by its owner alone; also FEDSPAN_PASSPHRASE_FILE. Not
-    /// needed while a server runs, nor with `key_file` in [devices].
+    /// A file that holds the key store's passphrase and that only its owner can read; also
+    /// FEDSPAN_PASSPHRASE_FILE. Not needed while a server runs, nor with `key_file` in [devices].
     #[arg(long, value_name = "FILE", global = true)]
     passphrase_file: Option<PathBuf>,
     #[command(subcommand)]
@@ -46,7 +47,7 @@ enum Command {
     Add {
         /// Numbers or ranges: 7, 1..64 (64 included).
         #[arg(required = true, value_name = "DEVICE")]
-        devices: Vec<Range>,
+        devices: Vec<DeviceRange>,
         /// Also give new keys to devices that were revoked.
         #[arg(long)]
         again: bool,
@@ -61,7 +62,7 @@ enum Command {
     Revoke {
         /// Numbers or ranges: 7, 1..64 (64 included).
         #[arg(required = true, value_name = "DEVICE")]
-        devices: Vec<Range>,
+        devices: Vec<DeviceRange>,
     },
     /// Give devices new keys; the old ones are accepted until a round closes.
     Rotate(Selection),
@@ -91,33 +92,33 @@ enum Command {
 struct Selection {
     /// Numbers or ranges: 7, 1..64 (64 included).
     #[arg(value_name = "DEVICE", required_unless_present = "all")]
-    devices: Vec<Range>,
+    devices: Vec<DeviceRange>,
     /// Every device that is not revoked.
     #[arg(long, conflicts_with = "devices")]
     all: bool,
 }
 
 impl Selection {
-    fn which(&self) -> Which {
-        if self.all { Which::All } else { Which::These(self.devices.clone()) }
+    fn which(&self) -> DeviceSelector {
+        if self.all { DeviceSelector::All } else { DeviceSelector::These(self.devices.clone()) }
     }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// For people.
+    /// Table.
     Human,
-    /// For programs.
+    /// Line of JSON.
     Json,
 }
 
-/// Why a command ends, with its exit code.
+/// Failure of the command, with its exit code.
 pub enum Stop {
-    /// It could not be done: 1.
+    /// The operation failed: 1.
     Failed(String),
     /// The command line or a file is wrong: 2.
     Wrong(String),
-    /// Standard output is gone or full.
+    /// Standard output is closed or full.
     Output(std::io::Error),
 }
 
@@ -128,7 +129,7 @@ fn failed(error: impl ToString) -> Stop {
 /// Runs `keys` for a fleet.
 ///
 /// # Errors
-/// [`Stop`].
+/// [`Stop`] if the command line is wrong, the operation fails, or its output cannot be written.
 pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, Stop> {
     let request = match &options.command {
         Command::Add { devices, again } => Request::Add { devices: devices.clone(), again: *again },
@@ -136,10 +137,10 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::Revoke { devices } => Request::Revoke(devices.clone()),
         Command::Rotate(selection) => Request::Rotate(selection.which()),
         Command::Export { selection, output, noise, .. } => {
-            // Before anything secret is read.
+            // Checked before secrets are read.
             match output.as_ref().is_none_or(|output| is_record(output)) {
-                true => drop(noise.of_records(fleet).map_err(Stop::Wrong)?),
-                false => noise.of_lines().map_err(Stop::Wrong)?,
+                true => drop(noise.for_records(fleet).map_err(Stop::Wrong)?),
+                false => noise.check_for_lines().map_err(Stop::Wrong)?,
             }
             if let Some(output) = output.as_ref().filter(|output| output.symlink_metadata().is_ok()) {
                 return Err(failed(FileError::Exists { path: output.clone() }));
@@ -151,22 +152,22 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         (Answer::Error(message), _) => return Err(Stop::Failed(message)),
         answered => answered,
     };
-    let said = match (&options.command, answer) {
+    let output_text = match (&options.command, answer) {
         (Command::List { format: Format::Json }, Answer::Listed(rows)) => {
             serde_json::json!({ "keys": rows }).to_string() + "\n"
         }
         (Command::List { .. }, Answer::Listed(rows)) => table(&rows),
         (Command::Export { output, flash, noise, .. }, Answer::Exported(text)) => {
-            let noise = noise.of_records(fleet).ok().flatten();
+            let noise = noise.for_records(fleet).ok().flatten();
             export(output.as_deref(), flash.as_deref(), noise, &text)?
         }
         (command, Answer::Changed(rows)) => changed(command, &rows),
-        _ => return Err(failed("the server's answer is not one to this request")),
+        _ => return Err(failed("the answer of the server does not fit the request")),
     };
-    say(&said)?;
+    say(&output_text)?;
     if plaintext {
         eprintln!(
-            "note: the server that runs has no keys, and believes every device; only the file was used"
+            "note: the running server has no keys and does not verify device identities; only the file was used"
         );
     }
     Ok(ExitCode::SUCCESS)
@@ -177,8 +178,9 @@ fn say(text: &str) -> Result<(), Stop> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Stop::Output)
 }
 
-/// Asks the server, or the file if no server has it. Who holds the lock is a server that has just started, or a
-/// command that is about to end. Also says whether there is a server, and it has no keys.
+/// Sends the request to the server, or performs it on the file if no server runs. The lock is held by a server
+/// that has just started, or by a command that is about to end. Also returns true if a server runs that has no
+/// keys.
 async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<(Answer, bool), Stop> {
     let (path, key_file) = fleet.security.store(&fleet.state);
     let sources = Sources { passphrase_file: options.passphrase_file.clone(), key_file };
@@ -192,38 +194,38 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
         };
         let derivation = KeyStore::derivation(&path).map_err(failed)?;
         if derivation.is_none() {
-            // Before a store is made for it.
+            // Checked before a store is created for it.
             request.check().map_err(failed)?;
         }
         if derivation.is_none() && !matches!(request, Request::Add { .. }) {
             return Err(failed(KeyStoreError::Missing { path }));
         }
-        // Nobody is asked for it twice.
+        // Prompted for only once.
         let unlock = match &unlock {
             Some(unlock) => unlock,
             None => unlock.insert(sources.unlock(&path, derivation).map_err(Stop::Wrong)?),
         };
         let opened = match derivation {
             Some(_) => KeyStore::open(&path, unlock, SysRng),
-            None => KeyStore::create(&path, unlock, Cost::RECOMMENDED, SysRng),
+            None => KeyStore::create(&path, unlock, Argon2Cost::RECOMMENDED, SysRng),
         };
         match opened {
             Ok(mut store) => {
                 return store.perform(request, now()).map(|answer| (answer, plaintext)).map_err(failed);
             }
-            // Another command has made it in the meantime, or holds it.
+            // Another command has created the store meanwhile, or uses it.
             Err(KeyStoreError::Locked { .. }) if began.elapsed() < PATIENCE => {
                 tokio::time::sleep(PAUSE).await;
             }
             Err(error) if derivation.is_none() && path.exists() && began.elapsed() < PATIENCE => {
-                tracing::debug!(%error, "made by another command");
+                tracing::debug!(%error, "key store created by another command");
             }
             Err(error) => return Err(failed(error)),
         }
     }
 }
 
-/// `None` if no server runs.
+/// Sends a request to the server; `None` if no server runs.
 async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, Stop> {
     let request = serde_json::to_string(request).map_err(failed)?;
     let mut lines = Vec::new();
@@ -233,7 +235,7 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
     };
     let asked = query(state, &format!("keys {request}"), keep).await.map_err(|error| {
         let then = match error.kind() {
-            std::io::ErrorKind::TimedOut => "; what was asked may still be done: see `keys list`",
+            std::io::ErrorKind::TimedOut => "; the request may still be performed, see `keys list`",
             _ => "",
         };
         failed(format!("{}: {error}{then}", state.display()))
@@ -245,7 +247,7 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
         lines.first().ok_or_else(|| failed("the server closed the control socket without an answer"))?;
     match serde_json::from_str(line) {
         Ok(answer) => Ok(Some(answer)),
-        Err(_) => Err(failed("the server's answer is not one that this version knows")),
+        Err(_) => Err(failed("this version does not know the answer of the server")),
     }
 }
 
@@ -253,13 +255,13 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn changed(command: &Command, rows: &[Listed]) -> String {
+fn changed(command: &Command, rows: &[KeyStatus]) -> String {
     let (done, then) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
-        Command::Revoke { .. } => ("revoked", "no frame of theirs is taken any more"),
-        Command::Rotate(_) if rows.iter().all(|row| row.state == State::Active) => (
+        Command::Revoke { .. } => ("revoked", "their frames are rejected from now on"),
+        Command::Rotate(_) if rows.iter().all(|row| row.state == KeyState::Active) => (
             "rotated",
-            "no round is left to wait for: the old keys count no more; export writes the new ones",
+            "training is over, so the old keys are rejected from now on; export writes the new ones",
         ),
         _ => ("rotated", "the old keys are accepted until a round closes; export writes the new ones"),
     };
@@ -268,29 +270,30 @@ fn changed(command: &Command, rows: &[Listed]) -> String {
     format!("{done} {} {plural}: {which} ({then})\n", rows.len())
 }
 
-fn table(rows: &[Listed]) -> String {
+fn table(rows: &[KeyStatus]) -> String {
     let mut text = format!(
         "{:>20} {:>6} {:<9} {:<20} {:<20} {}\n",
         "device", "epoch", "state", "created", "rotated", "revoked"
     );
     for row in rows {
         let state = match row.state {
-            State::Active => "active",
-            State::Rotating => "rotating",
-            State::Revoked => "revoked",
+            KeyState::Active => "active",
+            KeyState::Rotating => "rotating",
+            KeyState::Revoked => "revoked",
         };
         let at = |time: Option<u64>| time.map_or("-".to_owned(), utc);
-        let Listed { device, epoch, created, rotated, revoked, .. } = *row;
+        let KeyStatus { device, epoch, created, rotated, revoked, .. } = *row;
         let (created, rotated, revoked) = (utc(created), at(rotated), at(revoked));
         text += &format!("{device:>20} {epoch:>6} {state:<9} {created:<20} {rotated:<20} {revoked}\n",);
     }
     text
 }
 
-/// RFC 3339, from seconds since 1970; days to dates as in H. Hinnant's "chrono-compatible low-level date algorithms".
+/// Formats seconds since 1970 by RFC 3339; dates as in H. Hinnant's "chrono-compatible low-level date
+/// algorithms".
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Counted from 1 March of the year 0, in eras of 400 years.
+    // Days since 1 March of year 0, in eras of 400 years.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -303,14 +306,14 @@ fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Writes keys, and says what was written.
+/// Writes keys, and returns a report.
 fn export(
     output: Option<&Path>,
     flash: Option<&Path>,
     noise: Option<ProvisionedNoise>,
     text: &str,
 ) -> Result<String, Stop> {
-    let keys = parse_keys(text).map_err(|_| failed("the server's answer holds no keys"))?;
+    let keys = parse_keys(text).map_err(|_| failed("the answer of the server holds no keys"))?;
     let records = keys.into_iter().map(|(device, key)| Provision { device, key, noise });
     let (length, noisy) = match noise {
         Some(noise) => (PROVISION_WITH_NOISE, format!("; noise multiplier {:.2}", multiplier(&noise))),
@@ -321,7 +324,7 @@ fn export(
         std::fs::create_dir_all(directory).map_err(in_directory)?;
         let path = |device| directory.join(format!("device-{device}.bin"));
         let records: Vec<Provision> = records.collect();
-        // All or none, as far as one can know.
+        // All records or none, as far as can be known in advance.
         if let Some(there) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok()) {
             return Err(failed(FileError::Exists { path: there }));
         }
@@ -349,9 +352,10 @@ fn export(
                 write_record(output, &record)?;
                 Ok(format!("{name}: the record of device {}, {length} bytes{noisy}\n", record.device))
             }
-            (_, more) => {
-                Err(Stop::Wrong(format!("{name}: a record is one device's, not {}'s; see --flash", more + 1)))
-            }
+            (_, more) => Err(Stop::Wrong(format!(
+                "{name}: found {} devices, allowed for a record: one; see --flash",
+                more + 1
+            ))),
         };
     }
     create_private(output, text.as_bytes()).map_err(failed)?;
@@ -365,7 +369,7 @@ fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
     create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failed)
 }
 
-/// Whether a file of this name is to hold a provisioning record.
+/// Returns true if a file of this name is to hold a provisioning record.
 fn is_record(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "bin")
 }
@@ -375,9 +379,9 @@ mod tests {
     use super::utc;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
-        // From `date -u -d @N +%FT%TZ`.
-        for (seconds, said) in [
+    fn utc_matches_calendar() {
+        // Computed with `date -u -d @N +%FT%TZ`.
+        for (seconds, output_text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -386,9 +390,9 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
             (253_402_300_799, "9999-12-31T23:59:59Z"),
         ] {
-            assert_eq!(utc(seconds), said);
+            assert_eq!(utc(seconds), output_text);
         }
-        // No second that a file may hold is an overflow.
+        // No time in a file overflows.
         assert!(utc(u64::MAX).ends_with('Z'));
     }
 }

@@ -1,4 +1,4 @@
-//! Commands that are longer than a few lines.
+//! Commands of the device server.
 
 pub mod keys;
 pub mod noise;

@@ -9,42 +9,44 @@ use fedspan_engine::privacy::shown;
 use fedspan_engine::privacy::{Delta, Epsilon, Releases};
 use fedspan_protocol::secure::ProvisionedNoise;
 
-/// Rows of a round that are counted at most.
+/// Largest cap on the rows of a round.
 const ROWS_MAX: u32 = 1 << 30;
 
-/// The noise that records make devices add to what they send. Their firmware must have it (features `privacy`, `power`).
+/// Noise that records make devices add to their updates. Their firmware needs the features `privacy` or
+/// `power`.
 #[derive(Args)]
 #[command(next_help_heading = "Noise, in provisioning records")]
 pub struct NoiseOptions {
-    /// What all releases of a device's life promise to each of its records.
+    /// Privacy loss epsilon of all releases of a device's life, for each of its records.
     #[arg(long, value_name = "X", requires = "delta", requires = "releases", requires = "slot")]
     epsilon: Option<f64>,
-    /// At this delta.
+    /// Probability delta for which epsilon holds.
     #[arg(long, value_name = "X", requires = "epsilon")]
     delta: Option<f64>,
-    /// How many releases there can be: power iterations, and updates of FedRep.
+    /// Number of releases: power iterations, and updates of FedRep.
     #[arg(long, value_name = "N", requires = "epsilon")]
     releases: Option<u32>,
-    /// Milliseconds from the beginning of a computation to its answer, whatever it takes: more than the longest does.
+    /// Fixed time from the start of a computation to its answer, in milliseconds; must exceed the longest
+    /// computation.
     #[arg(long, value_name = "MS", requires = "epsilon")]
     slot: Option<u32>,
-    /// Samples of a round that count.
+    /// Most samples of a round that count.
     #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 32_768)]
     rows: u32,
-    /// Power iterations, or gradient steps of a head, that a round may ask for.
+    /// Most power iterations, or gradient steps of a head, that a round may ask for.
     #[arg(long, value_name = "N", requires = "epsilon", default_value_t = 1)]
     iterations: u16,
-    /// The norm that FedRep's gradients are clipped to; without it none leaves.
+    /// Norm that FedRep's gradients are clipped to; without it no gradient is sent.
     #[arg(long, value_name = "X", requires = "epsilon")]
     clip: Option<f32>,
-    /// Records without noise although [privacy] asks for it: the firmware has its own.
+    /// Records without noise although [privacy] asks for it: the firmware adds its own.
     #[arg(long, conflicts_with = "epsilon")]
     without_noise: bool,
 }
 
 impl NoiseOptions {
-    /// Lines of keys have no place for it.
-    pub fn of_lines(&self) -> Result<(), String> {
+    /// Refuses noise options for lines of keys, which cannot hold it.
+    pub fn check_for_lines(&self) -> Result<(), String> {
         match (self.epsilon, self.without_noise) {
             (None, false) => Ok(()),
             (Some(_), _) => Err("--epsilon is for provisioning records: --flash, or -o NAME.bin".to_owned()),
@@ -54,11 +56,11 @@ impl NoiseOptions {
         }
     }
 
-    /// What goes into the records of a fleet, if it can take part in it.
-    pub fn of_records(&self, fleet: &Fleet) -> Result<Option<ProvisionedNoise>, String> {
+    /// Returns the noise for the records of a fleet, if such devices can take part.
+    pub fn for_records(&self, fleet: &Fleet) -> Result<Option<ProvisionedNoise>, String> {
         let noise = self.provisioned()?;
         match (&noise, fleet.privacy) {
-            (Some(noise), _) => self.suits(noise, fleet)?,
+            (Some(noise), _) => self.check_fleet(noise, fleet)?,
             (None, Some(_)) if !self.without_noise => {
                 return Err("[privacy] asks devices for noise: say how much with --epsilon, or --without-noise where \
                             their firmware has its own"
@@ -100,8 +102,8 @@ impl NoiseOptions {
         Ok(Some(ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max }))
     }
 
-    /// Whether a server of this fleet would take such a device, and wait for it.
-    fn suits(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
+    /// Checks that a server of this fleet would admit such a device, and wait for it.
+    fn check_fleet(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
         if let Some(minimum) = fleet.privacy.filter(|minimum| noise.budget > minimum.budget()) {
             let (asked, delta) = (minimum.epsilon.get(), minimum.delta.get());
             let found = shown(epsilon_of(noise.budget, minimum.delta));
@@ -125,7 +127,7 @@ impl NoiseOptions {
     }
 }
 
-/// Standard deviation over sensitivity.
+/// Returns the noise multiplier: standard deviation over sensitivity.
 #[allow(clippy::cast_precision_loss, reason = "41 bits")]
 pub fn multiplier(noise: &ProvisionedNoise) -> f64 {
     (noise.multiplier_square as f64 / 65_536.0).sqrt()

@@ -1,47 +1,47 @@
-//! `serve`: the campaign of a configuration, until Ctrl-C or SIGTERM.
+//! Command `serve`: runs the campaign of a configuration until Ctrl-C or SIGTERM.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use fedspan_aggregator::check::locate_error;
 use fedspan_aggregator::config::{Fleet, Security};
-use fedspan_aggregator::inspect::located;
 use fedspan_aggregator::keys::{KeyStore, KeyStoreError};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status};
-use fedspan_aggregator::store::{Snapshot, StoreError};
+use fedspan_aggregator::store::{OfflineStore, StoreError};
 use fedspan_engine::{Checkpoint, Phase};
 use fedspan_files::FileError;
 use getrandom::SysRng;
 
 use super::keys::{PATIENCE, PAUSE};
 use super::unlock::Sources;
-use crate::{FAILED, WRONG, complain, interrupted, print};
+use crate::{FAILED, WRONG, fail, interrupted, print};
 
-/// Serves, and says where and how it ended.
+/// Serves, and prints the address at the start and the outcome at the end.
 pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
     let (expected, state) = (fleet.expected, fleet.state.clone());
     let protection = match protection(&fleet, passphrase_file) {
         Ok(protection) => protection,
-        Err((code, message)) => return complain(code, &message),
+        Err((code, message)) => return fail(code, &message),
     };
-    // First: who sees the server listening may stop it.
+    // Installed before anything is printed, as a script may stop the server once it listens.
     let interrupted = match interrupted() {
         Ok(interrupted) => interrupted,
-        Err(error) => return complain(FAILED, &format!("no signals: {error}")),
+        Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
     };
     let server = match Server::bind(fleet, campaign(), SysRng, protection).await {
         Ok(server) => server,
-        Err(ServeError::Resume(error)) => return complain(FAILED, &located(&error, &state)),
-        Err(error) => return complain(FAILED, &error.to_string()),
+        Err(ServeError::Resume(error)) => return fail(FAILED, &locate_error(&error, &state)),
+        Err(error) => return fail(FAILED, &error.to_string()),
     };
-    let then = match server.resumes() {
-        Some(checkpoint) => goes_on(&checkpoint, server.status().rounds),
+    let then = match server.resume_checkpoint() {
+        Some(checkpoint) => resume_message(&checkpoint, server.status().rounds),
         None => format!("waiting for {expected} devices"),
     };
-    // Nobody has to read this.
+    // Standard output may be closed.
     match server.address() {
         Ok(address) => drop(print(&format!("listening on {address}, {then}"))),
-        Err(error) => return complain(FAILED, &error.to_string()),
+        Err(error) => return fail(FAILED, &error.to_string()),
     }
     match server.serve(interrupted, exit_when_finished).await {
         Ok(status) => {
@@ -49,23 +49,23 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
             let _ = print(&format!("stopped: {phase} after round {round} of {rounds}"));
             ExitCode::SUCCESS
         }
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
-/// Where a campaign is that was begun earlier.
-fn goes_on(checkpoint: &Checkpoint, rounds: u32) -> String {
+/// Describes the round from which a campaign continues.
+fn resume_message(checkpoint: &Checkpoint, rounds: u32) -> String {
     match checkpoint.done {
         Phase::Train(done) if checkpoint.ends_training() => {
-            format!("going on after round {done} of {rounds}: heads are fitted")
+            format!("resuming after round {done} of {rounds}: heads are fitted")
         }
-        Phase::RidgeScores => format!("going on after round {rounds} of {rounds}: heads are fitted"),
-        Phase::Train(done) => format!("going on with round {} of {rounds}", done.saturating_add(1)),
-        _ => format!("going on with the start, before round 1 of {rounds}"),
+        Phase::RidgeScores => format!("resuming after round {rounds} of {rounds}: heads are fitted"),
+        Phase::Train(done) => format!("resuming with round {} of {rounds}", done.saturating_add(1)),
+        _ => format!("resuming with the start, before round 1 of {rounds}"),
     }
 }
 
-/// What the configuration asks for: the fleet's keys, opened, or none of them. With the exit code.
+/// Opens the key store that the configuration asks for. Errors come with the exit code.
 fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protection, (u8, String)> {
     let Security::Keys { store, key_file } = &fleet.security else { return Ok(Protection::Plaintext) };
     let wrong = |message| (WRONG, message);
@@ -87,10 +87,11 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
             Err(error @ KeyStoreError::Locked { .. }) => error,
             Err(error) => return Err(refused(error)),
         };
-        // A server has it as long as it runs, a command for a moment. A server has the state, too, a moment after the keys.
+        // A server holds the key store for its lifetime, a command for a moment. A server locks the state
+        // directory shortly after it.
         let is_late = began.elapsed() > PATIENCE;
         if (is_first || is_late)
-            && let Err(error @ StoreError::Locked { .. }) = Snapshot::of(&fleet.state)
+            && let Err(error @ StoreError::Locked { .. }) = OfflineStore::open(&fleet.state)
         {
             return Err((FAILED, error.to_string()));
         }
@@ -102,7 +103,7 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
     }
 }
 
-/// A number that differs from one campaign to the next; nothing secret hangs on it.
+/// Returns a number that differs from one campaign to the next; it need not be secret.
 fn campaign() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = u64::from(since.subsec_nanos());

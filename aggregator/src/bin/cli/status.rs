@@ -1,24 +1,24 @@
-//! `status` and `watch`: what a running server says of itself, or what its files know.
+//! Commands `status` and `watch`: the status of the running server, or of its files.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use fedspan_aggregator::server::{is_left_behind, query};
-use fedspan_aggregator::store::{Snapshot, StoreError, Stored};
+use fedspan_aggregator::server::{query, socket_is_stale};
+use fedspan_aggregator::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::Phase;
 
-use crate::{FAILED, complain, print, printed};
+use crate::{FAILED, fail, print, printed};
 
-/// A line from the server, or from its files.
+/// Prints the status of the server, or of its files if none runs.
 pub async fn status(state: &Path) -> ExitCode {
     match answer(state).await {
         Ok(Some(line)) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
         Ok(None) => from_files(state),
-        Err(message) => complain(FAILED, &format!("{}: {message}", state.display())),
+        Err(message) => fail(FAILED, &format!("{}: {message}", state.display())),
     }
 }
 
-/// What the server says of itself; `None` if none runs.
+/// Asks the server for its status; `None` if none runs.
 async fn answer(state: &Path) -> Result<Option<String>, String> {
     let mut answer = None;
     let asked = query(state, "status", |line| {
@@ -27,46 +27,46 @@ async fn answer(state: &Path) -> Result<Option<String>, String> {
     });
     match asked.await {
         Ok(Some(())) => {
-            let hung_up = || "the server hung up before it had answered".to_owned();
-            answer.ok_or_else(hung_up).and_then(said).map(Some)
+            let hung_up = || "the server closed the control socket without an answer".to_owned();
+            answer.ok_or_else(hung_up).and_then(parse_line).map(Some)
         }
         Ok(None) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// A line of the server, which may be a refusal.
-fn said(line: String) -> Result<String, String> {
+/// Returns a line of the server, or the error in it.
+fn parse_line(line: String) -> Result<String, String> {
     match serde_json::from_str::<serde_json::Value>(&line) {
         Ok(value) => match value.get("error").and_then(serde_json::Value::as_str) {
-            Some(error) => Err(format!("the server says: {error}")),
+            Some(error) => Err(format!("the server reports: {error}")),
             None => Ok(line),
         },
-        Err(_) => Err("the server's answer makes no sense".to_owned()),
+        Err(_) => Err("malformed answer of the server".to_owned()),
     }
 }
 
 fn from_files(state: &Path) -> ExitCode {
-    match glance(state) {
+    match load_offline(state) {
         Ok(Some((stored, answers))) => {
-            printed(print(&offline(&stored, answers)).map(|()| ExitCode::SUCCESS), "standard output")
+            printed(print(&offline_status(&stored, answers)).map(|()| ExitCode::SUCCESS), "standard output")
         }
         Ok(None) => {
-            complain(FAILED, &format!("{}: no server is running and nothing is committed", state.display()))
+            fail(FAILED, &format!("{}: no server is running and no round is committed", state.display()))
         }
-        Err(error) => complain(FAILED, &error.to_string()),
+        Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
-/// The campaign, and how many answers its open round has: for that no key is needed.
-fn glance(state: &Path) -> Result<Option<(Stored, u64)>, StoreError> {
-    let Some(snapshot) = Snapshot::of(state)? else { return Ok(None) };
+/// Loads the campaign and the number of updates of its open round, which needs no key.
+fn load_offline(state: &Path) -> Result<Option<(CampaignState, u64)>, StoreError> {
+    let Some(snapshot) = OfflineStore::open(state)? else { return Ok(None) };
     let Some(stored) = snapshot.campaign()? else { return Ok(None) };
     Ok(Some((stored, snapshot.count_updates()?)))
 }
 
-/// What the files know, in the words of a running server's status.
-fn offline(stored: &Stored, answers: u64) -> String {
+/// Formats the state of the files like the status of a running server.
+fn offline_status(stored: &CampaignState, answers: u64) -> String {
     let Some(checkpoint) = &stored.checkpoint else {
         return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
     };
@@ -81,30 +81,31 @@ fn offline(stored: &Stored, answers: u64) -> String {
         "round": round,
         "start_rounds": start,
         "training_ended": checkpoint.ends_training(),
-        "exchange": stored.last().map_or(0, |id| id.round),
+        "exchange": stored.last_round().map_or(0, |id| id.round),
         "is_open": checkpoint.open.is_some(),
         "answers": answers,
     })
     .to_string()
 }
 
-/// A line after every round, as long as the server runs.
+/// Prints a line after every round until the server stops.
 pub async fn watch(state: &Path) -> ExitCode {
     let name = state.display();
-    let nobody = || complain(FAILED, &format!("{name}: no server is running on this state directory"));
-    // Until the next round is over it says nothing: whether it would is found out so.
+    let not_running = || fail(FAILED, &format!("{name}: no server is running on this state directory"));
+    // A watched server is silent until a round is over, so its status is asked for first.
     match answer(state).await {
         Ok(Some(_)) => {}
-        Ok(None) => return nobody(),
-        Err(message) => return complain(FAILED, &format!("{name}: {message}")),
+        Ok(None) => return not_running(),
+        Err(message) => return fail(FAILED, &format!("{name}: {message}")),
     }
-    let asked = query(state, "watch", |line| print(&said(line.to_owned()).map_err(std::io::Error::other)?));
+    let asked =
+        query(state, "watch", |line| print(&parse_line(line.to_owned()).map_err(std::io::Error::other)?));
     let code = asked.await.map(|answered| match answered {
-        Some(()) if is_left_behind(state) => {
-            complain(FAILED, &format!("{name}: the server is gone, and has not said why"))
+        Some(()) if socket_is_stale(state) => {
+            fail(FAILED, &format!("{name}: the server has stopped without a clean shutdown"))
         }
         Some(()) => ExitCode::SUCCESS,
-        None => nobody(),
+        None => not_running(),
     });
     printed(code, &name.to_string())
 }

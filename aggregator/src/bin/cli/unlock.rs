@@ -1,5 +1,5 @@
-//! Where the passphrase or the key file of a key store comes from: never the command line, where every user of the
-//! machine could read it.
+//! Source of the key store's passphrase or key file: never the command line, which every user of the machine
+//! can read.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use fedspan_aggregator::keys::{Derivation, Unlock};
 use zeroize::Zeroizing;
 
-/// Names a file with the passphrase.
+/// Environment variable with the path of a passphrase file.
 pub const VARIABLE: &str = "FEDSPAN_PASSPHRASE_FILE";
 
-/// What was said about it: `--passphrase-file`, and the configuration's `key_file`.
+/// Configured sources: `--passphrase-file`, and `key_file`.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// `--passphrase-file`.
+    /// Path given by `--passphrase-file`.
     pub passphrase_file: Option<PathBuf>,
-    /// `[devices] key_file`.
+    /// Path given by `key_file` in `[devices]`.
     pub key_file: Option<PathBuf>,
 }
 
 impl Sources {
-    /// What opens the store at `path`, which wants `derivation`, or is to be made.
+    /// Returns the means of opening the store at `path`, which needs `derivation`, or is to be created.
     ///
     /// # Errors
-    /// A message that says what is missing or wrong.
+    /// A message that names the missing or wrong source.
     pub fn unlock(&self, path: &Path, derivation: Option<Derivation>) -> Result<Unlock, String> {
         let by_key_file = match derivation {
             Some(derivation) => derivation == Derivation::KeyFile,
@@ -32,10 +32,10 @@ impl Sources {
         match (&self.key_file, by_key_file) {
             (Some(file), true) => Unlock::from_key_file(file).map_err(|error| error.to_string()),
             (None, true) => {
-                Err(format!("{}: it opens with a key file: set key_file in [devices]", path.display()))
+                Err(format!("{}: opens with a key file; set key_file in [devices]", path.display()))
             }
             (Some(file), false) => Err(format!(
-                "{}: it opens with a passphrase, but [devices] sets key_file = {:?}",
+                "{}: opens with a passphrase, but [devices] sets key_file = {:?}",
                 path.display(),
                 file.display().to_string()
             )),
@@ -51,7 +51,7 @@ impl Sources {
         if !std::io::stdin().is_terminal() {
             return Err(format!(
                 "{}: no passphrase: give --passphrase-file FILE, set {VARIABLE}, or run this on a terminal; a key \
-                 file would be set as key_file in [devices]",
+                 file is set as key_file in [devices]",
                 path.display()
             ));
         }
@@ -63,7 +63,7 @@ impl Sources {
             true => ask(&format!("New passphrase for {}: ", path.display()))?,
             false => ask(&format!("Passphrase of {}: ", path.display()))?,
         };
-        if new && *ask("The same again: ")? != *words {
+        if new && *ask("Repeat the passphrase: ")? != *words {
             return Err("the two passphrases differ".to_owned());
         }
         Unlock::passphrase(&words).map_err(|error| error.to_string())

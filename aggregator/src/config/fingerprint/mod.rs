@@ -1,21 +1,22 @@
-//! Settings that a campaign keeps from its first round to its last: a server goes on with a stored campaign under the settings
-//! with which that began.
+//! Fingerprint: the settings that a campaign keeps from its first round to its last. A server resumes a stored
+//! campaign under the settings that it was begun with.
 //!
-//! A store, a journal and an export hold them as text: a TOML document with one line for every setting, each under the key that
-//! it has in `fleet.toml`, whether the file says it or not. Two texts are compared by meaning, key by key.
+//! Store, journal and export hold them as a TOML document with one line per setting, under the key that it has
+//! in `fleet.toml`, whether the file sets it or not. Two fingerprints are compared key by key, by the meaning
+//! of the values.
 //!
-//! * [`write`](self::write) makes the settings of a configuration, exhaustively: a field that is added to a section does not
-//!   compile until it is written or left out on purpose.
-//! * [`read`](self::read) makes a configuration of settings, with the reader of the file.
-//! * [`before`](self::before) reads the text that the first versions with store format 5 wrote.
+//! * [`write`] lists the settings of a configuration exhaustively: a field added to a section does
+//!   not compile until it is written, or left out on purpose.
+//! * [`read`] makes a configuration of settings, with the reader of `fleet.toml`.
+//! * [`legacy_text`] reads the text of the first versions with store format 5.
 //!
-//! A default that changes needs nothing here: every stored text says the value of its time. A key that is new needs a line in
-//! [`LATER`].
+//! A default that changes needs nothing here, since every stored text has the value of its time. A key that is
+//! new needs a line in [`LATER`].
 
-mod before;
+mod legacy_text;
 mod read;
-mod setting;
 mod text;
+mod value;
 mod write;
 
 use text::{Change, Settings};
@@ -23,58 +24,58 @@ use text::{Change, Settings};
 use super::fleet::Fleet;
 use fedspan_engine::config::Problem;
 
-/// Keys that came after the first stored texts.
+/// Keys that were added after the first stored texts.
 const LATER: &[Later] = &[Later {
     key: "algorithm.fallback_ridge",
     value: "0.03",
-    beside: Some(("algorithm.final_ridge", "\"auto\"")),
+    applies_with: Some(("algorithm.final_ridge", "\"auto\"")),
 }];
 
-/// A key that came later.
+/// Key that was added later.
 #[derive(Clone, Copy, Debug)]
 struct Later {
-    /// The key.
+    /// Name of the key.
     key: &'static str,
-    /// The value, as it would stand in the file, that a text without the key means.
+    /// Value, in TOML, of texts without the key.
     value: &'static str,
-    /// Another key, and the value that it must have for there to be this one.
-    beside: Option<(&'static str, &'static str)>,
+    /// Another key with the value that makes this one apply.
+    applies_with: Option<(&'static str, &'static str)>,
 }
 
-/// Settings of a stored campaign under which a configuration cannot go on.
+/// Reason why a configuration cannot resume a stored campaign.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The configuration says something else.
+    /// The configuration sets another value.
     #[error("{0}")]
     Differs(String),
-    /// The stored settings make no sense to this version.
+    /// This version cannot read the stored settings.
     #[error("{0}")]
     Unreadable(Problem),
 }
 
-/// A configuration under the settings of a stored campaign.
+/// Configuration under the settings of a stored campaign.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resumed {
-    /// The configuration.
+    /// Configuration itself.
     pub fleet: Fleet,
-    /// Settings that the file does not say and whose defaults were others when the campaign began, a line each.
+    /// Stored settings that the file does not set and whose defaults have changed, one line each.
     pub kept: Vec<String>,
 }
 
 impl Fleet {
-    /// The settings of the campaign as text, a line each, in the words of the file: everything on which depends what counts, and
-    /// as what. Settings that may change while a campaign runs (addresses, deadlines, how many devices are expected, what one
-    /// peer may take) are not among them.
+    /// Returns the fingerprint: one `key = value` line per setting that affects results. Settings that may
+    /// change while a campaign runs (addresses, deadlines, the number of expected devices, limits on peers) are
+    /// not included.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         self.settings().to_string()
     }
 
-    /// This configuration for a campaign that began with the settings `stored`. What the file says must be what is stored; of what
-    /// it does not say the stored value counts, whatever the default is now.
+    /// Returns this configuration under the settings of a stored campaign. Keys that the file sets must have
+    /// the stored value; other keys take it, whatever their default is now.
     ///
     /// # Errors
-    /// [`Mismatch`] where the file says something else, or the stored settings cannot be read.
+    /// [`Mismatch`] if the file sets another value, or the stored settings cannot be read.
     pub fn resumed(&self, stored: &str) -> Result<Resumed, Mismatch> {
         let own = self.settings();
         let stored = Settings::parse(stored).with_later(LATER, &own);
@@ -87,8 +88,8 @@ impl Fleet {
         if unsaid.is_empty() {
             return Ok(Resumed { fleet: self.clone(), kept: Vec::new() });
         }
-        let fleet = self.under(&stored).map_err(Mismatch::Unreadable)?;
-        // A setting that the stored text has not, and that is in force all the same.
+        let fleet = self.with_settings(&stored).map_err(Mismatch::Unreadable)?;
+        // Settings that are not stored but in force all the same.
         let differences = stored.difference(&fleet.settings());
         if !differences.is_empty() {
             return Err(Mismatch::Differs(differences));
@@ -100,18 +101,18 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Whether the value of a setting, or that it has none, is the configuration's own rather than a default.
+    /// Returns true if the file sets a key, or its absence has a meaning.
     fn says(&self, key: &str) -> bool {
         match key {
-            // Without the key there is none, now and ever.
+            // Without the key there is no value; there is no default.
             "stop.change" | "data.image" => true,
             "participation.cohort" => self.given.contains("participation.policy"),
-            key => self.given.contains(key) || self.says_in_own_table(key),
+            key => self.given.contains(key) || self.is_set_in_own_table(key),
         }
     }
 
-    /// Keys of networks may stand in a table of the algorithm's name.
-    fn says_in_own_table(&self, key: &str) -> bool {
+    /// Returns true if the file sets a network's key in a table named after the algorithm.
+    fn is_set_in_own_table(&self, key: &str) -> bool {
         let own = key
             .strip_prefix("algorithm.")
             .map(|key| format!("algorithm.{}.{key}", self.algorithm.name.as_str()));
@@ -119,7 +120,7 @@ impl Fleet {
     }
 }
 
-/// Lines of two fingerprints that mean different things, the stored ones with a minus, those that are given now with a plus.
+/// Returns the lines in which two fingerprints differ in meaning: `-` stored, `+` given.
 #[must_use]
 pub fn difference(stored: &str, given: &str) -> String {
     let given = Settings::parse(given);

@@ -1,4 +1,4 @@
-//! A configuration of settings, read as a file is.
+//! Reader of settings: makes a configuration of them, with the reader of `fleet.toml`.
 
 use super::super::fleet::{Fleet, read_data};
 use super::super::limits::{Limits, NORM, SAMPLES};
@@ -10,15 +10,15 @@ use fedspan_engine::config::{Init, ModelSection, read_algorithm, read_model};
 use fedspan_engine::config::{Problem, Source};
 use fedspan_engine::config::{read_aggregation, read_bounds};
 
-/// What messages call the stored settings.
+/// Name of the stored settings in error messages.
 const NAME: &str = "the stored settings";
 
 impl Fleet {
-    /// This configuration with other settings of the campaign.
+    /// Returns this configuration with other settings of the campaign.
     ///
     /// # Errors
-    /// [`Problem`] for settings that the reader does not know, or that do not fit this fleet.
-    pub(super) fn under(&self, settings: &Settings) -> Result<Self, Problem> {
+    /// [`Problem`] for settings that cannot be read, or do not fit this fleet.
+    pub(super) fn with_settings(&self, settings: &Settings) -> Result<Self, Problem> {
         let mut settings = settings.clone();
         DERIVED.iter().for_each(|key| drop(settings.take(key)));
         let source = Source::parse(NAME, &settings.to_string(), &[])?;
@@ -34,7 +34,7 @@ impl Fleet {
             shape,
             scale,
             algorithm: read_algorithm(&root.section("algorithm")?, &model)?,
-            model: self.model_of(model),
+            model: self.complete_model(model),
             rule,
             participation: read_participation(&root.section("participation")?, None)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
@@ -49,8 +49,8 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// A stored model with what only this configuration knows of it.
-    fn model_of(&self, stored: ModelSection) -> ModelSection {
+    /// Completes a stored model with what only this configuration has.
+    fn complete_model(&self, stored: ModelSection) -> ModelSection {
         let hides = self.privacy.is_some() || matches!(self.model.init, Init::NoisyPower { .. });
         let init = match stored.init {
             Init::Power { iterations } if hides => Init::NoisyPower { iterations },

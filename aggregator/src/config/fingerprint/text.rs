@@ -1,27 +1,27 @@
-//! Settings as text, and which of them mean different things.
+//! Settings as text, and the comparison of two texts.
 
 use std::fmt;
 
 use toml_edit::{Document, Item, TableLike};
 
-use super::setting::Setting;
-use super::{Later, before};
+use super::value::Setting;
+use super::{Later, legacy_text};
 
-/// Settings by their keys, in the order in which they are written.
+/// Settings by key, in the order in which they are written.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Settings(Vec<(String, Setting)>);
 
-/// A key under which two texts mean different things.
+/// Key whose value differs between two texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change<'a> {
     pub(super) key: &'a str,
-    /// The first text's value.
+    /// Value in the first text.
     pub(super) was: Option<&'a Setting>,
-    /// The second's.
+    /// Value in the second text.
     pub(super) is: Option<&'a Setting>,
 }
 
-/// A line with a minus and one with a plus.
+/// Formats the change as a line with a minus and one with a plus.
 impl fmt::Display for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (sign, value) in [("-", self.was), ("+", self.is)] {
@@ -34,10 +34,10 @@ impl fmt::Display for Change<'_> {
 }
 
 impl Settings {
-    /// Reads a text of any version. What cannot be understood stays as it is, and equals nothing else.
+    /// Parses a text of any version. A line that cannot be understood is kept, and equals nothing else.
     pub(super) fn parse(text: &str) -> Self {
-        if before::is_of_then(text) {
-            return before::translate(text);
+        if legacy_text::is_legacy(text) {
+            return legacy_text::translate(text);
         }
         let mut settings = Self::default();
         match Document::parse(text) {
@@ -52,12 +52,12 @@ impl Settings {
         settings
     }
 
-    /// Tables within tables, which TOML's parser limits, become dotted keys.
+    /// Flattens nested tables into dotted keys; TOML's parser limits their depth.
     fn flatten(&mut self, path: &str, table: &dyn TableLike) {
         for (key, item) in table.iter() {
             let key = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
             match item {
-                Item::Value(value) if !value.is_inline_table() => self.set(&key, Setting::of(value)),
+                Item::Value(value) if !value.is_inline_table() => self.set(&key, Setting::from_toml(value)),
                 item => match item.as_table_like() {
                     Some(table) => self.flatten(&key, table),
                     None => self.set(&key, Setting::Other(item.to_string())),
@@ -66,12 +66,12 @@ impl Settings {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Setting> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// Adds a setting, or changes it.
+    /// Adds or replaces a setting.
     pub(super) fn set(&mut self, key: &str, value: impl Into<Setting>) {
         let value = value.into();
         match self.0.iter_mut().find(|(known, _)| known == key) {
@@ -80,16 +80,17 @@ impl Settings {
         }
     }
 
-    /// Takes a setting out.
+    /// Removes a setting.
     pub(super) fn take(&mut self, key: &str) -> Option<Setting> {
         let place = self.0.iter().position(|(known, _)| known == key)?;
         Some(self.0.remove(place).1)
     }
 
-    /// With the keys that came later, each with the value that it has where it is not written, if `other` has the key.
+    /// Adds the keys that were introduced later, with the values that their absence means, if `other` has them.
     pub(super) fn with_later(mut self, later: &[Later], other: &Self) -> Self {
-        for Later { key, value, beside } in later {
-            let belongs = beside.is_none_or(|(key, value)| self.get(key) == Some(&Setting::parse(value)));
+        for Later { key, value, applies_with } in later {
+            let belongs =
+                applies_with.is_none_or(|(key, value)| self.get(key) == Some(&Setting::parse(value)));
             if belongs && self.get(key).is_none() && other.get(key).is_some() {
                 self.set(key, Setting::parse(value));
             }
@@ -97,7 +98,7 @@ impl Settings {
         self
     }
 
-    /// Keys under which `other` means something else, in the order of these settings, then of those.
+    /// Returns the keys whose values differ in `other`: in the order of these settings, then of the others.
     pub(super) fn changes<'a>(&'a self, other: &'a Self) -> Vec<Change<'a>> {
         let own = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
         let came = other.0.iter().filter(|(key, _)| self.get(key).is_none());
@@ -105,13 +106,13 @@ impl Settings {
         own.chain(came).filter(|change| change.was != change.is).collect()
     }
 
-    /// The same as lines.
+    /// Formats the differences, one line each.
     pub(super) fn difference(&self, other: &Self) -> String {
         self.changes(other).iter().map(Change::to_string).collect()
     }
 }
 
-/// A line for each setting.
+/// Formats each setting as a line.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|(key, value)| writeln!(f, "{key} = {value}"))
@@ -122,11 +123,11 @@ impl fmt::Display for Settings {
 mod tests {
     use super::{Later, Settings};
 
-    /// A key that came later means in an older text what it meant before there was one, and only where there is such a key at all.
+    /// A later key has its earlier meaning in an older text, and only where the key applies.
     #[test]
-    fn later_keys_have_the_values_that_they_had_before() {
+    fn later_keys_have_their_earlier_meaning() {
         let later = [("algorithm.scale", "\"none\""), ("algorithm.clip", "2.5")];
-        let later = later.map(|(key, value)| Later { key, value, beside: None });
+        let later = later.map(|(key, value)| Later { key, value, applies_with: None });
         let stored = Settings::parse("seed = 1\nalgorithm.clip = 3\n");
         let given = Settings::parse("seed = 1\nalgorithm.clip = 3.0\nalgorithm.scale = \"none\"\n");
         assert_eq!(stored.difference(&given), "+ algorithm.scale = \"none\"\n");
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(stored.clone().with_later(&later, &other).difference(&other), named);
         assert_eq!(stored.clone().with_later(&later, &stored).difference(&stored), "");
         for (seed, difference) in [("1", ""), ("2", "+ algorithm.scale = \"none\"\n")] {
-            let later = later.map(|later| Later { beside: Some(("seed", seed)), ..later });
+            let later = later.map(|later| Later { applies_with: Some(("seed", seed)), ..later });
             assert_eq!(stored.clone().with_later(&later, &given).difference(&given), difference);
         }
     }

@@ -1,14 +1,14 @@
-//! The settings of a configuration, each under its key in the file.
+//! Writer of settings: lists the settings of a configuration under their keys.
 //!
-//! Sections are taken apart field by field: one that is new must be written here, or left out with a reason.
+//! Sections are destructured field by field: a new field must be written here, or left out with a reason.
 
 use fedspan_protocol::limits::UNTIL_PLATEAU;
 use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
 
 use super::super::fleet::Fleet;
 use super::super::limits::Limits;
-use super::setting::Setting;
 use super::text::Settings;
+use super::value::Setting;
 use fedspan_engine::aggregate::{Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::algorithm::network::NetworkMethod;
@@ -20,17 +20,19 @@ use fedspan_engine::config::{FrontModel, NetworkModel, NetworkSection};
 use fedspan_engine::config::{PowerSection, ROWS};
 use fedspan_engine::participation::Schedule;
 
-/// A key that no file has: whether the products of a start by power iterations are hidden in noise, which follows from `[privacy]`.
+/// Key that is not in the file: whether the products of a start by power iterations are noisy, which follows
+/// from `[privacy]`.
 pub(super) const NOISY_START: &str = "privacy.noisy_start";
 
-/// A key that is a setting where control variates are divided by it, and otherwise says how many the first round waits for.
+/// Key that is a setting only for SCAFFOLD, whose control variates are divided by it; otherwise it is the
+/// number of devices that the first round waits for.
 const EXPECTED: &str = "devices.expected";
 
-/// Keys whose values follow from this configuration, whatever is stored.
+/// Keys whose values follow from the configuration, not from the stored settings.
 pub(super) const DERIVED: [&str; 2] = [NOISY_START, EXPECTED];
 
 impl Fleet {
-    /// The settings of the campaign.
+    /// Returns the settings of the campaign.
     pub(in super::super) fn settings(&self) -> Settings {
         let Self {
             seed,
@@ -42,7 +44,7 @@ impl Fleet {
             participation,
             stop_change,
             limits,
-            // Counts only among the control variates below.
+            // Written for SCAFFOLD only, below.
             expected,
             // These may change while the campaign runs.
             state: _,
@@ -85,7 +87,7 @@ fn write_shape(settings: &mut Settings, shape: Shape) {
     }
 }
 
-/// Without the key there is no scale.
+/// Writes the scale; no key if there is none.
 fn write_scale(settings: &mut Settings, scale: &ScaleSource) {
     match scale {
         ScaleSource::None => {}
@@ -98,7 +100,7 @@ fn write_scale(settings: &mut Settings, scale: &ScaleSource) {
 }
 
 fn write_model(settings: &mut Settings, model: &ModelSection) {
-    // The target is what results are scored by; the base is where simulated devices read, and its checksum is in the model.
+    // The target only scores results. The base is a path in the simulator; the model contains its checksum.
     let ModelSection { k, init, target: _, network, adapter, base: _ } = model;
     if let Some(network) = network {
         return write_network_model(settings, *network);
@@ -136,7 +138,7 @@ fn write_network_model(settings: &mut Settings, network: NetworkModel) {
             let filters: Vec<Filters> = filters.into_iter().filter(|filters| filters.count > 0).collect();
             let counts: Vec<u16> = filters.iter().map(|filters| filters.count).collect();
             settings.set("model.filters", counts);
-            // Every layer has those of the first.
+            // All layers share the side and pool of the first.
             let Filters { count: _, side, pool } = filters.first().copied().unwrap_or_default();
             settings.set("model.side", u16::from(side));
             settings.set("model.pool", u16::from(pool));
@@ -173,7 +175,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     let tuned = network.is_some_and(|network| network.tuned);
     set("name", format!("{}{}", name.as_str(), if tuned { TUNED } else { "" }).as_str().into());
     match power {
-        // Its rounds follow from these.
+        // The number of rounds follows from these.
         Some(PowerSection { iterations, local_steps, decay, procrustes, reference, rows }) => {
             set("iterations", iterations.into());
             set("local_steps", local_steps.into());
@@ -198,7 +200,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
                     set("head_steps", steps.into());
                     set("head_step_size", step_size.into());
                 }
-                // Of networks.
+                // Head solvers of networks only.
                 _ => {}
             }
             match final_head {
@@ -226,7 +228,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     set("download", word(&ENCODINGS, &download));
 }
 
-/// Methods on networks; their heads have the epochs and steps of this section.
+/// Writes the method of a network; heads train with the epochs and steps of this section.
 fn write_network(settings: &mut Settings, network: NetworkSection) {
     let NetworkSection { method, descent, head_epochs, epochs, tuning_epochs, tuned: _ } = network;
     let Descent { step_size, momentum, batch } = descent;
@@ -242,11 +244,11 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
             set("pull", pull.into());
         }
         NetworkMethod::LgFedAvg { layers } => set("shared_layers", layers.into()),
-        // The name says whether it is Hessian-free.
+        // The name of the algorithm implies it.
         NetworkMethod::PerFedAvg { inner_step, hessian_free: _ } => set("inner_step", inner_step.into()),
-        NetworkMethod::Apfl { mixing_weight: own, mixing_step_size: adaptation } => {
-            set("own", own.into());
-            set("adaptation", adaptation.into());
+        NetworkMethod::Apfl { mixing_weight, mixing_step_size } => {
+            set("own", mixing_weight.into());
+            set("adaptation", mixing_step_size.into());
         }
         NetworkMethod::L2gd { averaging_step: part, averaging_probability: coin } => {
             set("part", part.into());
@@ -327,7 +329,7 @@ fn write_schedule(schedule: Schedule, set: &mut impl FnMut(&str, Setting)) {
 fn write_limits(settings: &mut Settings, limits: &Limits) {
     let Limits {
         norm,
-        // The rule says whether it is relative.
+        // The aggregation rule implies it.
         samples: SampleCap { max_samples, relative: _ },
         // These may change while the campaign runs.
         connections: _,
@@ -343,7 +345,7 @@ fn write_limits(settings: &mut Settings, limits: &Limits) {
     settings.set("limits.samples", *max_samples);
 }
 
-/// The word that a value has in the file; a value that no file can ask for equals nothing.
+/// Returns the word for a value; a value without a word equals nothing.
 fn word<T: PartialEq>(words: &[(&str, T)], value: &T) -> Setting {
     let found = words.iter().find(|(_, known)| known == value);
     found.map_or_else(|| Setting::Other("?".to_owned()), |(word, _)| (*word).into())

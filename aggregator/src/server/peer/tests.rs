@@ -11,18 +11,18 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::config::Fleet;
-use crate::host::{COMMANDS, Sender, mailbox_memory};
-use crate::server::places::Places;
+use crate::core::{COMMAND_CAPACITY, PeerEventKind, Sender, command_queue_memory};
+use crate::server::connection_slots::ConnectionSlots;
 use fedspan_engine::admission::Requirements;
 
-/// Bytes that the runtime adds to a task, its socket, and its entry among all tasks: 128 and 256 for the first two,
-/// aligned to 128, as of tokio 1.54.
+/// Bytes that the runtime adds to a task, its socket, and its entry in the task list: 128 and 256 for the first
+/// two, aligned to 128, as of tokio 1.54.
 const RUNTIME: usize = 640;
 
-/// Bytes of a device's entries in the tables of the host and the engine.
+/// Bytes of a device's entries in the tables of the core and the engine.
 const TABLES: usize = 256;
 
-/// The promise for (64, 4): 8 KiB and a decoded update.
+/// Documented memory per device for (64, 4): 8 KiB and a decoded update.
 const PROMISE: usize = 8192 + 64 * 4 * 4;
 
 const MODEL: Model = Model::linear(64, 4, 1);
@@ -37,28 +37,28 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
-fn surroundings(fleet: &Fleet, inbox: mpsc::Sender<Message>) -> Surroundings {
+fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
-    let gate = Arc::new(Gate::plaintext(requirements(fleet), welcome));
-    Surroundings { gate, patience: Patience::from(&fleet.limits), clock: Clock::new(), inbox }
+    let acceptor = Arc::new(Acceptor::plaintext(requirements(fleet), welcome));
+    PeerContext { acceptor, timeouts: Timeouts::from(&fleet.limits), clock: Clock::new(), inbox }
 }
 
 #[tokio::test]
-async fn a_device_takes_8_kib_and_an_update_whatever_it_sends() {
+async fn device_memory_is_bounded() {
     let fleet = fleet();
     let longest = requirements(&fleet).longest_upload();
     let (inbox, _messages) = mpsc::channel(1);
-    let around = surroundings(&fleet, inbox);
-    let connection = Connection::new(Arc::clone(&around.gate));
+    let context = context(&fleet, inbox);
+    let connection = Connection::new(Arc::clone(&context.acceptor));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let socket = TcpStream::connect(address).await.unwrap();
-    let place = Places::new(&fleet.limits).enter(address).unwrap();
-    let task = size_of_val(&run(0, socket, address, around, place));
+    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
+    let task = size_of_val(&run(0, socket, address, context, slot));
     let on_heap = connection.memory_max() - size_of::<Connection>();
-    let commands = mailbox_memory::<Command>(COMMANDS);
-    // A round that is being written, an update that waits for the host, the rest of a read.
-    let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ;
+    let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
+    // A round being written, an update in the core's inbox, the rest of a read.
+    let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ_LEN;
     let most = task + RUNTIME + TABLES + on_heap + commands + moving;
     println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
     assert!(task <= 2048, "{task}");
@@ -88,35 +88,35 @@ fn hello() -> Vec<u8> {
     frame(&ToServer::Hello(Hello::new(1, capabilities)))
 }
 
-/// A device, and the conversation that it has begun.
+/// Device whose session has begun.
 struct Begun {
     device: tokio::io::DuplexStream,
     commands: Sender<Command>,
-    messages: mpsc::Receiver<Message>,
-    conversation: tokio::task::JoinHandle<Gone>,
+    messages: mpsc::Receiver<PeerEvent>,
+    session: tokio::task::JoinHandle<DisconnectReason>,
 }
 
-/// On a link that takes no more than 64 bytes at once.
+/// Begins a session on a link with a buffer of 64 bytes.
 async fn begin() -> Begun {
     let fleet = fleet();
     let (inbox, mut messages) = mpsc::channel(16);
-    let around = surroundings(&fleet, inbox);
+    let context = context(&fleet, inbox);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
-    let place = Places::new(&fleet.limits).enter(address).unwrap();
+    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
-    let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
-    let conversation = tokio::spawn(async move { peer.converse().await });
+    let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
+    let session = tokio::spawn(async move { peer.run_session().await });
     device.write_all(&hello()).await.unwrap();
-    let What::Hello(_, _, commands) = messages.recv().await.unwrap().what else { panic!("a hello") };
-    Begun { device, commands, messages, conversation }
+    let PeerEventKind::Hello(_, _, commands) = messages.recv().await.unwrap().kind else { panic!("a hello") };
+    Begun { device, commands, messages, session }
 }
 
-/// It says in time that it is there, while it takes its time to read, and the host waits for it with writing.
+/// The device sends its keep-alive in time while the peer task waits for it to read.
 #[tokio::test(start_paused = true)]
-async fn what_came_while_the_host_was_writing_came_in_time() {
-    // What is looked at first must not be a matter of luck.
+async fn bytes_received_while_writing_are_in_time() {
+    // Repeated, as `select!` could otherwise pass by chance.
     for _ in 0..40 {
-        let Begun { mut device, commands, conversation, messages: _messages } = begin().await;
+        let Begun { mut device, commands, session, messages: _messages } = begin().await;
         let id = RoundId { round: 1, stage: 0 };
         for _ in 0..10 {
             assert!(commands.send(Command::Acknowledge(Ack { id, outcome: AckOutcome::Late })));
@@ -130,12 +130,12 @@ async fn what_came_while_the_host_was_writing_came_in_time() {
             .is_ok_and(|n| n.unwrap() > 0)
         {}
         drop(commands);
-        assert_eq!(conversation.await.unwrap(), Gone::Ended);
+        assert_eq!(session.await.unwrap(), DisconnectReason::Ended);
     }
 }
 
-/// A link on which a hello has come, and then always more of a frame that never ends; until it is read so often that
-/// nobody should have read it.
+/// Link on which a hello arrives and then an endless frame; it stops after far more reads than the task may
+/// make.
 struct Endless {
     hello: Vec<u8>,
     reads: u32,
@@ -150,7 +150,7 @@ impl AsyncRead for Endless {
         self.reads += 1;
         match self.reads {
             1 => buffer.put_slice(&self.hello),
-            2..10_000_000 => buffer.put_slice(&[1; READ]),
+            2..10_000_000 => buffer.put_slice(&[1; READ_LEN]),
             _ => {}
         }
         Poll::Ready(Ok(()))
@@ -176,14 +176,14 @@ impl AsyncWrite for Endless {
 }
 
 #[tokio::test]
-async fn who_always_has_more_of_a_frame_is_cut_off_all_the_same() {
+async fn endless_frame_times_out() {
     let fleet = fleet();
     let (inbox, _messages) = mpsc::channel(16);
-    let mut around = surroundings(&fleet, inbox);
-    around.patience.idle = 20;
+    let mut context = context(&fleet, inbox);
+    context.timeouts.idle = 20;
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
-    let place = Places::new(&fleet.limits).enter(address).unwrap();
+    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let link = Endless { hello: hello(), reads: 0 };
-    let mut peer = Peer::new(0, Origin::Address(address), link, around, Some(place));
-    assert_eq!(peer.converse().await, Gone::Idle);
+    let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
+    assert_eq!(peer.run_session().await, DisconnectReason::Idle);
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::config::Security;
-use fedspan_aggregator::keys::{Cost, KeyStore, Unlock};
+use fedspan_aggregator::keys::{Argon2Cost, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
 use fedspan_files::create_private;
 use fedspan_protocol::secure::{PROVISION, Provision};
@@ -25,13 +25,13 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     let Security::Keys { store, key_file: Some(key_file) } = security else {
         return Ok(Protection::Plaintext);
     };
-    let failed = |error: &dyn std::fmt::Display| EmulateError::Keys { reason: error.to_string() };
+    let failed = |error: &dyn std::fmt::Display| EmulateError::ActiveKeys { reason: error.to_string() };
     let mut secret = [0; 32];
     SysRng.try_fill_bytes(&mut secret).map_err(|error| failed(&error))?;
     create_private(key_file, &secret).map_err(|error| failed(&error))?;
     let unlock = Unlock::from_key_file(key_file).map_err(|error| failed(&error))?;
     let mut store =
-        KeyStore::create(store, &unlock, Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
+        KeyStore::create(store, &unlock, Argon2Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
     let devices: Vec<u64> = (1..=plan.boards as u64).collect();
     // The creation time does not matter: the keys exist only as long as the fleet.
     store.add(&devices, false, 0).map_err(|error| failed(&error))?;

@@ -147,7 +147,7 @@ pub async fn run(
                     open.open_receiver(&transmit).map_err(system("named pipe"))?,
                     open.open_sender(&receive).map_err(system("named pipe"))?,
                 );
-                server.attach(format!("board {device}"), line);
+                server.attach_link(format!("board {device}"), line);
                 BoardLink::Pipes(receive, transmit)
             }
         };

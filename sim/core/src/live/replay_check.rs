@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Mismatch};
-use fedspan_aggregator::journal::{Line, Part, Server};
+use fedspan_aggregator::journal::{JournalEntry, JournalPhase, Server};
 use fedspan_engine::config::StopSection;
 
 use super::{LiveError, campaign};
@@ -57,7 +57,7 @@ pub struct ReplayCheck {
 /// # Errors
 /// [`ReplayCheckError`] if journal and scenario do not belong together. A differing decision is no error: see
 /// [`Replay::difference`].
-pub fn check_replay(scenario: &Scenario, lines: &[Line]) -> Result<ReplayCheck, ReplayCheckError> {
+pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<ReplayCheck, ReplayCheckError> {
     let mut replay = Replay::new(lines)?;
     // The server supports no other stop condition, and newcomers take no part in its decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
@@ -124,14 +124,14 @@ impl ReplayCheck {
         let (mut began, mut open) = (None, None);
         for line in self.replay.decisions() {
             match line {
-                Line::Opened(opened) if opened.phase == Part::Training => {
+                JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => {
                     if began.is_none() {
                         began = Some(opened.at);
                         timed.push(TimedRound { round: 0, after: Duration::ZERO, distance: distance(0) });
                     }
                     open = Some(opened.number);
                 }
-                Line::Committed(committed) => {
+                JournalEntry::Committed(committed) => {
                     if let (Some(began), Some(round)) = (began, open.take()) {
                         let after = Duration::from_millis(committed.at.saturating_sub(began));
                         timed.push(TimedRound { round, after, distance: distance(round) });

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::linalg::{complement, from_f32, orthonormal, random_basis, to_f32};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_engine::{OpenRound, RoundBroadcast, Update};
@@ -158,9 +158,9 @@ impl Attackers {
 }
 
 /// Updates for round `id` in a device's inbox.
-fn updates(inbox: &mut [Inbound], id: RoundId) -> impl Iterator<Item = &mut Update> {
+fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
     inbox.iter_mut().filter_map(move |inbound| match inbound {
-        Inbound::Update(update) if update.id == id => Some(update),
+        PeerMessage::Update(update) if update.id == id => Some(update),
         _ => None,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::{Gate, Inbound};
+use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::Engine;
 use fedspan_engine::admission::Requirements;
@@ -17,17 +17,17 @@ use crate::scenario::Scenario;
 
 /// Admission rules of a campaign. Frames are not encrypted, as there is no wire to eavesdrop on.
 #[must_use]
-pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<Gate> {
+pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<Acceptor> {
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let welcome = Welcome { campaign: 1, idle_milliseconds: u32::MAX };
-    Arc::new(Gate::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
+    Arc::new(Acceptor::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
 }
 
 /// All devices of a run, indexed by device number.
 pub struct Devices {
     build: DeviceFactory,
     seed: u64,
-    gate: Arc<Gate>,
+    gate: Arc<Acceptor>,
     all: Vec<SimDevice>,
     /// Privacy parameters that each device declared in its hello.
     privacy: Vec<Privacy>,
@@ -37,7 +37,7 @@ pub struct Devices {
 
 impl Devices {
     /// Starts without devices.
-    pub fn new(build: DeviceFactory, seed: u64, gate: Arc<Gate>) -> Self {
+    pub fn new(build: DeviceFactory, seed: u64, gate: Arc<Acceptor>) -> Self {
         Self { build, seed, gate, all: Vec::new(), privacy: Vec::new(), last_traffic: (0, 0) }
     }
 
@@ -56,13 +56,13 @@ impl Devices {
             let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
             for inbound in device.inbox.drain(..) {
                 match inbound {
-                    Inbound::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
-                    Inbound::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
+                    PeerMessage::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
+                    PeerMessage::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
                     _ => return Err(RunError::Silent),
                 }
             }
             device.pump();
-            device.connection.forget_traffic();
+            device.connection.reset_traffic();
             self.all.push(device);
         }
         Ok(())

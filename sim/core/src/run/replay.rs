@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use fedspan_aggregator::journal::{Committed, Line, Opened, Outcome, Part, Scribe, Server};
+use fedspan_aggregator::journal::{
+    Committed, JournalEntry, JournalPhase, JournalRecorder, Opened, Outcome, Server,
+};
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
 
 /// Error of a journal that cannot be replayed.
@@ -40,9 +42,9 @@ pub enum ReplayError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Decision of the server.
-    pub journal: Option<Line>,
+    pub journal: Option<JournalEntry>,
     /// Decision of the simulator.
-    pub simulator: Option<Line>,
+    pub simulator: Option<JournalEntry>,
 }
 
 impl fmt::Display for Difference {
@@ -52,17 +54,17 @@ impl fmt::Display for Difference {
     }
 }
 
-struct DisplayDecision<'a>(Option<&'a Line>);
+struct DisplayDecision<'a>(Option<&'a JournalEntry>);
 
 impl fmt::Display for DisplayDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(Line::Opened(opened)) => {
+            Some(JournalEntry::Opened(opened)) => {
                 let Opened { round, stage, target, samples, cohort, .. } = opened;
                 write!(f, "exchange {round} opened, stage {stage}, waits for {target} of {cohort:?}")?;
                 samples.map_or(Ok(()), |samples| write!(f, " or {samples} samples"))
             }
-            Some(Line::Committed(Committed { round, participants, representation, .. })) => {
+            Some(JournalEntry::Committed(Committed { round, participants, representation, .. })) => {
                 let with = "committed with";
                 write!(f, "exchange {round} {with} {participants:?}, representation {representation}")
             }
@@ -76,7 +78,7 @@ impl fmt::Display for DisplayDecision<'_> {
 pub struct Replay {
     server: Server,
     /// Openings and commits of start and training rounds.
-    decisions: Vec<Line>,
+    decisions: Vec<JournalEntry>,
     /// Answers of a device in an exchange, in order: time in ms, and index of the line.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
     /// Devices that answered an exchange after it was closed.
@@ -85,7 +87,7 @@ pub struct Replay {
     begins_at: Millis,
     /// Number of decisions that were compared and found equal.
     equal: usize,
-    simulator: Option<Line>,
+    simulator: Option<JournalEntry>,
     ended: bool,
 }
 
@@ -94,17 +96,17 @@ impl Replay {
     ///
     /// # Errors
     /// [`ReplayError`] if the journal is empty or incomplete.
-    pub fn new(lines: &[Line]) -> Result<Self, ReplayError> {
+    pub fn new(lines: &[JournalEntry]) -> Result<Self, ReplayError> {
         let mut server: Option<&Server> = None;
-        let mut entries: Vec<(usize, &Line)> = Vec::new();
+        let mut entries: Vec<(usize, &JournalEntry)> = Vec::new();
         for (index, line) in lines.iter().enumerate() {
             match (line, server) {
-                (Line::Began(began), _) => {
+                (JournalEntry::Began(began), _) => {
                     server = Some(began);
                     entries.clear();
                 }
                 (_, None) => return Err(ReplayError::NoBeginning { line: index + 1 }),
-                (Line::Resumed(resumed), _) => {
+                (JournalEntry::Resumed(resumed), _) => {
                     // The server resumes in the middle of a round, so only a gap between exchanges is
                     // visible.
                     let known = last_exchange(&entries);
@@ -131,11 +133,11 @@ impl Replay {
         Ok(replay)
     }
 
-    fn add_entry(&mut self, index: usize, line: &Line) {
+    fn add_entry(&mut self, index: usize, line: &JournalEntry) {
         match line {
-            Line::Began(_) | Line::Resumed(_) => {}
-            Line::Opened(opened) => {
-                if opened.phase == Part::Heads {
+            JournalEntry::Began(_) | JournalEntry::Resumed(_) => {}
+            JournalEntry::Opened(opened) => {
+                if opened.phase == JournalPhase::Heads {
                     return;
                 }
                 // All devices had joined when the first round opened.
@@ -144,7 +146,7 @@ impl Replay {
                 }
                 self.decisions.push(line.clone());
             }
-            Line::Answered(answered) => {
+            JournalEntry::Answered(answered) => {
                 let key = (answered.round, answered.device);
                 match answered.outcome {
                     Outcome::Duplicate => {}
@@ -157,7 +159,7 @@ impl Replay {
                     }
                 }
             }
-            Line::Committed(_) => self.decisions.push(line.clone()),
+            JournalEntry::Committed(_) => self.decisions.push(line.clone()),
         }
     }
 
@@ -171,7 +173,7 @@ impl Replay {
     #[must_use]
     pub fn devices(&self) -> BTreeSet<DeviceId> {
         let asked = self.decisions.iter().filter_map(|line| match line {
-            Line::Opened(opened) => Some(&opened.cohort),
+            JournalEntry::Opened(opened) => Some(&opened.cohort),
             _ => None,
         });
         let answered = self.answers.keys().map(|(_, device)| *device);
@@ -180,7 +182,7 @@ impl Replay {
 
     /// Openings and commits, in order.
     #[must_use]
-    pub fn decisions(&self) -> &[Line] {
+    pub fn decisions(&self) -> &[JournalEntry] {
         &self.decisions
     }
 
@@ -188,7 +190,7 @@ impl Replay {
     #[must_use]
     pub fn rounds(&self) -> usize {
         let equal = self.decisions.iter().take(self.equal);
-        equal.filter(|line| matches!(line, Line::Committed(_))).count()
+        equal.filter(|line| matches!(line, JournalEntry::Committed(_))).count()
     }
 
     /// True if the simulator made a different decision, not merely fewer.
@@ -208,17 +210,17 @@ impl Replay {
     /// Resets the comparison and returns the driver of the simulation.
     pub(super) fn driver(&mut self) -> ReplayDriver<'_> {
         (self.equal, self.simulator, self.ended) = (0, None, self.decisions.is_empty());
-        ReplayDriver { replay: self, scribe: Scribe::default() }
+        ReplayDriver { replay: self, scribe: JournalRecorder::default() }
     }
 
     /// Compares the next decision.
-    fn compare(&mut self, line: &Line) {
+    fn compare(&mut self, line: &JournalEntry) {
         if self.ended {
             return;
         }
         match (self.decisions.get(self.equal), line) {
             // The simulator has finished training, whether or not the journal has.
-            (_, Line::Opened(opened)) if opened.phase == Part::Heads => self.ended = true,
+            (_, JournalEntry::Opened(opened)) if opened.phase == JournalPhase::Heads => self.ended = true,
             (Some(decided), line) if is_same_decision(decided, line) => {
                 self.equal += 1;
                 self.ended = self.equal == self.decisions.len();
@@ -233,16 +235,18 @@ impl Replay {
 }
 
 /// Number of the last exchange that was opened.
-fn last_exchange(entries: &[(usize, &Line)]) -> u32 {
-    let opened = entries.iter().rev().find(|(_, line)| matches!(line, Line::Opened(_)));
+fn last_exchange(entries: &[(usize, &JournalEntry)]) -> u32 {
+    let opened = entries.iter().rev().find(|(_, line)| matches!(line, JournalEntry::Opened(_)));
     opened.and_then(|(_, line)| line.round()).unwrap_or(0)
 }
 
 /// True if two decisions are equal apart from their time.
-fn is_same_decision(decided: &Line, line: &Line) -> bool {
+fn is_same_decision(decided: &JournalEntry, line: &JournalEntry) -> bool {
     match (decided, line) {
-        (Line::Opened(a), Line::Opened(b)) => Opened { at: 0, ..a.clone() } == Opened { at: 0, ..b.clone() },
-        (Line::Committed(a), Line::Committed(b)) => {
+        (JournalEntry::Opened(a), JournalEntry::Opened(b)) => {
+            Opened { at: 0, ..a.clone() } == Opened { at: 0, ..b.clone() }
+        }
+        (JournalEntry::Committed(a), JournalEntry::Committed(b)) => {
             Committed { at: 0, ..a.clone() } == Committed { at: 0, ..b.clone() }
         }
         _ => false,
@@ -252,7 +256,7 @@ fn is_same_decision(decided: &Line, line: &Line) -> bool {
 /// Driver of a simulation: provides the answer times and compares the decisions.
 pub struct ReplayDriver<'a> {
     replay: &'a mut Replay,
-    scribe: Scribe,
+    scribe: JournalRecorder,
 }
 
 impl ReplayDriver<'_> {
@@ -261,7 +265,7 @@ impl ReplayDriver<'_> {
         let mut lines = Vec::new();
         self.scribe.handle(engine, now, event, actions, &mut lines);
         for line in lines {
-            if !matches!(line, Line::Answered(_)) {
+            if !matches!(line, JournalEntry::Answered(_)) {
                 self.replay.compare(&line);
             }
         }

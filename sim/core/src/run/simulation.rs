@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fedspan_aggregator::connection::Inbound;
+use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::memory::Shape;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Action, Engine, Event, Failure, Millis, NotCounted, Phase, RoundBroadcast};
@@ -241,9 +241,9 @@ impl<'a> Simulation<'a> {
         let Some(device) = self.devices.get(index) else { return };
         for inbound in std::mem::take(&mut device.inbox) {
             let event = match inbound {
-                Inbound::Update(update) => Event::Update(id, update),
-                Inbound::Unread(round) => Event::Unread(id, round),
-                Inbound::Decline(decline) => {
+                PeerMessage::Update(update) => Event::Update(id, update),
+                PeerMessage::UnreadUpdate(round) => Event::Unread(id, round),
+                PeerMessage::Decline(decline) => {
                     if decline.reason == DeclineReason::UpdateNonFinite {
                         self.record_divergence(id, decline.id.round);
                     }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedspan_aggregator::connection::{Inbound, Traffic};
-use fedspan_aggregator::keys::{Entropy, KeyTable, Keys};
+use fedspan_aggregator::connection::{PeerMessage, Traffic};
+use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyTable};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{
@@ -78,8 +78,8 @@ fn key(device: u64) -> Key {
 }
 
 impl Peer {
-    pub fn keys(&self) -> Keys {
-        Keys::new(self.table.clone())
+    pub fn keys(&self) -> ActiveKeys {
+        ActiveKeys::new(self.table.clone())
     }
 
     /// Entropy of the server.
@@ -188,7 +188,7 @@ impl Peer {
 
     /// Compares the frames that the server opened in one read with the sealed ones: no other frame is
     /// accepted, and none twice.
-    pub fn check_accepted(&mut self, read: &[u8], before: &Traffic, after: &Traffic, events: &[Inbound]) {
+    pub fn check_accepted(&mut self, read: &[u8], before: &Traffic, after: &Traffic, events: &[PeerMessage]) {
         let opened = (after.frames.accepted - before.frames.accepted) as usize;
         self.unfinished.extend_from_slice(read);
         if !read.contains(&0) {
@@ -205,18 +205,19 @@ impl Peer {
             .filter(|plain| self.sealed.contains_key(*plain) && !self.accepted.contains(*plain))
             .collect();
         assert!(opened <= fresh.len(), "{opened} frames accepted, {} were sealed", fresh.len());
-        let accepted = events
-            .iter()
-            .filter(|event| !matches!(event, Inbound::Fault(_) | Inbound::Refused(_) | Inbound::Revoked));
+        let accepted = events.iter().filter(|event| {
+            !matches!(event, PeerMessage::Fault(_) | PeerMessage::Refused(_) | PeerMessage::Revoked)
+        });
         assert!(accepted.count() <= opened, "{events:?} from {opened} frames");
         for inbound in events {
-            if let Inbound::Hello(hello) = inbound {
+            if let PeerMessage::Hello(hello) = inbound {
                 assert!(self.handshakes.iter().any(|handshake| handshake.hello == *hello), "{hello:?}");
             }
         }
-        let ended = events.iter().any(|event| matches!(event, Inbound::Refused(_) | Inbound::Revoked));
+        let ended =
+            events.iter().any(|event| matches!(event, PeerMessage::Refused(_) | PeerMessage::Revoked));
         let oversize = after.frames.oversize > before.frames.oversize;
-        let greeted = events.iter().any(|event| matches!(event, Inbound::Hello(_)));
+        let greeted = events.iter().any(|event| matches!(event, PeerMessage::Hello(_)));
         // If only one frame arrived it is known which one was accepted, and whether it had to be.
         let single = fresh.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
         if let Some((handshake, counter)) = single {

@@ -8,7 +8,7 @@ use fedspan_protocol::secure::Key;
 use loom::future::block_on;
 use loom::thread;
 
-use super::{AcceptedKey, Entropy, KeyError, KeyTable, Keys, Refusal, State};
+use super::{AcceptedKey, Entropy, KeyError, KeyTable, ActiveKeys, LookupError, KeyState};
 use crate::Check;
 use crate::queue::commands;
 use crate::sync::AtomicBool;
@@ -53,12 +53,12 @@ fn rotating() -> KeyTable {
     table
 }
 
-pub(super) fn accepted_key(keys: &Keys, device: u64) -> Arc<AcceptedKey> {
+pub(super) fn accepted_key(keys: &ActiveKeys, device: u64) -> Arc<AcceptedKey> {
     keys.lookup(device, 0).expect("the key is accepted")
 }
 
 /// Checks that exactly the accepted keys can be looked up; returns which of them can.
-fn check_consistency(keys: &Keys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
+fn check_consistency(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
     keys.read(|table| {
         let agrees = |key: &Arc<AcceptedKey>| {
             let found = table.lookup(key.device(), key.epoch()).is_ok();
@@ -70,7 +70,7 @@ fn check_consistency(keys: &Keys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
 }
 
 fn revoked_is_revoked() {
-    let keys = Keys::new(table());
+    let keys = ActiveKeys::new(table());
     let (key, returned) = (accepted_key(&keys, 7), Arc::new(AtomicBool::new(false)));
     let operator = thread::spawn({
         let (keys, returned) = (keys.clone(), Arc::clone(&returned));
@@ -89,7 +89,7 @@ fn revoked_is_revoked() {
 
 /// A session checks a frame and passes it on with its key; the server core checks the key again.
 fn judged_again() {
-    let keys = Keys::new(table());
+    let keys = ActiveKeys::new(table());
     let returned = Arc::new(AtomicBool::new(false));
     let (sender, mut receiver) = commands(1);
     let connection = thread::spawn({
@@ -117,7 +117,7 @@ fn judged_again() {
 
 /// The old key stays withdrawn when the device gets a new one.
 fn for_ever() {
-    let keys = Keys::new(table());
+    let keys = ActiveKeys::new(table());
     let key = accepted_key(&keys, 7);
     let operator = thread::spawn({
         let keys = keys.clone();
@@ -137,7 +137,7 @@ fn for_ever() {
 }
 
 fn all_or_nothing() {
-    let keys = Keys::new(rotating());
+    let keys = ActiveKeys::new(rotating());
     let known: Vec<_> =
         DEVICES.iter().flat_map(|&device| [0, 1].map(|epoch| keys.lookup(device, epoch))).flatten().collect();
     assert_eq!(known.len(), 4);
@@ -152,7 +152,7 @@ fn all_or_nothing() {
 }
 
 fn round_closed_beside_lookup() {
-    let keys = Keys::new(rotating());
+    let keys = ActiveKeys::new(rotating());
     let old = DEVICES.map(|device| accepted_key(&keys, device));
     let round = thread::spawn({
         let keys = keys.clone();
@@ -162,7 +162,7 @@ fn round_closed_beside_lookup() {
     assert!(found == [true; 2] || found == [false; 2], "{found:?}");
     match keys.find(7, 0) {
         Ok(_) => assert!(found[0], "the old key was found again"),
-        Err(refusal) => assert_eq!(refusal, Refusal::Epoch { current: 1 }),
+        Err(refusal) => assert_eq!(refusal, LookupError::Epoch { current: 1 }),
     }
     assert!(keys.lookup(7, 1).is_some_and(|key| key.is_accepted()));
     round.join().expect("the round ends");
@@ -170,7 +170,7 @@ fn round_closed_beside_lookup() {
 }
 
 fn rotation_beside_lookup() {
-    let keys = Keys::new(table());
+    let keys = ActiveKeys::new(table());
     let operator = thread::spawn({
         let keys = keys.clone();
         move || {
@@ -194,7 +194,7 @@ fn rotation_beside_lookup() {
 
 /// Revokes a key while a round closes.
 fn both_are_kept() {
-    let keys = Keys::new(rotating());
+    let keys = ActiveKeys::new(rotating());
     let operator = thread::spawn({
         let keys = keys.clone();
         move || super::revoke(&keys, 7)
@@ -204,6 +204,6 @@ fn both_are_kept() {
     // Either change may withdraw device 7's old key.
     assert!((1..=2).contains(&withdrawn));
     let state = |device| keys.read(|table| table.get(device).map(|listed| listed.state));
-    assert_eq!((state(7), state(8)), (Some(State::Revoked), Some(State::Active)));
+    assert_eq!((state(7), state(8)), (Some(KeyState::Revoked), Some(KeyState::Active)));
     assert!(keys.lookup(7, 0).is_none() && keys.lookup(7, 1).is_none() && keys.lookup(8, 0).is_none());
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use zeroize::Zeroizing;
 
 use super::checks::{Zeros, accepted_key};
-use super::{Cost, Entropy, KeyDesk, KeyError, KeyStore, KeyTable, Keys, State, Unlock};
+use super::{Argon2Cost, Entropy, SharedKeyStore, KeyError, KeyStore, KeyTable, ActiveKeys, KeyState, Unlock};
 use crate::Check;
 
 pub(crate) const ALL: &[Check] = &[
@@ -66,25 +66,25 @@ fn unlock() -> Unlock {
 
 /// A store of devices 7 and 8; if `rotating`, both have a second key and the grace period of the first one
 /// lasts.
-fn desk(rotating: bool, nonces: Nonces) -> (TempDir, KeyDesk) {
+fn desk(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("keys");
     let mut store =
-        KeyStore::create(&path, &unlock(), Cost::RECOMMENDED, nonces).expect("the store is created");
+        KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, nonces).expect("the store is created");
     store.add(&[7, 8], false, 1).expect("the devices have no keys yet");
     if rotating {
         store.rotate(&[7, 8], 1).expect("both devices have one key");
     }
-    (directory, KeyDesk::new(store))
+    (directory, SharedKeyStore::new(store))
 }
 
-fn ask(desk: &KeyDesk, request: &str) {
+fn ask(desk: &SharedKeyStore, request: &str) {
     let answer = desk.answer(request, 2);
     assert!(answer.contains("changed"), "{request}: {}", *answer);
 }
 
 /// Accepted epochs and state of the devices 7 and 8.
-fn states(keys: &Keys) -> [([bool; 2], Option<State>); 2] {
+fn states(keys: &ActiveKeys) -> [([bool; 2], Option<KeyState>); 2] {
     let of = |table: &KeyTable, device| {
         let accepted = |epoch| table.lookup(device, epoch).is_ok_and(|key| key.is_accepted());
         ([0, 1].map(accepted), table.get(device).map(|listed| listed.state))
@@ -93,7 +93,7 @@ fn states(keys: &Keys) -> [([bool; 2], Option<State>); 2] {
 }
 
 /// The same, as a server would read it from the file.
-fn states_in_file(path: &Path) -> [([bool; 2], Option<State>); 2] {
+fn states_in_file(path: &Path) -> [([bool; 2], Option<KeyState>); 2] {
     states(&KeyStore::open(path, &unlock(), Zeros).expect("the file is valid").keys())
 }
 
@@ -107,7 +107,7 @@ fn both_requests() {
     });
     ask(&desk, "{\"rotate\":{\"these\":[[8,8]]}}");
     operator.join().expect("the operator ends");
-    let expected = [([false; 2], Some(State::Revoked)), ([true; 2], Some(State::Rotating))];
+    let expected = [([false; 2], Some(KeyState::Revoked)), ([true; 2], Some(KeyState::Rotating))];
     assert!(!key.is_accepted());
     assert_eq!(states(&keys), expected, "in memory");
     drop(desk);
@@ -124,7 +124,7 @@ fn round_closed_beside_request() {
     let withdrawn = desk.round_closed().expect("the file is written");
     operator.join().expect("the operator ends");
     assert_eq!(withdrawn, 2);
-    let expected = [([false, true], Some(State::Active)); 2];
+    let expected = [([false, true], Some(KeyState::Active)); 2];
     assert_eq!(states(&keys), expected, "in memory");
     drop(desk);
     assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");

@@ -1,0 +1,264 @@
+//! Owner-only files: permissions are checked when a file is read, and set when it is created.
+
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use crate::file_kind::regular;
+
+/// Permission bits: read and write for the owner.
+const MODE: u32 = 0o600;
+
+/// Reason why a file of secrets cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A file operation failed.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the system.
+        error: std::io::Error,
+    },
+    /// The file was replaced, but its directory could not be synced.
+    #[error("{}: the change is in place, but may not survive a power cut: {error}", path.display())]
+    NotDurable {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the system.
+        error: std::io::Error,
+    },
+    /// The file exists and would be overwritten.
+    #[error("{}: already exists; move it away or choose another name", path.display())]
+    Exists {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// Users other than the owner have rights.
+    #[error("{0}: mode {mode:04o} lets other users read secrets; run chmod 600 {0}", path.display())]
+    Exposed {
+        /// Path of the file.
+        path: PathBuf,
+        /// Permission bits of the file.
+        mode: u32,
+    },
+    /// The file belongs to another user.
+    #[error("{0}: owned by user {owner}, this process is user {user}; run chown {user} {0}", path.display())]
+    Foreign {
+        /// Path of the file.
+        path: PathBuf,
+        /// User that owns the file.
+        owner: u32,
+        /// User of this process.
+        user: u32,
+    },
+    /// The path does not lead to a regular file.
+    #[error("{}: not a regular file", path.display())]
+    NotRegular {
+        /// Path that was given.
+        path: PathBuf,
+    },
+    /// The file is longer than allowed.
+    #[error("{}: longer than {most} bytes, the most allowed", path.display())]
+    TooLong {
+        /// Path of the file.
+        path: PathBuf,
+        /// Largest length allowed, in bytes.
+        most: usize,
+    },
+}
+
+/// Returns the effective user of this process.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Reads an owner-only file; `None` if there is none. Symbolic links are refused, as replacing the file would
+/// replace the link.
+pub fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>>, FileError> {
+    match std::fs::symlink_metadata(path) {
+        // Checked before opening, which would wait for a pipe's other end.
+        Ok(about) if !about.is_file() => Err(FileError::NotRegular { path: path.into() }),
+        Ok(_) => {
+            let mut file = File::open(path).map_err(|error| io(path, error))?;
+            let about = file.metadata().map_err(|error| io(path, error))?;
+            check(path, &about)?;
+            contents(path, &mut file, &about, most).map(Some)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io(path, error)),
+    }
+}
+
+/// Reads a passphrase or a key from an owner-only file or pipe. Root may read another user's pipe, as in `pass
+/// show fleet | sudo ...`.
+pub fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    let mut file = File::open(path).map_err(|error| io(path, error))?;
+    let about = file.metadata().map_err(|error| io(path, error))?;
+    match about.file_type().is_fifo() {
+        true => check_rights(path, &about, about.uid() == user() || user() == 0)?,
+        false => check(path, &about)?,
+    }
+    contents(path, &mut file, &about, most)
+}
+
+fn check(path: &Path, about: &Metadata) -> Result<(), FileError> {
+    if about.is_file() {
+        check_rights(path, about, about.uid() == user())
+    } else {
+        Err(FileError::NotRegular { path: path.to_owned() })
+    }
+}
+
+fn check_rights(path: &Path, about: &Metadata, own: bool) -> Result<(), FileError> {
+    let (path, mode) = (path.to_owned(), about.mode() & 0o7777);
+    if !own {
+        Err(FileError::Foreign { path, owner: about.uid(), user: user() })
+    } else if mode & 0o077 != 0 {
+        Err(FileError::Exposed { path, mode })
+    } else {
+        Ok(())
+    }
+}
+
+fn contents(
+    path: &Path,
+    file: &mut File,
+    about: &Metadata,
+    most: usize,
+) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    // Allocated at its full length: a growing vector would leave copies of secrets behind.
+    let expected = usize::try_from(about.len()).unwrap_or(usize::MAX);
+    let room = if about.is_file() { expected.min(most) } else { most.min(1 << 16) };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room + 1));
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(limit).read_to_end(&mut bytes).map_err(|error| io(path, error))?;
+    if bytes.len() > most { Err(FileError::TooLong { path: path.into(), most }) } else { Ok(bytes) }
+}
+
+/// Creates an owner-only file that is durable on return. On an error no file is left.
+///
+/// # Errors
+/// [`FileError::Exists`] if the path exists; [`FileError::Io`].
+pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file = match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(FileError::Exists { path: path.into() });
+        }
+        Err(error) => return Err(io(path, error)),
+    };
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let durable = written.map_err(|error| io(path, error));
+    let durable = durable.and_then(|()| sync_directory(path).map_err(|error| io(parent(path), error)));
+    durable.inspect_err(|_| drop(std::fs::remove_file(path)))
+}
+
+/// Function that syncs a file's directory: [`sync_directory`], or a test's with errors.
+pub type Sync = fn(&Path) -> std::io::Result<()>;
+
+/// Replaces or creates a file atomically: a crash leaves the old file or the new one. The caller must hold its
+/// [`lock`]. After every error but [`FileError::NotDurable`] the old file is in place.
+pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
+    let partial = with_suffix(path, ".partial");
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial, error)),
+        _ => {}
+    }
+    create_private(&partial, bytes)?;
+    std::fs::rename(&partial, path).map_err(|error| io(path, error))?;
+    sync(path).map_err(|error| FileError::NotDurable { path: path.to_owned(), error })
+}
+
+/// Locks a file that is going to be replaced, with a lock file next to it. `None` if another process holds the
+/// lock.
+pub fn lock(path: &Path) -> Result<Option<File>, FileError> {
+    let path = with_suffix(path, ".lock");
+    regular(&path).map_err(|error| io(&path, error))?;
+    let open = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(&path);
+    let lock = open.map_err(|error| io(&path, error))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(io(&path, error)),
+    }
+}
+
+/// Creates the directory of a file, with access for its owner only.
+pub fn make_directory(path: &Path) -> Result<(), FileError> {
+    let directory = parent(path);
+    let made = make_directories(directory, DirBuilder::new().mode(0o700));
+    made.map(drop).map_err(|error| io(directory, error))
+}
+
+/// Creates a directory and its missing parents, durable on return. Returns the created ones, outermost first;
+/// on an error they are removed.
+pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Result<Vec<PathBuf>> {
+    let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.is_dir());
+    let mut missing: Vec<&Path> = missing.collect();
+    let mut made = Vec::new();
+    while let Some(path) = missing.pop() {
+        let done = match builder.create(path) {
+            Ok(()) => {
+                made.push(path.to_owned());
+                sync_directory(path)
+            }
+            // Another process has created it meanwhile.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            // The path is a file: repeat the call to return the error of the system.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => builder.create(directory),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            made.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+            return Err(error);
+        }
+    }
+    Ok(made)
+}
+
+/// Syncs the directory of a file, so that a rename survives a power cut.
+pub fn sync_directory(path: &Path) -> std::io::Result<()> {
+    File::open(parent(path)).and_then(|directory| directory.sync_all())
+}
+
+/// Returns the directory of a file.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Appends a suffix to the file name of a path.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn io(path: &Path, error: std::io::Error) -> FileError {
+    FileError::Io { path: path.to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn created_directories_are_returned_or_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (new, under) = (scratch.path().join("new"), scratch.path().join("new/under"));
+        make_directories(&new.join("x".repeat(300)), &DirBuilder::new()).unwrap_err();
+        assert!(!new.exists());
+        assert_eq!(make_directories(&under, &DirBuilder::new()).unwrap(), [new, under.clone()]);
+        assert!(make_directories(&under, &DirBuilder::new()).unwrap().is_empty());
+        std::fs::write(under.join("file"), b"x").unwrap();
+        for path in ["file", "file/below"] {
+            make_directories(&under.join(path), &DirBuilder::new()).unwrap_err();
+        }
+    }
+}

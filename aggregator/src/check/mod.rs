@@ -1,0 +1,221 @@
+//! Check of a state directory: verifies that its content is consistent and fits a configuration (`fsck`).
+//! Changes nothing.
+
+mod journal_check;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use self::journal_check::JournalCheck;
+use crate::config::Fleet;
+use crate::durable_engine::{ResumeError, restore, with_stored_settings};
+use crate::journal::{self, CommittedRound, JournalEntry, digest, sha256};
+use crate::store::{CampaignState, OfflineStore, StoreError};
+use fedspan_engine::{DeviceId, Engine};
+use fedspan_files::regular;
+
+/// Remedy for a journal file that differs from the database.
+const REMEDY: &str = "move it away; the next start rewrites it from the database";
+
+/// Result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Facts that were verified, one line each.
+    pub facts: Vec<String>,
+    /// Inconsistencies, one line each.
+    pub faults: Vec<String>,
+}
+
+/// Checks the state directory of a configuration; `None` if no campaign was ever begun there.
+///
+/// # Errors
+/// [`StoreError`] if the database cannot be read at all.
+pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
+    let Some(snapshot) = OfflineStore::open(&fleet.state)? else { return Ok(None) };
+    let Some(stored) = snapshot.load()? else { return Ok(None) };
+    let (rounds, lines) = (snapshot.rounds()?, snapshot.journal()?);
+    let mut found = CheckReport::default();
+    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    let megabytes = snapshot.bytes() as f64 / 1e6;
+    found.facts.push(format!("database: {megabytes:.1} MB, every page has its checksum"));
+    let taken = with_stored_settings(fleet, &stored.configuration).and_then(|with_stored_settings| {
+        if !with_stored_settings.kept.is_empty() {
+            let settings = with_stored_settings.kept.join(", ");
+            found.facts.push(format!("settings of the campaign that the file does not set: {settings}"));
+        }
+        let mut engine = with_stored_settings.fleet.engine();
+        restore(&mut engine, &stored, &with_stored_settings.fleet.fingerprint()).map(|()| engine)
+    });
+    if let Err(error) = &taken {
+        found.faults.push(locate_error(error, &fleet.state));
+    }
+    let engine = taken.as_ref().ok();
+    found.facts.push(describe_campaign(&stored));
+    found.rounds(&rounds, &stored, engine);
+    let text = (0..).zip(&lines).map(|(place, (number, text))| {
+        let first = lines.first().map_or(0, |(first, _)| *first);
+        if *number != first + place {
+            return Err(format!("the journal lacks line {}", first + place));
+        }
+        serde_json::from_str::<JournalEntry>(text)
+            .map_err(|error| format!("line {number} of the journal: {error}"))
+    });
+    match text.collect::<Result<Vec<JournalEntry>, String>>() {
+        Ok(journal) => found.journal(&journal, fleet.journal, &rounds, &stored, engine),
+        Err(fault) => found.faults.push(fault),
+    }
+    found.file(&fleet.state.join(journal::FILE), &lines);
+    Ok(Some(found))
+}
+
+/// Adds the state directory to a resume error, since a configuration that points at the wrong directory is the
+/// usual cause.
+#[must_use]
+pub fn locate_error(error: &ResumeError, state: &Path) -> String {
+    match error {
+        // The message contains the path.
+        ResumeError::Store(error) => error.to_string(),
+        error => format!("{}: {error}", state.display()),
+    }
+}
+
+fn describe_campaign(stored: &CampaignState) -> String {
+    let CampaignState { campaign, checkpoint, updates, accounts, .. } = stored;
+    let Some(checkpoint) = checkpoint else { return format!("campaign {campaign}: no round was opened yet") };
+    let open = match &checkpoint.open {
+        Some(open) => format!(
+            "round id {} is open among {} devices, with {} updates, which decrypt and count",
+            checkpoint.id.round,
+            open.fleet.len(),
+            updates.len()
+        ),
+        None => "no round is open".to_owned(),
+    };
+    format!(
+        "campaign {campaign}: {:?} of {} is done; {open}; {} privacy accounts",
+        checkpoint.done,
+        checkpoint.rounds,
+        accounts.len()
+    )
+}
+
+impl CheckReport {
+    /// Checks the committed rounds against the campaign.
+    fn rounds(&mut self, rounds: &[CommittedRound], stored: &CampaignState, engine: Option<&Engine>) {
+        let mut wrong = |what: String| self.faults.push(format!("the rounds: {what}"));
+        let last = rounds.last();
+        let exchange = last.map_or(0, |round| round.exchange);
+        if stored.last_round().is_none_or(|id| id.round < exchange) && last.is_some() {
+            wrong(format!("round id {exchange} was committed but never opened"));
+        }
+        let now = engine.map(|engine| sha256(engine.representation()));
+        if now.zip(last).is_some_and(|(now, last)| now != last.representation) {
+            wrong(format!("the stored representation differs from that of round id {exchange}"));
+        }
+        for round in rounds {
+            if !round.participants.iter().all(|device| round.cohort.binary_search(device).is_ok()) {
+                wrong(format!("round id {} counts devices that were not asked", round.exchange));
+            }
+        }
+        self.facts.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
+    }
+
+    /// Checks the journal against rounds and campaign. `goes_on`: a journal is kept now; rounds without entries
+    /// are gaps if none was kept then.
+    fn journal(
+        &mut self,
+        lines: &[JournalEntry],
+        goes_on: bool,
+        rounds: &[CommittedRound],
+        stored: &CampaignState,
+        engine: Option<&Engine>,
+    ) {
+        if lines.is_empty() {
+            return self.facts.push("journal: none is kept".to_owned());
+        }
+        let mut journal_check = JournalCheck::new(lines);
+        let (last, now) = (journal_check.last, stored.last_round().map_or(0, |id| id.round));
+        if !goes_on {
+            journal_check.ends_here(now);
+        }
+        let mut wrong = std::mem::take(&mut journal_check.wrong);
+        for committed in &journal_check.commits {
+            let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
+            let known = known.ok().and_then(|place| rounds.get(place));
+            if known.is_none_or(|round| round.participants != committed.participants) {
+                wrong.push(format!("round id {} differs from the committed round", committed.round));
+            }
+        }
+        let journalled: BTreeSet<u32> =
+            journal_check.commits.iter().map(|committed| committed.round).collect();
+        for CommittedRound { exchange, .. } in rounds {
+            // Rounds after the end of a journal that is kept are reported once, below.
+            let has_entry = journalled.contains(exchange)
+                || goes_on && (*exchange > last || *exchange == last && now > last);
+            if !has_entry && !journal_check.may_miss(*exchange) {
+                wrong.push(format!("round id {exchange} was committed but has no entry"));
+            }
+        }
+        let counted: Vec<DeviceId> = stored.updates.iter().map(|(device, _)| *device).collect();
+        if now > last && goes_on {
+            wrong.push(format!(
+                "it ends in round id {last}, but round id {now} was opened since; if no journal was kept until now (journal = \
+                 false), the next start records the gap"
+            ));
+        } else if now <= last
+            && stored.open_round().is_some()
+            && (now < last || !journal_check.has_counted(&counted))
+        {
+            let open = journal_check.open.len();
+            wrong.push(format!(
+                "round id {last} has counted {open} devices, but {} updates are stored",
+                counted.len()
+            ));
+        }
+        let committed = journal_check.commits.last();
+        // A journal that lacks the last round was reported above.
+        let is_last =
+            rounds.last().zip(committed).is_none_or(|(round, journalled)| journalled.round >= round.exchange);
+        let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
+        if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
+            wrong.push("the stored representation differs from that of the last commit".to_owned());
+        }
+        self.faults.extend(wrong.into_iter().map(|what| format!("the journal: {what}")));
+        let number = lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count();
+        let gaps = journal_check.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
+        self.facts.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
+    }
+
+    /// Checks the journal file against the database.
+    fn file(&mut self, path: &Path, lines: &[(u64, String)]) {
+        let name = path.display();
+        let text = match regular(path).and_then(|()| std::fs::read_to_string(path)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return self.faults.push(format!("{name}: not UTF-8; {REMEDY}"));
+            }
+            Err(error) => return self.faults.push(format!("{name}: {error}")),
+        };
+        // The next start completes an unfinished line.
+        let whole: Vec<&str> =
+            text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
+        let next = lines.last().map_or(0, |(number, _)| number + 1);
+        let written = whole.len() as u64;
+        let differs = lines.iter().find(|(number, line)| {
+            let at = usize::try_from(*number).ok().and_then(|at| whole.get(at));
+            at.is_some_and(|written| written != line)
+        });
+        if let Some((number, _)) = differs {
+            self.faults.push(format!("{name}: line {} differs from the database; {REMEDY}", number + 1));
+        } else if written > next {
+            self.faults.push(format!("{name}: {written} lines, but the database has {next}; {REMEDY}"));
+        } else {
+            let behind = match next - written {
+                0 => "all of them".to_owned(),
+                behind => format!("all but the last {behind}, which the next start adds"),
+            };
+            self.facts.push(format!("{name}: {written} lines, {behind}"));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Acceptor: the admission requirements, the welcome and the keys with which all connections of a server answer
+//! hellos.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use fedspan_protocol::limits::HELLO_FRAME_MAX;
+use fedspan_protocol::message::{Hello, Refusal, Welcome};
+use fedspan_protocol::secure::NONCE;
+
+use crate::keys::{ActiveKeys, Entropy};
+use fedspan_engine::admission::Requirements;
+
+/// Keys of a server, and its source of randomness.
+struct Secrets {
+    keys: ActiveKeys,
+    entropy: Mutex<Box<dyn Entropy>>,
+}
+
+/// Handshake parameters, shared by all connections of a server.
+pub struct Acceptor {
+    requirements: Requirements,
+    welcome: Welcome,
+    /// `None`: frames are not encrypted.
+    secrets: Option<Secrets>,
+}
+
+impl Acceptor {
+    /// Makes an acceptor without encryption, for test benches and simulations.
+    #[must_use]
+    pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
+        Self { requirements, welcome, secrets: None }
+    }
+
+    /// Makes an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
+    #[must_use]
+    pub fn encrypted(
+        requirements: Requirements,
+        welcome: Welcome,
+        keys: ActiveKeys,
+        entropy: Box<dyn Entropy>,
+    ) -> Self {
+        Self { requirements, welcome, secrets: Some(Secrets { keys, entropy: Mutex::new(entropy) }) }
+    }
+
+    /// Returns the keys; `None` if frames are not encrypted.
+    pub(super) fn keys(&self) -> Option<&ActiveKeys> {
+        self.secrets.as_ref().map(|secrets| &secrets.keys)
+    }
+
+    /// Draws a nonce; `None` if the source of randomness fails.
+    pub(super) fn nonce(&self) -> Option<[u8; NONCE]> {
+        let mut nonce = [0; NONCE];
+        let mut entropy = self.secrets.as_ref()?.entropy.lock().unwrap_or_else(PoisonError::into_inner);
+        entropy.fill(&mut nonce).ok()?;
+        Some(nonce)
+    }
+
+    /// Returns the welcome for admitted devices.
+    pub(super) fn welcome(&self) -> Welcome {
+        self.welcome
+    }
+
+    /// Checks whether a device may take part.
+    pub(super) fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
+        self.requirements.admit(hello)
+    }
+
+    /// Returns the length of the longest frame that a device with this frame limit has to send.
+    pub(super) fn longest_frame(&self, limit: usize) -> usize {
+        self.requirements.longest_upload().max(HELLO_FRAME_MAX).min(limit)
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor")
+            .field("welcome", &self.welcome)
+            .field("encrypted", &self.secrets.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,161 @@
+//! Log rate limiter: at most [`LINES`] lines of each kind in a window, followed by the number of suppressed
+//! ones, since any number of peers may each cause any number of lines. The counters of the status count
+//! everything.
+
+use std::fmt;
+
+use fedspan_engine::Millis;
+
+/// Lines of one kind per window: enough to identify the peers.
+const LINES: u32 = 20;
+
+/// Length of a window, in ms.
+const WINDOW: Millis = 60_000;
+
+/// Kind of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogKind {
+    Joined,
+    Left,
+    Refused,
+    TurnedAway,
+    Declined,
+    Rejected,
+    CutOff,
+    AcceptFailed,
+    NoRidgeChoice,
+}
+
+impl LogKind {
+    const ALL: [Self; 9] = [
+        Self::Joined,
+        Self::Left,
+        Self::Refused,
+        Self::TurnedAway,
+        Self::Declined,
+        Self::Rejected,
+        Self::CutOff,
+        Self::AcceptFailed,
+        Self::NoRidgeChoice,
+    ];
+}
+
+impl fmt::Display for LogKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Joined => "device joined",
+            Self::Left => "device left",
+            Self::Refused => "device refused",
+            Self::TurnedAway => "device turned away",
+            Self::Declined => "round declined",
+            Self::Rejected => "update rejected",
+            Self::CutOff => "device cut off",
+            Self::AcceptFailed => "accept failed",
+            Self::NoRidgeChoice => "device cannot choose the ridge of its head",
+        })
+    }
+}
+
+/// Lines of one kind in the current window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    began: Millis,
+    written: u32,
+    suppressed: u64,
+}
+
+impl Window {
+    fn end(&self) -> Millis {
+        self.began.saturating_add(WINDOW)
+    }
+}
+
+/// Log rate limiter with a window per kind.
+#[derive(Debug, Default)]
+pub(super) struct LogRateLimiter([Window; LogKind::ALL.len()]);
+
+impl LogRateLimiter {
+    /// Returns true if a line may be logged now and counts it as suppressed otherwise. Call
+    /// [`Self::drain_expired`] first.
+    #[must_use]
+    pub(super) fn allow(&mut self, kind: LogKind, now: Millis) -> bool {
+        let Some(window) = self.0.get_mut(kind as usize) else { return false };
+        if window.written == 0 {
+            window.began = now;
+        }
+        if window.written < LINES {
+            window.written += 1;
+            return true;
+        }
+        window.suppressed += 1;
+        false
+    }
+
+    /// Ends expired windows and returns the kinds with suppressed lines, with their numbers.
+    #[must_use]
+    pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(LogKind, u64)> {
+        let mut suppressed = Vec::new();
+        for (window, kind) in self.0.iter_mut().zip(LogKind::ALL) {
+            if window.written > 0 && now >= window.end() {
+                suppressed.extend((window.suppressed > 0).then_some((kind, window.suppressed)));
+                *window = Window::default();
+            }
+        }
+        suppressed
+    }
+
+    /// Returns the time at which the next summary of suppressed lines is due.
+    #[must_use]
+    pub(super) fn next_summary(&self) -> Option<Millis> {
+        self.0.iter().filter(|window| window.suppressed > 0).map(Window::end).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_has_own_window() {
+        for (index, kind) in LogKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+        }
+        let mut throttle = LogRateLimiter::default();
+        let now = 1_000_000;
+        assert_eq!((0..LINES + 7).filter(|_| throttle.allow(LogKind::Refused, now)).count(), LINES as usize);
+        assert!(throttle.allow(LogKind::Declined, now + 5));
+        assert_eq!(throttle.next_summary(), Some(now + WINDOW));
+        assert_eq!(throttle.drain_expired(now + WINDOW - 1), []);
+        assert_eq!(throttle.drain_expired(now + WINDOW), [(LogKind::Refused, 7)]);
+        assert_eq!((throttle.next_summary(), throttle.drain_expired(now + 2 * WINDOW)), (None, Vec::new()));
+        assert!(throttle.allow(LogKind::Refused, now + WINDOW));
+    }
+
+    proptest! {
+        /// Every line is either written or counted as suppressed, and no window exceeds its limit.
+        #[test]
+        fn lines_are_written_or_counted(steps in prop::collection::vec((0..8usize, 0..9000u64), 0..900)) {
+            let (mut throttle, mut now) = (LogRateLimiter::default(), 0);
+            let (mut written, mut suppressed, mut summaries) = (0, 0, 0);
+            let mut sum = |drain_expired: Vec<(LogKind, u64)>, suppressed: &mut u64| {
+                summaries += drain_expired.len();
+                *suppressed += drain_expired.iter().map(|(_, count)| count).sum::<u64>();
+            };
+            for (kind, pause) in &steps {
+                now += if pause % 3 == 0 { *pause } else { 0 };
+                sum(throttle.drain_expired(now), &mut suppressed);
+                written += u64::from(throttle.allow(LogKind::ALL[*kind], now));
+                prop_assert!(throttle.next_summary().is_none_or(|next_summary| next_summary > now));
+            }
+            sum(throttle.drain_expired(Millis::MAX), &mut suppressed);
+            prop_assert_eq!(written + suppressed, steps.len() as u64);
+            let windows = now / WINDOW + 1;
+            prop_assert!(written <= windows * u64::from(LINES) * LogKind::ALL.len() as u64);
+            prop_assert!(summaries as u64 <= windows * LogKind::ALL.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! Server core: turns peer events into engine events and engine actions into commands, makes decisions durable,
+//! limits what peers may send, and publishes the status.
+//!
+//! It has no sockets, threads or clock and needs no runtime (its channels are tokio's, which work without one):
+//! the server drives it with real time, simulated disasters with virtual time and lossy links. Times are
+//! milliseconds since the core was made.
+//!
+//! ```text
+//!  PeerSession -- PeerEvent --> ServerCore (DurableEngine: Engine, Store) -- Command, through a queue --> PeerSession
+//! ```
+
+mod command_queue;
+mod log_limiter;
+mod messages;
+mod peer_session;
+mod privacy_status;
+mod round_report;
+mod startup;
+mod status;
+#[cfg(test)]
+mod tests;
+mod update_quota;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
+use tokio::sync::{broadcast, watch};
+
+use self::log_limiter::{LogKind, LogRateLimiter};
+use self::update_quota::UpdateQuota;
+use crate::connection::Acceptor;
+use crate::durable_engine::{DurableEngine, Flushed, ResumeError};
+use crate::journal::Journal;
+use crate::keys::{KeyStoreError, SharedKeyStore};
+use crate::store::{ReadSnapshot, StoreError};
+use fedspan_engine::privacy::Delta;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase};
+
+pub use command_queue::{Receiver, Sender};
+pub use messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
+pub use peer_session::{PeerAction, PeerSession, Timeouts};
+pub use privacy_status::PrivacyStatus;
+pub use status::{ConnectionCounters, Status};
+
+#[cfg(test)]
+pub(crate) use {command_queue::memory as command_queue_memory, peer_session::COMMAND_CAPACITY};
+
+/// Reason why the server core cannot start or continue.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreError {
+    /// The stored campaign cannot be resumed, or the store has become unusable.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// The engine has given up the campaign.
+    #[error("the campaign stopped: {0}")]
+    Failed(#[from] Failure),
+}
+
+struct Peer {
+    device: DeviceId,
+    from: Origin,
+    commands: Sender<Command>,
+}
+
+/// Server without sockets: the durable engine, its peers and their limits.
+pub struct ServerCore {
+    durable: DurableEngine,
+    /// Journal file for other programs.
+    journal: Option<Journal>,
+    acceptor: Arc<Acceptor>,
+    key_store: Option<SharedKeyStore>,
+    rounds: u32,
+    done: u32,
+    peers: BTreeMap<u64, Peer>,
+    /// Number of the newest peer session of each connected device.
+    current: BTreeMap<DeviceId, u64>,
+    quota: UpdateQuota,
+    /// Whether training is over and the key store has been told.
+    rounds_over: bool,
+    /// Devices that were cut off and whose departure the engine has yet to be given.
+    cut_off: Vec<DeviceId>,
+    connections: ConnectionCounters,
+    log: LogRateLimiter,
+    /// Delta of the published privacy loss.
+    delta: Delta,
+    privacy: Option<Arc<PrivacyStatus>>,
+    /// Campaign time at which this core was made.
+    clock: Millis,
+    /// Total time the campaign clock was paused by write stalls since then, in ms.
+    paused_for: Millis,
+    status: watch::Sender<Status>,
+    round_feed_sender: broadcast::Sender<String>,
+    failure: Option<Failure>,
+    /// The current write stall; `stalls` counts them.
+    write_stall: Option<Stall>,
+    stalls: u64,
+    /// Advice to the operator about the configuration.
+    advice: Option<String>,
+}
+
+/// Period in which the store cannot be written.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    since: Millis,
+    retry_at: Millis,
+}
+
+/// Interval between attempts to write during a write stall, in ms.
+const WRITE_RETRY: Millis = 1_000;
+
+impl std::fmt::Debug for ServerCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerCore").field("phase", &self.engine().phase()).finish_non_exhaustive()
+    }
+}
+
+impl ServerCore {
+    /// Returns the time at which [`Self::tick`] is due if nothing else happens.
+    #[must_use]
+    pub fn wake(&self) -> Option<Millis> {
+        if self.is_stalled() {
+            return self.write_stall.map(|stall| stall.retry_at);
+        }
+        let wake =
+            self.engine().wake().map(|at| at.saturating_sub(self.clock).saturating_add(self.paused_for));
+        wake.into_iter().chain(self.log.next_summary()).min()
+    }
+
+    /// Returns the handshake parameters that connections share.
+    #[must_use]
+    pub fn acceptor(&self) -> Arc<Acceptor> {
+        Arc::clone(&self.acceptor)
+    }
+
+    /// Returns advice to the operator about the configuration of the campaign, if there is any.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        self.advice.as_deref()
+    }
+
+    /// Returns the engine with its store.
+    #[must_use]
+    pub fn durable(&self) -> &DurableEngine {
+        &self.durable
+    }
+
+    fn engine(&self) -> &Engine {
+        self.durable.engine()
+    }
+
+    /// Returns true once every known device has fitted its head.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.engine().phase() == Phase::Finished && !self.is_stalled()
+    }
+
+    /// Subscribes to the status: the current one and every change.
+    #[must_use]
+    pub fn status_feed(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Subscribes to committed rounds, one line of JSON each.
+    #[must_use]
+    pub fn round_feed(&self) -> broadcast::Receiver<String> {
+        self.round_feed_sender.subscribe()
+    }
+
+    /// Opens a read snapshot of the store.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the database is closed after a failed write, or cannot be read.
+    pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
+        self.durable.store().read_snapshot()
+    }
+
+    /// Counts a connection that was closed on arrival.
+    pub fn connection_dropped(&mut self) {
+        self.connections.dropped += 1;
+        self.publish_status();
+    }
+
+    /// Logs and counts a failed accept.
+    pub fn accept_failed(&mut self, now: Millis, error: &std::io::Error) {
+        if self.may_log(now, LogKind::AcceptFailed) {
+            tracing::warn!(%error, "accept failed");
+        }
+        self.connections.accept_errors += 1;
+        self.publish_status();
+    }
+
+    /// Drops the command queues of all peers: their sessions send what is queued and close.
+    pub fn close_peers(&mut self) {
+        self.peers.clear();
+        self.log_suppressed(Millis::MAX);
+    }
+
+    /// Returns true if one more line of this kind may be logged.
+    fn may_log(&mut self, now: Millis, kind: LogKind) -> bool {
+        self.log_suppressed(now);
+        self.log.allow(kind, now)
+    }
+
+    fn log_suppressed(&mut self, now: Millis) {
+        for (kind, lines) in self.log.drain_expired(now) {
+            tracing::warn!(kind = %kind, lines, "similar messages suppressed in the last minute");
+        }
+    }
+
+    /// Applies what is due at the time returned by [`Self::wake`].
+    ///
+    /// # Errors
+    /// [`CoreError`] as for [`Self::flush`].
+    pub fn tick(&mut self, now: Millis) -> Result<(), CoreError> {
+        self.log_suppressed(now);
+        if !self.is_stalled() {
+            self.apply_event(now, Event::Tick);
+        }
+        self.flush(now)
+    }
+
+    /// Handles one peer event. Its effects are held until [`Self::flush`], so that several events share one
+    /// sync. Must not be called during a write stall ([`Self::is_stalled`]).
+    pub fn handle(&mut self, now: Millis, event: PeerEvent) {
+        let PeerEvent { peer, from, key, kind, traffic } = event;
+        self.connections.add_traffic(&traffic);
+        let device = self.peers.get(&peer).map(|known| known.device);
+        if traffic.unchosen > 0 && self.may_log(now, LogKind::NoRidgeChoice) {
+            tracing::warn!(
+                device,
+                %from,
+                "device cannot choose the ridge of its head and uses the published one (firmware without ridge-choice, fixed point, or samples seen once)"
+            );
+        }
+        if kind.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
+            self.revoked(now, peer);
+            return;
+        }
+        match (kind, device) {
+            (PeerEventKind::Hello(device, privacy, commands), None) => {
+                self.connections.welcomed += 1;
+                if let Some(old) = self.current.insert(device, peer) {
+                    // The device has reconnected before its old connection timed out.
+                    self.peers.remove(&old);
+                }
+                if self.may_log(now, LogKind::Joined) {
+                    tracing::info!(device, %from, "device joined");
+                }
+                self.peers.insert(peer, Peer { device, from, commands });
+                self.joined(now, device, privacy)
+            }
+            (PeerEventKind::Refused(refusal), device) => {
+                if self.may_log(now, LogKind::Refused) {
+                    tracing::warn!(device, %from, reason = %refusal, "device refused");
+                }
+            }
+            (PeerEventKind::TurnedAway, _) => {
+                if self.may_log(now, LogKind::TurnedAway) {
+                    tracing::warn!(%from, "device turned away: no free connection slot");
+                }
+                self.connections.turned_away += 1;
+            }
+            (PeerEventKind::HelloAgain(privacy), Some(device)) => {
+                self.hello_again(now, peer, device, privacy)
+            }
+            (PeerEventKind::Update(update), Some(device)) => {
+                if self.is_over_quota(device, update.id, true) {
+                    self.cut_off_over_quota(now, device, &from);
+                } else {
+                    self.apply_event(now, Event::Update(device, *update));
+                }
+            }
+            (PeerEventKind::UnreadUpdate(id), Some(device)) => {
+                if self.is_over_quota(device, id, false) {
+                    self.cut_off_over_quota(now, device, &from);
+                } else {
+                    self.apply_event(now, Event::Unread(device, id));
+                }
+            }
+            (PeerEventKind::Decline(decline), Some(device)) => {
+                if self.may_log(now, LogKind::Declined) {
+                    tracing::warn!(device, %from, round = decline.id.round, reason = %decline.reason, "round declined");
+                }
+                self.apply_event(now, Event::Declined(device, decline))
+            }
+            (PeerEventKind::TrafficOnly, _) => {}
+            (PeerEventKind::Gone(gone), device) => {
+                self.connections.count_end(gone);
+                self.peers.remove(&peer);
+                if let Some(device) = device
+                    && self.current.get(&device) == Some(&peer)
+                {
+                    self.current.remove(&device);
+                    self.log_left(now, device, &from, gone);
+                    self.apply_event(now, Event::Left(device));
+                }
+            }
+            // The event comes from a session that was replaced or cut off.
+            _ => {
+                self.connections.stale += 1;
+            }
+        }
+    }
+
+    fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: DisconnectReason) {
+        if self.may_log(now, LogKind::Left) {
+            tracing::info!(device, %from, reason = ?gone, "device left");
+        }
+    }
+
+    /// Discards an event whose key was revoked while the event was in the inbox, and cuts the session off.
+    fn revoked(&mut self, now: Millis, peer: u64) {
+        self.connections.revoked_messages += 1;
+        match self.peers.remove(&peer) {
+            Some(known) if self.current.get(&known.device) == Some(&peer) => {
+                self.log_left(now, known.device, &known.from, DisconnectReason::Revoked);
+                self.cut_off(known.device);
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles a repeated hello: the device has restarted, or its welcome was lost.
+    fn hello_again(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
+        if self.current.get(&device) != Some(&peer) {
+            self.connections.stale += 1;
+            return;
+        }
+        self.connections.welcomed_again += 1;
+        self.joined(now, device, privacy);
+    }
+
+    fn joined(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
+        self.durable.record_privacy(device, privacy);
+        if self.is_fitting() {
+            // Every returning device fits its head again, and no later round resets the quota.
+            self.quota.reset_device(device);
+        }
+        self.apply_event(now, Event::Joined(device));
+    }
+
+    /// Applies one event to the engine; its effects are held until [`Self::flush`].
+    ///
+    /// The campaign clock is paused during a write stall, so that a device whose update waited in the inbox is
+    /// not late.
+    fn apply_event(&mut self, now: Millis, event: Event) {
+        let before = self.engine().counters();
+        self.durable.handle(self.clock.saturating_add(now.saturating_sub(self.paused_for)), event);
+        let after = self.engine().counters();
+        if after.ruined > before.ruined {
+            tracing::warn!("averaged update is rank deficient; repeating the round");
+        }
+        if after.renamed > before.renamed {
+            tracing::warn!("some devices lost their cached update; the round continues under a new id");
+        }
+        // Every opened round has its own quota.
+        self.quota.reset_for_round(self.engine().open_round().map(|round| round.broadcast.id));
+    }
+
+    /// Writes pending records and performs the actions that depend on them. A write error that may pass starts
+    /// a write stall ([`Self::is_stalled`]) instead of failing.
+    ///
+    /// # Errors
+    /// [`CoreError`] if the store is unusable or the campaign has failed.
+    pub fn flush(&mut self, now: Millis) -> Result<(), CoreError> {
+        loop {
+            let Flushed { actions, lines } = match self.durable.flush() {
+                Ok(flushed) => flushed,
+                Err(error) if error.may_pass() => {
+                    self.stall(now, &error);
+                    return Ok(());
+                }
+                Err(error) => return Err(ResumeError::from(error).into()),
+            };
+            if let Some(stall) = self.write_stall.take() {
+                self.paused_for = self.paused_for.saturating_add(now.saturating_sub(stall.since));
+                tracing::info!("store can be written again");
+            }
+            if let Some(journal) = &mut self.journal {
+                journal.append(&lines);
+            }
+            // Only after the write: a power cut before it would reopen the last round, which needs the replaced
+            // keys.
+            if self.engine().is_trained() {
+                self.rounds_are_over();
+            }
+            let mut told = BTreeMap::new();
+            for action in actions {
+                // Copies of one update that arrived during a write stall are answered once.
+                if let Action::Acknowledge(device, ack) = &action {
+                    let first = told.get(&(*device, ack.id));
+                    if first.is_some_and(|first| *first == ack.outcome || *first == AckOutcome::Counted) {
+                        self.connections.answered_already += 1;
+                        continue;
+                    }
+                    told.insert((*device, ack.id), ack.outcome);
+                }
+                self.perform(now, action)?;
+            }
+            // The engine must be given the departures; its actions may cut off more devices.
+            if self.cut_off.is_empty() {
+                break;
+            }
+            while let Some(device) = self.cut_off.pop() {
+                self.apply_event(now, Event::Left(device));
+            }
+        }
+        self.publish_status();
+        Ok(())
+    }
+
+    /// Starts or prolongs a write stall: nothing is acknowledged and no event is taken until the store can be
+    /// written.
+    fn stall(&mut self, now: Millis, error: &StoreError) {
+        let since = self.write_stall.map_or(now, |stall| stall.since);
+        let again = Stall { since, retry_at: now.saturating_add(WRITE_RETRY) };
+        if self.write_stall.replace(again).is_none() {
+            tracing::error!(%error, "store cannot be written and nothing is acknowledged; retrying every second");
+            self.stalls += 1;
+        }
+        self.publish_status();
+    }
+
+    /// Returns true during a write stall.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.write_stall.is_some()
+    }
+
+    fn perform(&mut self, now: Millis, action: Action) -> Result<(), CoreError> {
+        match action {
+            Action::Open(device, opening) => self.command(now, device, Command::Open(opening)),
+            Action::Acknowledge(device, ack) => {
+                self.log_rejected(now, device, &ack);
+                self.command(now, device, Command::Acknowledge(ack));
+            }
+            Action::Close(device, id) => self.command(now, device, Command::CloseRound(id)),
+            Action::Commit(record) => self.committed(&record),
+            Action::Finished => {
+                if let Some(journal) = &mut self.journal {
+                    journal.flush();
+                }
+                tracing::info!("campaign finished; new devices may still fit their heads");
+            }
+            Action::Failed(failure) => {
+                self.failure = Some(failure);
+                self.publish_status();
+                return Err(failure.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn rounds_are_over(&mut self) {
+        if !std::mem::replace(&mut self.rounds_over, true) {
+            self.expire_replaced_keys(SharedKeyStore::rounds_over);
+            self.update_privacy();
+        }
+    }
+
+    /// Ends the grace of replaced keys, as `end` decides.
+    fn expire_replaced_keys(&self, end: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>) {
+        if let Some(Err(error)) = self.key_store.as_ref().map(end) {
+            tracing::error!(%error, "replaced keys cannot be revoked");
+        }
+    }
+
+    /// Returns true once training is over: devices that join fit their heads and upload nothing.
+    fn is_fitting(&self) -> bool {
+        matches!(self.engine().phase(), Phase::FitHead | Phase::Finished)
+    }
+
+    /// Returns the newest peer session of a device.
+    fn peer(&self, device: DeviceId) -> Option<&Peer> {
+        self.current.get(&device).and_then(|peer| self.peers.get(peer))
+    }
+
+    fn log_rejected(&mut self, now: Millis, device: DeviceId, ack: &Ack) {
+        if let AckOutcome::Rejected(reason) = ack.outcome
+            && self.may_log(now, LogKind::Rejected)
+        {
+            let from = self.peer(device).map(|known| tracing::field::display(&known.from));
+            tracing::warn!(device, from, round = ack.id.round, reason = %reason, "update rejected");
+        }
+    }
+
+    fn command(&mut self, now: Millis, device: DeviceId, command: Command) {
+        let Some(known) = self.peer(device) else { return };
+        // A closed queue means that the peer session has ended; its `Gone` event is in the inbox already.
+        if !known.commands.send(command) && !known.commands.is_closed() {
+            let from = known.from.clone();
+            self.connections.congested += 1;
+            if self.may_log(now, LogKind::CutOff) {
+                tracing::warn!(device, %from, "device cut off: command queue full");
+            }
+            self.cut_off(device);
+        }
+    }
+
+    /// Disconnects a device: dropping its command queue ends the session.
+    fn cut_off(&mut self, device: DeviceId) {
+        if let Some(peer) = self.current.remove(&device) {
+            self.peers.remove(&peer);
+            // The departure may close the round, so the engine is given it only after the current actions.
+            self.cut_off.push(device);
+        }
+    }
+
+    /// Counts an update of a device and returns true if it exceeds the quota.
+    fn is_over_quota(&mut self, device: DeviceId, id: RoundId, is_read: bool) -> bool {
+        self.quota.is_over(device, id, is_read, self.durable.engine().open_round())
+    }
+
+    fn cut_off_over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
+        if self.may_log(now, LogKind::CutOff) {
+            tracing::warn!(device, %from, "device cut off: update quota exceeded");
+        }
+        self.connections.over_quota += 1;
+        self.cut_off(device);
+    }
+}

@@ -1,0 +1,439 @@
+//! Peer session: the server half of one device's session, without a link. Bytes, commands and time go in;
+//! frames and peer events come out. Misbehaviour of a device affects only its own session.
+//!
+//! ```text
+//!  link -- receive --> PeerSession -- next: Report --> ServerCore
+//!  link <- next: Send --    ^----------- execute --------- ServerCore
+//! ```
+
+use fedspan_protocol::message::{Privacy, ToDevice};
+
+use super::command_queue::{Receiver, Sender, command_queue};
+use super::messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
+use crate::config::Limits;
+use crate::connection::{Connection, PeerMessage, Traffic};
+use fedspan_engine::{DeviceId, Millis};
+
+/// Capacity of a device's command queue. A device that lets it fill up is cut off.
+pub(crate) const COMMAND_CAPACITY: usize = 16;
+
+/// Retry delay of a device that is turned away, in ms; a range, so that devices do not return at the same
+/// moment.
+const RETRY: std::ops::Range<u32> = 15_000..30_000;
+
+/// Pause in an update's chunks after which the missing ones are requested, in ms.
+const MISSING_INTERVAL: Millis = 1_000;
+
+/// Repeated hellos allowed on one connection.
+const HELLOS_MAX: u32 = 16;
+
+/// Protocol errors after which the core is sent the traffic counters even without a message.
+const ERRORS_BEFORE_REPORT: u32 = 16;
+
+/// Protocol errors after which a connection is closed: line noise is tolerated, a flood is not.
+const FAULTS_MAX: u32 = 64;
+
+/// Timeouts of a peer session.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Time until the hello, in ms.
+    pub hello: Millis,
+    /// Longest silence, in ms.
+    pub idle: Millis,
+    /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame, in ms.
+    pub frame: Millis,
+    /// Time after which an unanswered round is sent again, in ms.
+    pub repeat: Millis,
+}
+
+impl From<&Limits> for Timeouts {
+    fn from(limits: &Limits) -> Self {
+        let milliseconds =
+            |time: std::time::Duration| Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX);
+        Self {
+            hello: milliseconds(limits.hello),
+            idle: milliseconds(limits.idle),
+            frame: milliseconds(limits.frame),
+            repeat: milliseconds(limits.repeat),
+        }
+    }
+}
+
+/// Returns the retry delay of a turned-away device, in ms. Consecutive peer numbers get evenly spread delays by
+/// multiplicative hashing with the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+fn retry_delay(peer: u64) -> u32 {
+    const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    let width = u64::from(RETRY.end - RETRY.start);
+    let fraction = peer.wrapping_mul(RATIO) >> 32;
+    let place = (fraction * width) >> 32;
+    RETRY.start + u32::try_from(place).unwrap_or_default()
+}
+
+/// Next step that the driver of a session has to take.
+#[derive(Debug)]
+#[must_use]
+pub enum PeerAction {
+    /// Write the frame.
+    Send,
+    /// Call [`PeerSession::admit`] or [`PeerSession::turn_away`]: a device has said hello.
+    Admit,
+    /// Send this to the core.
+    Report(PeerEvent),
+    /// Send [`PeerSession::gone`] to the core and close the link, unless it is persistent.
+    Close(DisconnectReason),
+    /// Wait for bytes, a command or the timer.
+    Wait,
+}
+
+/// Progress of handling one received message.
+#[derive(Debug)]
+enum State {
+    /// No message is being handled.
+    Idle,
+    /// A device has said hello and waits for a connection slot.
+    Greeting(DeviceId, Privacy),
+    /// Report to the core, then send replies.
+    Report(PeerEventKind),
+    /// Send replies, then handle the next received message.
+    Reply,
+    /// Send replies, report to the core, then close.
+    FinalReply(PeerEventKind, DisconnectReason),
+    Closed(DisconnectReason),
+}
+
+/// Action that a timer triggers.
+#[derive(Clone, Copy, Debug)]
+enum Timer {
+    /// Ends the session.
+    End,
+    /// Sends the open round again.
+    OpenAgain,
+    /// Requests missing chunks.
+    AskMissing,
+}
+
+/// Server half of one device's session.
+#[derive(Debug)]
+pub struct PeerSession {
+    peer: u64,
+    from: Origin,
+    connection: Connection,
+    timeouts: Timeouts,
+    /// Whether the link outlasts the session. Such a link carries nothing else, so there is no hello timeout.
+    persistent: bool,
+    /// Sending end of the command queue, handed to the core with the hello.
+    commands: Option<Sender<Command>>,
+    state: State,
+    /// Received bytes after the message that is being handled.
+    unprocessed: Vec<u8>,
+    /// Time of the last valid message; before the hello, time at which the session began.
+    last_message: Millis,
+    /// Time since which a frame or a chunked update has been incomplete.
+    frame_since: Option<Millis>,
+    /// Time at which missing chunks were last requested.
+    missing_requested: Option<Millis>,
+    /// Time since which the open round has been unanswered, and the number of chunk requests at that time.
+    unanswered_since: Option<(Millis, u64)>,
+    /// Traffic that has been reported to the core.
+    reported: Traffic,
+    /// Frames accepted before the last bytes arrived.
+    accepted: u32,
+    chunks: u32,
+    /// Hellos after the first.
+    hellos: u32,
+}
+
+impl PeerSession {
+    /// Begins a session on a new connection; a [persistent](Connection::persistent) connection makes a
+    /// persistent session. `peer` is the number of the session and must be unique. Also returns the receiving
+    /// end of the command queue, which is used from the hello on.
+    #[must_use]
+    pub fn new(
+        peer: u64,
+        from: Origin,
+        connection: Connection,
+        timeouts: Timeouts,
+        now: Millis,
+    ) -> (Self, Receiver<Command>) {
+        let (sender, receiver) = command_queue(COMMAND_CAPACITY);
+        let session = Self {
+            peer,
+            from,
+            persistent: connection.is_persistent(),
+            connection,
+            timeouts,
+            commands: Some(sender),
+            state: State::Idle,
+            unprocessed: Vec::new(),
+            last_message: now,
+            frame_since: None,
+            missing_requested: None,
+            unanswered_since: None,
+            reported: Traffic::default(),
+            accepted: 0,
+            chunks: 0,
+            hellos: 0,
+        };
+        (session, receiver)
+    }
+
+    /// Returns the remote end.
+    #[must_use]
+    pub fn from(&self) -> &Origin {
+        &self.from
+    }
+
+    /// Returns the timeouts.
+    #[must_use]
+    pub fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
+    /// Returns true until a device has been admitted; there are no commands until then.
+    #[must_use]
+    pub fn awaits_hello(&self) -> bool {
+        self.commands.is_some()
+    }
+
+    /// Takes bytes from the device; [`Self::next`] yields their effects.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        let mut input = bytes;
+        if matches!(self.state, State::Idle) {
+            let message = self.connection.next_message(&mut input);
+            self.state = self.on_message(message);
+        }
+        // Most reads hold a single message.
+        if !input.is_empty() {
+            self.unprocessed.extend_from_slice(input);
+        }
+    }
+
+    /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty otherwise.
+    pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> PeerAction {
+        loop {
+            match std::mem::replace(&mut self.state, State::Idle) {
+                State::Greeting(device, privacy) => {
+                    self.state = State::Greeting(device, privacy);
+                    return PeerAction::Admit;
+                }
+                State::Report(kind) => {
+                    self.state = State::Reply;
+                    return PeerAction::Report(self.event(kind));
+                }
+                State::Closed(gone) => {
+                    self.state = State::Closed(gone);
+                    return PeerAction::Close(gone);
+                }
+                _ if self.connection.is_revoked() => self.state = State::Closed(DisconnectReason::Revoked),
+                state if self.next_frame(frame) => {
+                    self.state = state;
+                    return PeerAction::Send;
+                }
+                State::FinalReply(kind, gone) => {
+                    self.state = State::Closed(gone);
+                    return PeerAction::Report(self.event(kind));
+                }
+                State::Reply => self.state = self.advance(now),
+                State::Idle => return PeerAction::Wait,
+            }
+        }
+    }
+
+    /// Returns the last event of the session, to be sent to the core before the link is closed.
+    #[must_use]
+    pub fn gone(&mut self, reason: DisconnectReason) -> PeerEvent {
+        self.event(PeerEventKind::Gone(reason))
+    }
+
+    /// Makes an event for the core, with the traffic since the previous one.
+    fn event(&mut self, kind: PeerEventKind) -> PeerEvent {
+        let now = self.connection.traffic();
+        let traffic = now.since(&self.reported);
+        self.reported = now;
+        PeerEvent { peer: self.peer, from: self.from.clone(), key: self.connection.key(), kind, traffic }
+    }
+
+    /// Admits the device that has said hello.
+    pub fn admit(&mut self) {
+        if let State::Greeting(device, privacy) = self.state
+            && let Some(commands) = self.commands.take()
+        {
+            self.state = State::Report(PeerEventKind::Hello(device, privacy, commands));
+        }
+    }
+
+    /// Refuses the device for lack of a connection slot and tells it when to retry.
+    pub fn turn_away(&mut self) {
+        if matches!(self.state, State::Greeting(..)) {
+            self.connection.turn_away(retry_delay(self.peer));
+            self.state = State::FinalReply(PeerEventKind::TurnedAway, DisconnectReason::Ended);
+        }
+    }
+
+    /// Executes a command of the core.
+    pub fn execute(&mut self, command: Command) {
+        match command {
+            Command::Open(opening) => self.connection.open(&opening),
+            Command::Acknowledge(ack) => self.connection.send(ToDevice::Ack(ack)),
+            Command::CloseRound(id) => self.connection.close_round(id),
+        }
+    }
+
+    /// Ends the session after the core has dropped the command queue.
+    pub fn close(&mut self) {
+        let gone =
+            if self.connection.is_revoked() { DisconnectReason::Revoked } else { DisconnectReason::Ended };
+        self.state = State::Closed(gone);
+    }
+
+    /// Returns the time at which [`Self::on_timer`] is due if nothing else happens.
+    #[must_use]
+    pub fn due(&mut self, now: Millis) -> Option<Millis> {
+        let (at, _) = self.next_timer(now);
+        (at < Millis::MAX).then_some(at)
+    }
+
+    /// Performs the timer action that is due.
+    pub fn on_timer(&mut self, now: Millis) {
+        match self.next_timer(now) {
+            (at, _) if at > now || at == Millis::MAX => {}
+            (_, Timer::End) => self.state = State::Closed(self.timed_out(now)),
+            (_, Timer::OpenAgain) => {
+                self.unanswered_since = None;
+                self.connection.resend_round();
+            }
+            (_, Timer::AskMissing) => {
+                self.missing_requested = Some(now);
+                self.connection.request_missing();
+            }
+        }
+    }
+
+    /// Returns the next timer: the end of the session after silence or an unfinished frame, unless something is
+    /// due before.
+    fn next_timer(&mut self, now: Millis) -> (Millis, Timer) {
+        let silence = match self.awaits_hello() {
+            true if self.persistent => Millis::MAX,
+            true => self.timeouts.hello,
+            false => self.timeouts.idle,
+        };
+        let mut limit = self.last_message.saturating_add(silence);
+        let mut ask = None;
+        if let Some(since) = self.frame_since {
+            limit = limit.min(since.saturating_add(self.timeouts.frame));
+            let missing_requested = self.missing_requested.unwrap_or(since);
+            ask = self.connection.is_mid_update().then(|| missing_requested.saturating_add(MISSING_INTERVAL));
+        }
+        let repeat =
+            self.unanswered_since_update(now).map(|since| since.saturating_add(self.timeouts.repeat));
+        let earlier = [(repeat, Timer::OpenAgain), (ask, Timer::AskMissing)].into_iter();
+        let earlier = earlier.filter_map(|(at, due)| at.filter(|at| *at < limit).map(|at| (at, due)));
+        earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Timer::End))
+    }
+
+    /// Returns the time since which the open round has been unanswered, and updates it.
+    fn unanswered_since_update(&mut self, now: Millis) -> Option<Millis> {
+        let watched = self.connection.unanswered().map(|missing_requested| (now, missing_requested));
+        let since = self
+            .unanswered_since
+            .filter(|(_, missing_requested)| watched.is_some_and(|(_, now)| now == *missing_requested));
+        self.unanswered_since = watched.map(|watched| since.unwrap_or(watched));
+        self.unanswered_since.map(|(since, _)| since)
+    }
+
+    fn timed_out(&self, now: Millis) -> DisconnectReason {
+        match self.frame_since {
+            _ if self.awaits_hello() => DisconnectReason::NoHello,
+            Some(since) if now >= since.saturating_add(self.timeouts.frame) => DisconnectReason::Slow,
+            _ => DisconnectReason::Idle,
+        }
+    }
+
+    fn next_frame(&mut self, frame: &mut Vec<u8>) -> bool {
+        loop {
+            frame.clear();
+            if !self.connection.next_frame(frame) {
+                return false;
+            }
+            // A message that did not fit was counted and left no bytes.
+            if !frame.is_empty() {
+                return true;
+            }
+        }
+    }
+
+    /// Advances to the next received message once the current one has been answered.
+    fn advance(&mut self, now: Millis) -> State {
+        let errors = self.connection.traffic().protocol_errors();
+        // A serial link cannot be flooded beyond its speed, and noise on it is not the device's fault.
+        if errors > FAULTS_MAX && !self.persistent {
+            return State::Closed(DisconnectReason::Flood);
+        }
+        if errors >= self.reported.protocol_errors().saturating_add(ERRORS_BEFORE_REPORT) {
+            return State::Report(PeerEventKind::TrafficOnly);
+        }
+        if !self.unprocessed.is_empty() {
+            let mut input = self.unprocessed.as_slice();
+            let message = self.connection.next_message(&mut input);
+            let used = self.unprocessed.len() - input.len();
+            self.unprocessed.drain(..used);
+            return self.on_message(message);
+        }
+        self.unprocessed = Vec::new();
+        let accepted = self.connection.traffic().frames.accepted;
+        let progressed = std::mem::replace(&mut self.accepted, accepted) != accepted;
+        self.watch_frame(now, progressed);
+        // The hello timeout counts from the start of the session, whatever else is received.
+        if progressed && !self.awaits_hello() {
+            self.last_message = now;
+        }
+        State::Idle
+    }
+
+    fn watch_frame(&mut self, now: Millis, progressed: bool) {
+        let mid_update = self.connection.is_mid_update();
+        let most = if mid_update { self.chunks } else { 0 };
+        self.chunks = most.max(self.connection.chunks());
+        // Only new chunks count as progress of a chunked update: neither other messages nor a restart of the
+        // update.
+        let progressed = if mid_update { self.chunks > most } else { progressed };
+        if !self.connection.is_mid_message() {
+            self.frame_since = None;
+        } else if self.frame_since.is_none() || progressed {
+            self.frame_since = Some(now);
+            self.missing_requested = None;
+        }
+    }
+
+    /// Returns the state that follows from one received message.
+    fn on_message(&mut self, message: Option<PeerMessage>) -> State {
+        let Some(message) = message else { return State::Reply };
+        match message {
+            PeerMessage::Hello(hello) if self.awaits_hello() => {
+                State::Greeting(hello.device, hello.capabilities.privacy)
+            }
+            // Each hello is answered with a whole round. A device whose welcome was lost repeats it once or
+            // twice; on a persistent link every restart adds one.
+            PeerMessage::Hello(_) if !self.persistent && self.hellos >= HELLOS_MAX => {
+                State::Closed(DisconnectReason::Flood)
+            }
+            PeerMessage::Hello(hello) => {
+                self.hellos = self.hellos.saturating_add(1);
+                State::Report(PeerEventKind::HelloAgain(hello.capabilities.privacy))
+            }
+            // The other device repeats its hello in a new session.
+            PeerMessage::OtherDevice if self.persistent => State::Closed(DisconnectReason::Ended),
+            PeerMessage::Refused(refusal) => {
+                State::FinalReply(PeerEventKind::Refused(refusal), DisconnectReason::Refused)
+            }
+            PeerMessage::Revoked => State::Closed(DisconnectReason::Revoked),
+            PeerMessage::Update(update) => State::Report(PeerEventKind::Update(Box::new(update))),
+            PeerMessage::UnreadUpdate(id) => State::Report(PeerEventKind::UnreadUpdate(id)),
+            PeerMessage::Decline(decline) => State::Report(PeerEventKind::Decline(decline)),
+            PeerMessage::Alive | PeerMessage::Fault(_) | PeerMessage::OtherDevice => State::Reply,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

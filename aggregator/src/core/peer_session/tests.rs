@@ -1,0 +1,339 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use fedspan_protocol::frame::encode;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Capabilities, Decline, DeclineReason, Hello, Model, Numeric, RoundId, ToServer, Welcome,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::Fleet;
+use crate::connection::Acceptor;
+use fedspan_engine::admission::Requirements;
+
+const MODEL: Model = Model::linear(6, 2, 1);
+
+const PATIENCE: Timeouts = Timeouts { hello: 5_000, idle: 120_000, frame: 10_000, repeat: 7_000 };
+
+fn fleet() -> Fleet {
+    let text = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\n\
+                rounds = 3\nstep_size = 0.25\n";
+    Fleet::parse("fleet.toml", text).unwrap()
+}
+
+fn begin(lasting: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
+    let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
+    let gate = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
+    let connection = if lasting { Connection::persistent(gate) } else { Connection::new(gate) };
+    PeerSession::new(7, Origin::Link("bench".into()), connection, PATIENCE, now)
+}
+
+fn frame(message: &ToServer) -> Vec<u8> {
+    let mut out = vec![0; 200];
+    let sent = encode(message, 0, |_| {}, &mut out).unwrap();
+    out.truncate(sent);
+    out
+}
+
+fn hello(device: u64) -> Vec<u8> {
+    let capabilities = Capabilities {
+        frame_limit: 256,
+        model: MODEL,
+        tasks: u16::MAX,
+        roles: u16::MAX,
+        encodings: u8::MAX,
+        numeric: Numeric::F32,
+        tensors: 2,
+        tensor_elements: 64,
+        total_elements: 64,
+        privacy: Privacy::None,
+    };
+    frame(&ToServer::Hello(Hello::new(device, capabilities)))
+}
+
+fn alive() -> Vec<u8> {
+    frame(&ToServer::Alive)
+}
+
+fn decline(round: u32) -> Vec<u8> {
+    let decline = Decline { id: RoundId { round, stage: 0 }, reason: DeclineReason::Device };
+    frame(&ToServer::Decline(decline))
+}
+
+/// Outputs of a session.
+#[derive(Debug, Default, PartialEq)]
+struct Output {
+    told: Vec<String>,
+    frames: Vec<u8>,
+    over: Option<DisconnectReason>,
+}
+
+/// Takes all steps of a session, admitting every device that says hello.
+fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
+    let mut frame = Vec::new();
+    loop {
+        match session.next(now, &mut frame) {
+            PeerAction::Send => output.frames.extend_from_slice(&frame),
+            PeerAction::Admit => session.admit(),
+            PeerAction::Report(message) => {
+                let name = match message.kind {
+                    PeerEventKind::Hello(device, ..) => format!("hello {device}"),
+                    other => format!("{other:?}"),
+                };
+                output.told.push(name);
+            }
+            PeerAction::Close(gone) => {
+                output.over = Some(gone);
+                return;
+            }
+            PeerAction::Wait => return,
+        }
+    }
+}
+
+fn hear(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
+    let mut output = Output::default();
+    session.receive(bytes);
+    attend(session, now, &mut output);
+    output
+}
+
+/// Advances to the next timer, and returns its time.
+fn wait(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
+    let at = session.due(now).unwrap();
+    let mut output = Output::default();
+    session.on_timer(at.saturating_sub(1));
+    attend(session, at.saturating_sub(1), &mut output);
+    assert_eq!(output, Output::default(), "nothing is due before");
+    session.on_timer(at);
+    attend(session, at, &mut output);
+    (at, output)
+}
+
+fn over(gone: DisconnectReason) -> Output {
+    Output { over: Some(gone), ..Output::default() }
+}
+
+#[test]
+fn session_without_hello_times_out() {
+    let (mut session, _commands) = begin(false, 100);
+    let output = hear(&mut session, 3_000, &alive());
+    assert_eq!(output, Output::default());
+    assert_eq!(wait(&mut session, 3_000), (5_100, over(DisconnectReason::NoHello)));
+}
+
+#[test]
+fn persistent_link_has_no_hello_timeout() {
+    let (mut session, _commands) = begin(true, 100);
+    let mut output = Output::default();
+    attend(&mut session, 100, &mut output);
+    assert!(!output.frames.is_empty(), "whoever is there is asked for a hello");
+    assert_eq!(session.due(100), None);
+    session.on_timer(Millis::MAX);
+    assert_eq!(hear(&mut session, 1 << 40, &hello(3)).told, ["hello 3"]);
+    assert_eq!(wait(&mut session, 1 << 40), ((1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle)));
+}
+
+#[test]
+fn idle_timeout_counts_from_last_valid_message() {
+    let (mut session, _commands) = begin(false, 0);
+    assert_eq!(hear(&mut session, 10, &hello(3)).told, ["hello 3"]);
+    assert_eq!(hear(&mut session, 50_000, &alive()), Output::default());
+    assert_eq!(hear(&mut session, 90_000, &[1, 2, 3, 0]), Output::default());
+    assert_eq!(wait(&mut session, 90_000), (50_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
+}
+
+#[test]
+fn unfinished_frame_times_out() {
+    let (mut session, _commands) = begin(false, 0);
+    let _ = hear(&mut session, 10, &hello(3));
+    let bytes = alive();
+    for (second, byte) in (1..).zip(&bytes[..2]) {
+        assert_eq!(hear(&mut session, second * 1_000, &[*byte]), Output::default());
+    }
+    assert_eq!(wait(&mut session, 2_000), (1_000 + PATIENCE.frame, over(DisconnectReason::Slow)));
+}
+
+#[test]
+fn unanswered_round_is_resent() {
+    let (mut session, mut commands) = begin(false, 0);
+    let mut core = fleet().engine();
+    let mut actions = Vec::new();
+    core.handle(0, fedspan_engine::Event::Joined(3), &mut actions);
+    let Some(fedspan_engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
+    let id = opening.id;
+    let _ = hear(&mut session, 0, &hello(3));
+    session.execute(Command::Open(opening));
+    let mut first = Output::default();
+    attend(&mut session, 1_000, &mut first);
+    assert!(!first.frames.is_empty());
+    for again in 1..4 {
+        let (at, output) = wait(&mut session, 1_000 + (again - 1) * PATIENCE.repeat);
+        assert_eq!((at, &output.frames), (1_000 + again * PATIENCE.repeat, &first.frames));
+    }
+    let declined = hear(&mut session, 30_000, &decline(id.round));
+    assert_eq!(declined.told.len(), 1);
+    assert_eq!(wait(&mut session, 30_000), (30_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
+    assert!(commands.try_recv().is_none() && commands.is_closed(), "nobody listens to the host any more");
+}
+
+#[test]
+fn repeated_hellos_end_socket_sessions_only() {
+    for lasting in [false, true] {
+        let (mut session, _commands) = begin(lasting, 0);
+        let mut told = 0;
+        let over = (0..100).find_map(|now| {
+            let output = hear(&mut session, now, &hello(3));
+            told += output.told.len();
+            output.over
+        });
+        let (gone, most) = if lasting { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
+        assert_eq!((over, told), (gone, most));
+    }
+}
+
+#[test]
+fn protocol_errors_are_reported_then_end_session() {
+    let (mut session, _commands) = begin(false, 0);
+    let _ = hear(&mut session, 0, &hello(3));
+    let mut all = Output::default();
+    for now in 0..100 {
+        session.receive(&[9, 9, 9, 0]);
+        attend(&mut session, now, &mut all);
+        if all.over.is_some() {
+            assert_eq!(now, 64);
+            break;
+        }
+    }
+    assert_eq!(
+        (all.told.as_slice(), all.over),
+        (["Noise"; 4].map(String::from).as_slice(), Some(DisconnectReason::Flood))
+    );
+}
+
+#[test]
+fn turned_away_device_gets_retry_delay() {
+    let (mut session, mut commands) = begin(false, 0);
+    let mut frame = Vec::new();
+    session.receive(&hello(3));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit), "until it is answered");
+    session.turn_away();
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Send));
+    assert!(matches!(
+        session.next(0, &mut frame),
+        PeerAction::Report(PeerEvent { kind: PeerEventKind::TurnedAway, .. })
+    ));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)), "for good");
+    assert!(commands.try_recv().is_none());
+}
+
+/// Consecutive devices that are turned away retry evenly spread in time, deterministically.
+#[test]
+fn retry_delays_are_spread_evenly() {
+    for first in [0, 17, 4_000_000_000, u64::MAX - 3_000] {
+        let mut times: Vec<u32> = (first..first + 3_000).map(retry_delay).collect();
+        times.sort_unstable();
+        assert!(times[0] >= 15_000 && times[2_999] < 30_000, "{first}");
+        let widest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        // 5 on average.
+        assert!(times[0] < 15_030 && times[2_999] > 29_970 && widest <= 20, "{first}: {widest}");
+        for second in times.chunk_by(|a, b| a / 1_000 == b / 1_000) {
+            assert!((190..=210).contains(&second.len()), "{first}: {} in a second", second.len());
+        }
+    }
+    let (mut session, _commands) = begin(false, 0);
+    let mut frame = Vec::new();
+    session.receive(&hello(3));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    session.turn_away();
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Send));
+    let mut told = vec![0; 200];
+    let retry = ToDevice::RetryAfter { milliseconds: retry_delay(7) };
+    let sent = encode(&retry, 0, |_| {}, &mut told).unwrap();
+    assert_eq!(frame, told[..sent]);
+}
+
+#[test]
+fn closed_session_sends_queued_frames() {
+    let (mut session, mut commands) = begin(false, 0);
+    let mut frame = Vec::new();
+    session.receive(&hello(3));
+    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    session.admit();
+    let PeerAction::Report(PeerEvent { kind: PeerEventKind::Hello(3, _, sender), .. }) =
+        session.next(0, &mut frame)
+    else {
+        panic!("a hello")
+    };
+    let mut output = Output::default();
+    attend(&mut session, 0, &mut output);
+    let ack = Ack { id: RoundId { round: 1, stage: 0 }, outcome: AckOutcome::Late };
+    assert!(sender.send(Command::Acknowledge(ack)));
+    drop(sender);
+    assert!(commands.is_closed());
+    let sent = output.frames.len();
+    while let Some(command) = commands.try_recv() {
+        session.execute(command);
+    }
+    attend(&mut session, 0, &mut output);
+    assert!(output.frames.len() > sent && output.over.is_none());
+    session.close();
+    attend(&mut session, 0, &mut output);
+    assert_eq!(output.over, Some(DisconnectReason::Ended));
+}
+
+/// Generates messages of a device.
+fn messages_of_device() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        Just(hello(3)),
+        Just(hello(4)),
+        Just(alive()),
+        (0u32..4).prop_map(decline),
+        prop::collection::vec(any::<u8>(), 0..40),
+    ]
+}
+
+proptest! {
+    /// The outputs do not depend on how the bytes are split; only traffic reports may occur between pieces.
+    #[test]
+    fn splitting_of_input_does_not_matter(
+        messages_of_device in prop::collection::vec(messages_of_device(), 0..30),
+        cuts in prop::collection::vec(1usize..60, 1..40),
+        lasting in any::<bool>(),
+    ) {
+        let bytes = messages_of_device.concat();
+        let run = |pieces: &mut dyn FnMut(usize) -> usize| {
+            let (mut session, _commands) = begin(lasting, 0);
+            let mut output = Output::default();
+            attend(&mut session, 0, &mut output);
+            let (mut rest, mut piece) = (bytes.as_slice(), 0);
+            while !rest.is_empty() && output.over.is_none() {
+                let (now, later) = rest.split_at(pieces(piece).min(rest.len()));
+                (rest, piece) = (later, piece + 1);
+                session.receive(now);
+                attend(&mut session, 0, &mut output);
+            }
+            output.told.retain(|what| what != "Noise");
+            output
+        };
+        let whole = run(&mut |_| usize::MAX);
+        prop_assert_eq!(run(&mut |piece| cuts[piece % cuts.len()]), whole);
+    }
+
+    /// Bytes that arrive before earlier ones are handled are handled after them.
+    #[test]
+    fn early_bytes_wait(messages_of_device in prop::collection::vec(messages_of_device(), 0..30)) {
+        let (mut one, _commands) = begin(false, 0);
+        let (mut other, _commands) = begin(false, 0);
+        let (mut output, mut early) = (Output::default(), Output::default());
+        one.receive(&messages_of_device.concat());
+        messages_of_device.iter().for_each(|bytes| other.receive(bytes));
+        attend(&mut one, 0, &mut output);
+        attend(&mut other, 0, &mut early);
+        prop_assert_eq!(output, early);
+    }
+}

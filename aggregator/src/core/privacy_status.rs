@@ -1,0 +1,34 @@
+//! Privacy loss of the devices, as printed by `status`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use fedspan_engine::DeviceId;
+use fedspan_engine::privacy::{Delta, Ledger};
+
+/// Privacy loss of all releases so far, as reported by the devices.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PrivacyStatus {
+    /// Delta that the epsilons hold for.
+    pub delta: f64,
+    /// Largest epsilon of any device.
+    pub epsilon: f64,
+    /// Epsilon of each device.
+    pub devices: BTreeMap<DeviceId, f64>,
+    /// Number of times a device reported less spending than before.
+    pub fell_back: u64,
+}
+
+impl PrivacyStatus {
+    /// Computes the status from the ledger; `None` if no device adds noise.
+    #[must_use]
+    pub fn of(ledger: &Ledger, delta: Delta) -> Option<Self> {
+        if ledger.accounts().is_empty() {
+            return None;
+        }
+        let (devices, epsilon) = ledger.epsilons(delta);
+        let devices = devices.into_iter().collect();
+        Some(Self { delta: delta.get(), epsilon, devices, fell_back: ledger.fell_back() })
+    }
+}

@@ -1,0 +1,125 @@
+//! Startup of the server core: begins a campaign or resumes the stored one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fedspan_protocol::message::Welcome;
+use tokio::sync::{broadcast, watch};
+
+use super::log_limiter::LogRateLimiter;
+use super::update_quota::UpdateQuota;
+use super::{ConnectionCounters, CoreError, ServerCore, Status};
+use crate::config::{Fleet, Resumed};
+use crate::connection::Acceptor;
+use crate::durable_engine::{Campaign, DurableEngine, ResumeError, with_stored_settings};
+use crate::journal::Journal;
+use crate::keys::{Entropy, SharedKeyStore};
+use crate::store::Store;
+use fedspan_engine::Phase;
+use fedspan_engine::admission::Requirements;
+use fedspan_engine::privacy::{Delta, PrivacyRequirement};
+
+impl ServerCore {
+    /// Makes a server core for the campaign in a store, or begins one with this number. `keys` holds the key
+    /// store and the source of the server's nonces; without it frames are not encrypted and device identities
+    /// are not verified. `file` is the journal file to keep up to date, if the configuration keeps a journal.
+    ///
+    /// The caller's clock must read 0 on return.
+    ///
+    /// # Errors
+    /// [`CoreError`] if the stored campaign cannot be resumed.
+    pub fn new(
+        fleet: &Fleet,
+        store: Store,
+        campaign: u64,
+        keys: Option<(SharedKeyStore, Box<dyn Entropy>)>,
+        file: Option<Journal>,
+    ) -> Result<Self, CoreError> {
+        let fleet = &resumed_fleet(fleet, &store)?;
+        let engine = fleet.engine();
+        let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
+            .with_numeric(fleet.algorithm.numeric)
+            .with_privacy(fleet.privacy.map(PrivacyRequirement::budget));
+        let mut journal = file.filter(|_| fleet.journal);
+        let about = Campaign {
+            configuration: fleet.fingerprint(),
+            number: campaign,
+            expected: fleet.expected,
+            journal: fleet.journal.then(|| journal.as_ref().map_or(0, Journal::lines)),
+        };
+        let (durable, clock) = DurableEngine::new(engine, store, &about)?;
+        let campaign = durable.campaign();
+        if let Some(journal) = &mut journal {
+            // Entries that are durable but missing from the file.
+            let missing = durable.store().journal(journal.lines()).map_err(ResumeError::from)?;
+            journal.catch_up(&missing);
+        }
+        let checkpoint = durable.engine().checkpoint();
+        let done = match checkpoint.done {
+            Phase::Train(number) => number,
+            Phase::RidgeScores | Phase::FitHead => checkpoint.rounds,
+            _ => 0,
+        };
+        if checkpoint.done != Phase::Waiting {
+            tracing::info!(round = done, "resuming after the last committed round");
+        }
+        let counted = durable.engine().open_round().map_or(0, |round| round.participants.len());
+        if counted > 0 {
+            tracing::info!(counted, "resuming an open round");
+        }
+        let (status, _) = watch::channel(Status::default());
+        let (round_feed_sender, _) = broadcast::channel(64);
+        let idle_milliseconds = u32::try_from(fleet.limits.idle.as_millis()).unwrap_or(u32::MAX);
+        let welcome = Welcome { campaign, idle_milliseconds };
+        let key_store = keys.as_ref().map(|(key_store, _)| key_store.clone());
+        let acceptor = match keys {
+            None => {
+                tracing::warn!(
+                    "PLAINTEXT: frames are not encrypted and device identities are not verified; for test benches only"
+                );
+                Acceptor::plaintext(requirements, welcome)
+            }
+            Some((key_store, nonces)) => Acceptor::encrypted(requirements, welcome, key_store.keys(), nonces),
+        };
+        let mut host = Self {
+            durable,
+            journal,
+            acceptor: Arc::new(acceptor),
+            key_store,
+            rounds: fleet.algorithm.rounds,
+            done,
+            peers: BTreeMap::new(),
+            current: BTreeMap::new(),
+            quota: UpdateQuota::new(fleet.limits.updates),
+            rounds_over: false,
+            cut_off: Vec::new(),
+            connections: ConnectionCounters::default(),
+            log: LogRateLimiter::default(),
+            delta: fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta),
+            privacy: None,
+            clock,
+            paused_for: 0,
+            status,
+            round_feed_sender,
+            failure: None,
+            write_stall: None,
+            stalls: 0,
+            advice: fleet.advice(),
+        };
+        // Writes the journal's first entry, and the end of a round whose commit was interrupted.
+        host.flush(0)?;
+        Ok(host)
+    }
+}
+
+/// Returns the configuration under the settings that the stored campaign began with; unchanged if no round was
+/// ever opened.
+fn resumed_fleet(fleet: &Fleet, store: &Store) -> Result<Fleet, ResumeError> {
+    let Some(stored) = store.settings()? else { return Ok(fleet.clone()) };
+    let Resumed { fleet, kept } = with_stored_settings(fleet, &stored)?;
+    if !kept.is_empty() {
+        let settings = kept.join(", ");
+        tracing::info!(%settings, "resuming with stored settings that the file does not set");
+    }
+    Ok(fleet)
+}

@@ -1,0 +1,146 @@
+//! Status: the campaign's progress and a counter for every kind of event, printed by `status` as JSON.
+
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+use super::{DisconnectReason, PrivacyStatus};
+use crate::connection::Traffic;
+use fedspan_engine::Counters;
+
+/// Status of a server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Status {
+    /// "waiting", "start", "training", "scoring ridges", "fitting heads", "finished" or "failed".
+    pub phase: String,
+    /// Training rounds committed.
+    pub round: u32,
+    /// Training rounds to do.
+    pub rounds: u32,
+    /// Devices that have ever joined.
+    pub devices: usize,
+    /// Devices connected now.
+    pub connected: usize,
+    /// Updates counted in the open round.
+    pub answers: usize,
+    /// Updates that complete the open round.
+    pub target: usize,
+    /// Counters of the engine.
+    pub updates: Counters,
+    /// Whether the store cannot be written at present, for example because the disk is full; nothing is
+    /// acknowledged meanwhile.
+    pub stalled: bool,
+    /// Number of write stalls.
+    pub stalls: u64,
+    /// Journal lines that could not be written.
+    pub journal_lost: u64,
+    /// Counters of connections.
+    pub connections: ConnectionCounters,
+    /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared")]
+    pub privacy: Option<Arc<PrivacyStatus>>,
+}
+
+fn shared<S: Serializer>(privacy: &Option<Arc<PrivacyStatus>>, serializer: S) -> Result<S::Ok, S::Error> {
+    privacy.as_deref().serialize(serializer)
+}
+
+/// Counters of connections and their traffic. Every connection that ends increments exactly one of its reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionCounters {
+    /// Devices that were welcomed.
+    pub welcomed: u64,
+    /// Hellos repeated on the same connection: the device had restarted, or its welcome was lost.
+    pub welcomed_again: u64,
+    /// Connections closed after a refused hello.
+    pub refused: u64,
+    /// Admissible devices that found no connection slot and were told to retry.
+    pub turned_away: u64,
+    /// Unauthenticated connections closed to make room for newer ones.
+    pub evicted: u64,
+    /// Connections closed on arrival because too many evicted ones were still closing.
+    pub dropped: u64,
+    /// Failed accepts.
+    pub accept_errors: u64,
+    /// Connections closed by the remote end.
+    pub closed: u64,
+    /// Connections without a hello in time.
+    pub no_hello: u64,
+    /// Connections closed by the idle timeout.
+    pub idle: u64,
+    /// Connections closed by the frame timeout.
+    pub slow: u64,
+    /// Connections closed for too many protocol errors or hellos.
+    pub flood: u64,
+    /// Connections closed because the device's key was revoked or replaced.
+    pub revoked: u64,
+    /// Connections ended by the server.
+    pub ended: u64,
+    /// Messages discarded because their key was revoked or replaced while they were in the core's inbox.
+    pub revoked_messages: u64,
+    /// Devices cut off for exceeding the update quota.
+    pub over_quota: u64,
+    /// Devices cut off because their command queue was full.
+    pub congested: u64,
+    /// Messages that the protocol does not allow at that point.
+    pub faults: u64,
+    /// Messages that did not fit the device's frames.
+    pub unsent: u64,
+    /// Replies dropped because too many were waiting for the device to read them.
+    pub unheeded: u64,
+    /// Copies of an update that arrived during a write stall and were answered together with the first.
+    pub answered_already: u64,
+    /// Rounds sent again because they were not answered.
+    pub reopened: u64,
+    /// Final heads requested with a fixed ridge, from devices that cannot choose one.
+    pub unchosen_ridges: u64,
+    /// Chunks that were repeated or of a finished update, and messages of replaced connections.
+    pub stale: u64,
+    /// Frames dropped: too long, invalid COBS, wrong checksum, or unknown header.
+    pub dropped_frames: u64,
+    /// Sealed frames received a second time.
+    pub replayed_frames: u64,
+    /// Sealed frames that failed authentication.
+    pub forged_frames: u64,
+    /// Unsealed frames received where sealing is required.
+    pub unsealed_frames: u64,
+    /// Bytes received from devices after their hello. The sums over connections are updated with every peer
+    /// event.
+    pub bytes_up: u64,
+    /// Bytes sent to devices after their hello.
+    pub bytes_down: u64,
+}
+
+impl ConnectionCounters {
+    /// Counts a connection that has ended.
+    pub(super) fn count_end(&mut self, reason: DisconnectReason) {
+        let counter = match reason {
+            DisconnectReason::Closed => &mut self.closed,
+            DisconnectReason::NoHello => &mut self.no_hello,
+            DisconnectReason::Evicted => &mut self.evicted,
+            DisconnectReason::Idle => &mut self.idle,
+            DisconnectReason::Slow => &mut self.slow,
+            DisconnectReason::Flood => &mut self.flood,
+            DisconnectReason::Refused => &mut self.refused,
+            DisconnectReason::Revoked => &mut self.revoked,
+            DisconnectReason::Ended => &mut self.ended,
+        };
+        *counter += 1;
+    }
+
+    /// Adds the traffic of a peer event.
+    pub(super) fn add_traffic(&mut self, traffic: &Traffic) {
+        self.faults += u64::from(traffic.faults);
+        self.unsent += u64::from(traffic.unsent);
+        self.unheeded += u64::from(traffic.unheeded);
+        self.reopened += u64::from(traffic.reopened);
+        self.unchosen_ridges += u64::from(traffic.unchosen);
+        self.stale += u64::from(traffic.stale);
+        self.dropped_frames += u64::from(traffic.dropped());
+        self.replayed_frames += u64::from(traffic.replayed);
+        self.forged_frames += u64::from(traffic.forged);
+        self.unsealed_frames += u64::from(traffic.unsealed);
+        self.bytes_up += traffic.up;
+        self.bytes_down += traffic.down;
+    }
+}

@@ -1,0 +1,525 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod journal_file;
+mod keys;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fedspan_protocol::message::{Decline, DeclineReason, Privacy, Refusal, RoundId};
+use fedspan_protocol::secure::Key;
+use fedspan_protocol::tensor::Role;
+use getrandom::SysRng;
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
+use redb::StorageBackend;
+use redb::backends::InMemoryBackend;
+use zeroize::Zeroizing;
+
+use super::command_queue::command_queue;
+use super::*;
+use crate::config::Fleet;
+use crate::journal;
+use crate::keys::{AcceptedKey, Argon2Cost, Entropy, KeyStore, KeyTable, Unlock};
+use crate::store::{RoundKeyStorage, Store};
+use fedspan_engine::Tensor;
+use fedspan_engine::{RoundBroadcast, Update};
+
+fn core(state: &std::path::Path) -> ServerCore {
+    host_with(state, None)
+}
+
+fn host_with(state: &std::path::Path, keys: Option<(SharedKeyStore, Box<dyn Entropy>)>) -> ServerCore {
+    let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
+    let file = Journal::open(state).unwrap();
+    ServerCore::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
+}
+
+fn text(state: &std::path::Path) -> String {
+    format!(
+        "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
+         name = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n",
+        state.display().to_string()
+    )
+}
+
+/// Storage that is full when told to be.
+#[derive(Clone, Debug, Default)]
+struct Disk(Arc<(InMemoryBackend, AtomicBool)>);
+
+impl Disk {
+    fn fills(&self, is_full: bool) {
+        self.0.1.store(is_full, Ordering::Relaxed);
+    }
+
+    fn room(&self) -> std::io::Result<&InMemoryBackend> {
+        let is_full = self.0.1.load(Ordering::Relaxed);
+        if is_full { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(&self.0.0) }
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.room()?.set_len(len)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.room()?.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.room()?.write(offset, data)
+    }
+}
+
+/// Key storage for these tests.
+#[derive(Clone, Default)]
+struct Slot(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl RoundKeyStorage for Slot {
+    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
+        Ok(self.0.lock().unwrap().clone().map(Zeroizing::new))
+    }
+
+    fn write(&self, key: &[u8]) -> std::io::Result<()> {
+        *self.0.lock().unwrap() = Some(key.to_vec());
+        Ok(())
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn erase(&self) -> std::io::Result<()> {
+        *self.0.lock().unwrap() = None;
+        Ok(())
+    }
+}
+
+/// While the disk is full nothing is acknowledged and the status says so; when there is room, pending updates
+/// are acknowledged once.
+#[test]
+fn full_disk_delays_acknowledgements() {
+    let state = tempfile::tempdir().unwrap();
+    let (disk, text) = (Disk::default(), text(state.path()));
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    let own = disk.clone();
+    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
+    let (sender, mut commands) = command_queue(64);
+    let (other, mut others) = command_queue(64);
+    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
+    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
+    let round = opened(&mut commands).pop().expect("a round");
+    disk.fills(true);
+    take(&mut core, 0, update(&round));
+    assert!(core.is_stalled() && core.status().stalled && !core.is_finished());
+    assert_eq!(core.wake(), Some(WRITE_RETRY));
+    core.tick(WRITE_RETRY).unwrap();
+    assert!(commands.try_recv().is_none(), "nothing is acknowledged that is not written");
+    assert_eq!((core.status().stalls, core.wake()), (1, Some(2 * WRITE_RETRY)));
+    let message = core.read_snapshot().err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(message.contains("waits for its disk") && message.contains("try again"), "{message}");
+    disk.fills(false);
+    core.tick(2 * WRITE_RETRY).unwrap();
+    assert!(!core.status().stalled);
+    let acknowledged =
+        |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
+    assert!(acknowledged(commands.try_recv()) && commands.try_recv().is_none());
+    // The round continues.
+    take(&mut core, 1, update(&round));
+    assert_eq!(opened(&mut others).len(), 2);
+    assert_eq!(core.status().updates.counted, 2);
+}
+
+/// A device whose update waited during a write stall is not late, and copies of the update are answered once.
+#[test]
+fn campaign_clock_pauses_during_write_stall() {
+    let state = tempfile::tempdir().unwrap();
+    let (disk, text) = (Disk::default(), text(state.path()));
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    assert_eq!(fleet.rounds.deadline, Some(std::time::Duration::from_secs(60)));
+    let own = disk.clone();
+    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
+    let (sender, mut commands) = command_queue(4);
+    let (other, mut others) = command_queue(4);
+    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
+    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
+    let round = opened(&mut commands).pop().expect("a round");
+    opened(&mut others);
+    disk.fills(true);
+    core.handle(30_000, message(0, None, update(&round)));
+    core.flush(30_000).unwrap();
+    for second in 31..200 {
+        core.tick(second * 1_000).unwrap();
+    }
+    disk.fills(false);
+    // When there is room the timer fires before the waiting events are handled.
+    core.tick(200_000).unwrap();
+    assert!(!core.is_stalled());
+    assert_eq!(core.wake(), Some(230_000), "the deadline is as far away as it was");
+    for _ in 0..12 {
+        core.handle(200_000, message(1, None, update(&round)));
+    }
+    core.flush(200_000).unwrap();
+    let status = core.status();
+    assert_eq!(status.updates.counted, 2);
+    assert_eq!((status.connections.congested, status.connections.answered_already), (0, 11));
+    let acknowledged = std::iter::from_fn(|| others.try_recv())
+        .filter(|command| matches!(command, Command::Acknowledge(_)))
+        .count();
+    assert_eq!(acknowledged, 1);
+}
+
+/// Lets two devices join and finishes training.
+fn trained(core: &mut ServerCore) -> Vec<Receiver<Command>> {
+    let boxes = [command_queue(64), command_queue(64)];
+    let (senders, mut queues): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+    }
+    while !core.is_fitting() {
+        let round = opened(&mut queues[0]).pop().expect("a round");
+        take(core, 0, update(&round));
+        take(core, 1, update(&round));
+        let _ = opened(&mut queues[1]);
+    }
+    queues
+}
+
+fn take(core: &mut ServerCore, peer: u64, what: PeerEventKind) {
+    take_under(core, peer, None, what);
+}
+
+fn take_under(core: &mut ServerCore, peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) {
+    core.handle(0, message(peer, key, what));
+    core.flush(0).unwrap();
+}
+
+fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> PeerEvent {
+    let from = Origin::Address(([192, 0, 2, 7], 4410).into());
+    PeerEvent { peer, from, key: key.cloned(), kind: what, traffic: Default::default() }
+}
+
+/// Makes an update of zeros.
+fn update(opening: &RoundBroadcast) -> PeerEventKind {
+    PeerEventKind::Update(Box::new(Update {
+        id: opening.id,
+        samples: 1,
+        skipped: 0,
+        descriptors: opening.request.expects.clone(),
+        tensors: vec![Tensor { role: Role::Gradient, rows: 6, cols: 2, values: vec![0.0; 12] }],
+    }))
+}
+
+fn unzip<A, B>([a, b, c]: [(A, B); 3]) -> ([A; 3], [B; 3]) {
+    ([a.0, b.0, c.0], [a.1, b.1, c.1])
+}
+
+/// Returns true if the queue is empty and closed.
+fn is_over(commands: &mut Receiver<Command>) -> bool {
+    opened(commands);
+    commands.is_closed()
+}
+
+fn opened(queues: &mut Receiver<Command>) -> Vec<Arc<RoundBroadcast>> {
+    let mut opened = Vec::new();
+    while let Some(command) = queues.try_recv() {
+        if let Command::Open(opening) = command {
+            opened.push(opening);
+        }
+    }
+    opened
+}
+
+/// The journal must not grow with repeated declines, which nothing slows down.
+#[test]
+fn repeated_declines_are_journalled_once() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = core(state.path());
+    let boxes = [command_queue(16), command_queue(16)];
+    let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+    }
+    let id = core.engine().open_round().unwrap().broadcast.id;
+    for round in [id.round, 0, 77] {
+        for _ in 0..50 {
+            let id = RoundId { round, ..id };
+            let reason = DeclineReason::Device;
+            take(&mut core, 1, PeerEventKind::Decline(Decline { id, reason }));
+        }
+    }
+    core.journal = None;
+    let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
+    assert_eq!(journal.matches("declined").count(), 1, "{journal}");
+    assert_eq!(core.status().updates.declined, 150);
+}
+
+/// Cutting off the last awaited device closes the round, and the actions that follow are performed as well.
+#[test]
+fn cutting_off_last_device_commits_round() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = core(state.path());
+    let (honest, mut queues) = command_queue(16);
+    // Room for one opening, which is not taken.
+    let (mute, _unread) = command_queue(1);
+    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
+    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, mute));
+    let first = opened(&mut queues);
+    take(&mut core, 0, update(first.first().expect("the first round")));
+    take(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+    let next = opened(&mut queues);
+    assert_eq!(
+        (core.done, first.len(), next.len()),
+        (1, 1, 1),
+        "the round is committed, the next one is open"
+    );
+    assert_eq!(core.status().connections.congested, 1);
+}
+
+/// A session that has ended is not cut off for a full queue: its `Gone` event comes next.
+#[test]
+fn ended_session_is_not_cut_off() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = core(state.path());
+    let (honest, mut queues) = command_queue(16);
+    let (sender, gone) = command_queue(16);
+    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
+    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, sender));
+    let first = opened(&mut queues).pop().expect("a round");
+    drop(gone);
+    take(&mut core, 1, update(&first));
+    assert_eq!((core.status().connections.congested, core.status().connected), (0, 2));
+    take(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
+    let status = core.status();
+    assert_eq!((status.connections.closed, status.connections.congested, status.connected), (1, 0, 1));
+    take(&mut core, 0, update(&first));
+    assert_eq!(core.done, 1, "its update counts");
+}
+
+/// Keys are revoked while events under them wait in the inbox.
+#[test]
+fn queued_event_under_revoked_key_is_discarded() {
+    for waiting in ["hello", "hello again", "update", "decline"] {
+        let state = tempfile::tempdir().unwrap();
+        let mut core = core(state.path());
+        let mut table = KeyTable::new();
+        table.insert(0, Key::new(0, [1; 32]), 0).unwrap();
+        table.insert(1, Key::new(0, [2; 32]), 0).unwrap();
+        let keys = [table.lookup(0, 0).unwrap(), table.lookup(1, 0).unwrap()];
+        let boxes = [command_queue(16), command_queue(16), command_queue(16)];
+        let ([honest, lost, again], [mut queues, mut gone, mut never]) = unzip(boxes);
+        take_under(&mut core, 0, Some(&keys[0]), PeerEventKind::Hello(0, Privacy::None, honest));
+        take_under(&mut core, 1, Some(&keys[1]), PeerEventKind::Hello(1, Privacy::None, lost));
+        let round = opened(&mut queues).pop().expect("a round");
+        table.revoke(&[1], 1).unwrap();
+        let (peer, what) = match waiting {
+            "hello" => (2, PeerEventKind::Hello(1, Privacy::None, again)),
+            "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None)),
+            "update" => (1, update(&round)),
+            _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
+        };
+        take_under(&mut core, peer, Some(&keys[1]), what);
+        let (updates, connections) = (core.status().updates, core.status().connections);
+        assert_eq!((updates.counted, updates.declined, connections.revoked_messages), (0, 0, 1), "{waiting}");
+        assert_eq!((connections.welcomed, connections.welcomed_again), (2, 0), "{waiting}");
+        if waiting == "hello" {
+            assert!(is_over(&mut never));
+        } else {
+            assert!(is_over(&mut gone), "{waiting}: its connection ends");
+            assert_eq!(core.status().connected, 1, "{waiting}");
+        }
+        // The session still ends as usual, and other devices are not disturbed.
+        take_under(&mut core, peer, Some(&keys[1]), PeerEventKind::Gone(DisconnectReason::Revoked));
+        take_under(&mut core, 0, Some(&keys[0]), update(&round));
+        let status = core.status();
+        assert_eq!((status.updates.counted, status.connections.revoked), (1, 1), "{waiting}");
+        if waiting != "hello" {
+            assert_eq!(core.done, 1, "the round closes without it");
+        }
+    }
+}
+
+/// Log lines captured by a subscriber of this thread.
+#[derive(Clone, Debug, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Each line costs a peer a few bytes, so the log must stay bounded.
+#[test]
+fn log_limits_refusals_and_declines() {
+    let state = tempfile::tempdir().unwrap();
+    let written = Written::default();
+    let writer = written.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let (mut core, hellos) = (core(state.path()), 3_000);
+    tracing::subscriber::with_default(subscriber, || {
+        let boxes = [command_queue(16), command_queue(16)];
+        let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+        for (device, commands) in (0..).zip(senders) {
+            take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        }
+        let id = core.engine().open_round().unwrap().broadcast.id;
+        for peer in 10..10 + hellos {
+            take(&mut core, peer, PeerEventKind::Refused(Refusal::UnknownDevice));
+            take(&mut core, peer, PeerEventKind::Gone(DisconnectReason::Refused));
+            take(&mut core, 1, PeerEventKind::Decline(Decline { id, reason: DeclineReason::Device }));
+        }
+        core.close_peers();
+    });
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    for what in ["refused", "declined"] {
+        let own = || text.lines().filter(|line| line.contains(what));
+        let logged = own().filter(|line| line.contains("from=192.0.2.7:4410")).count();
+        let suppressed = own().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
+        let suppressed: u64 = suppressed.map(|number| number.parse::<u64>().unwrap()).sum();
+        assert_eq!(logged as u64 + suppressed, hellos, "{what}");
+        assert!(logged < 200, "{what}: {logged} lines");
+    }
+    let status = core.status();
+    assert_eq!((status.connections.refused, status.updates.declined), (hellos, hellos));
+}
+
+/// Updates do not end a round of heads, so only the quota limits them.
+#[test]
+fn quota_resets_with_each_join_while_heads_are_fitted() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = core(state.path());
+    let mut queues = trained(&mut core);
+    let round = opened(&mut queues[1]).pop().or_else(|| opened(&mut queues[0]).pop()).expect("a round");
+    let nothing = || {
+        let (id, descriptors) = (round.id, Vec::new());
+        PeerEventKind::Update(Box::new(Update {
+            id,
+            samples: 0,
+            skipped: 0,
+            descriptors,
+            tensors: Vec::new(),
+        }))
+    };
+    for _ in 0..3 {
+        for _ in 0..core.quota.most {
+            take(&mut core, 1, nothing());
+        }
+        assert_eq!(core.status().connections.over_quota, 0);
+        take(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+        let _ = opened(&mut queues[1]);
+    }
+    for _ in 0..100 {
+        take(&mut core, 1, nothing());
+    }
+    assert!(is_over(&mut queues[1]));
+    let connections = core.connections;
+    assert_eq!((connections.over_quota, connections.stale), (1, 99 - u64::from(core.quota.most)));
+    core.journal = None;
+    let journal = std::fs::read_to_string(state.path().join(journal::FILE)).unwrap();
+    let lines = journal.lines().filter(|line| line.contains("\"device\":1")).count();
+    assert!(lines < 5 * core.quota.most as usize, "{lines} lines");
+}
+
+/// Sensors of all devices saturate for a while: the round is repeated, and each repetition has its own quota.
+#[test]
+fn repeated_round_has_own_quota() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = core(state.path());
+    let boxes = [command_queue(16), command_queue(16)];
+    let (senders, mut queues): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+    }
+    for minute in 0..40 {
+        let round = opened(&mut queues[0]).pop().expect("asked again");
+        let _ = opened(&mut queues[1]);
+        for device in 0..2 {
+            let PeerEventKind::Update(mut update) = update(&round) else { continue };
+            update.tensors[0].values.fill(1e30);
+            core.handle(minute * 60_000, message(device, None, PeerEventKind::Update(update)));
+            core.flush(minute * 60_000).unwrap();
+        }
+        core.tick((minute + 1) * 60_000).unwrap();
+    }
+    let status = core.status();
+    assert_eq!((status.connections.over_quota, status.updates.norm_over_bound), (0, 80));
+    let round = opened(&mut queues[0]).pop().expect("asked again");
+    for device in 0..2 {
+        core.handle(40 * 60_000, message(device, None, update(&round)));
+        core.flush(40 * 60_000).unwrap();
+    }
+    assert_eq!(core.done, 1);
+}
+
+/// A network delivers delayed traffic at once: hellos, each with an update sent before the round was reopened.
+/// None of these can count; the update after the last opening must.
+#[test]
+fn unread_updates_do_not_cost_the_round() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = core(state.path());
+    let boxes = [command_queue(99), command_queue(99)];
+    let (senders, mut queues): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    for (device, commands) in (0..).zip(senders) {
+        take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+    }
+    let round = opened(&mut queues[1]).pop().expect("a round");
+    for _ in 0..2 * core.quota.most {
+        take(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+        take(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
+    }
+    assert_eq!(opened(&mut queues[1]).len(), 2 * core.quota.most as usize, "it is asked again");
+    take(&mut core, 0, update(&round));
+    take(&mut core, 1, update(&round));
+    let status = core.status();
+    assert_eq!((core.done, status.updates.counted, status.connections.over_quota), (1, 2, 0));
+    // Updates that are not decoded for another reason are answered, and have a quota.
+    for _ in 0..=core.quota.most {
+        take(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
+    }
+    assert_eq!(core.status().connections.over_quota, 1);
+}
+
+/// The round has closed meanwhile: a device that is cut off for late updates reconnects, and its next update
+/// counts.
+#[test]
+fn late_updates_do_not_cost_the_next_round() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = core(state.path());
+    let boxes = [command_queue(99), command_queue(99), command_queue(99)];
+    let ([first, second, again], [mut queues, mut gone, mut back]) = unzip(boxes);
+    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    let old = opened(&mut queues).pop().expect("a round");
+    take(&mut core, 0, update(&old));
+    take(&mut core, 1, update(&old));
+    assert_eq!(core.done, 1);
+    for _ in 0..2 * core.quota.most {
+        take(&mut core, 1, PeerEventKind::UnreadUpdate(old.id));
+        take(&mut core, 1, update(&old));
+    }
+    assert!(is_over(&mut gone));
+    assert_eq!(core.status().connections.over_quota, 1);
+    take(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Ended));
+    take(&mut core, 2, PeerEventKind::Hello(1, Privacy::None, again));
+    let new = opened(&mut back).pop().expect("the next round");
+    take(&mut core, 0, update(&new));
+    take(&mut core, 2, update(&new));
+    assert_eq!((core.done, core.status().connections.over_quota), (2, 1));
+}

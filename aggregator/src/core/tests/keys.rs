@@ -1,0 +1,101 @@
+//! Replaced keys and the end of rounds.
+
+use super::*;
+
+/// Both keys are accepted until a round closes; if none will, the old key is rejected at once.
+#[test]
+fn rotation_after_training_has_no_grace() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("keys");
+    let entropy = || ChaCha20Rng::seed_from_u64(1);
+    let unlock = Unlock::KeyFile(zeroize::Zeroizing::new([7; 32]));
+    let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
+    store.add(&[0, 1], false, 1).unwrap();
+    let key_store = SharedKeyStore::new(store);
+    let mut core = host_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let rotate = || key_store.answer(r#"{"rotate":"all"}"#, 2).to_string();
+    assert!(rotate().contains("rotating"));
+    let _heard = trained(&mut core);
+    let keys = key_store.keys();
+    assert!(keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some(), "a round has closed");
+    assert!(!rotate().contains("rotating"));
+    assert!(keys.lookup(0, 1).is_none() && keys.lookup(0, 2).is_some());
+    // Nor is there a grace after a restart before any device has joined.
+    drop((core, key_store));
+    let key_store = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
+    let _host = host_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    assert!(!key_store.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
+}
+
+/// A round whose end is not durable is reopened after a power cut, and devices that have not answered it may
+/// still use their old key.
+#[test]
+fn replaced_keys_stay_until_round_is_durable() {
+    let state = tempfile::tempdir().unwrap();
+    let (path, disk, place) = (state.path().join("keys"), Disk::default(), Slot::default());
+    let entropy = || ChaCha20Rng::seed_from_u64(1);
+    let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
+    let text = text(state.path()).replace("rounds = 3", "rounds = 1").replace("absence = 0", "absence = 30");
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    let begin = |keys: KeyStore| {
+        let (own, key_store) = (disk.clone(), SharedKeyStore::new(keys));
+        let store = Store::over(move || own.clone(), place.clone(), SysRng).unwrap();
+        let nonces: Box<dyn Entropy> = Box::new(entropy());
+        (ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap(), key_store)
+    };
+    let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
+    keys.add(&[0, 1], false, 1).unwrap();
+    let (mut core, key_store) = begin(keys);
+    let [(first, mut queues), (second, _unread), (again, mut back)] =
+        [command_queue(16), command_queue(16), command_queue(16)];
+    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    let round = opened(&mut queues).pop().expect("a round");
+    take(&mut core, 0, update(&round));
+    assert!(key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
+    disk.fills(true);
+    take(&mut core, 1, update(&round));
+    assert!(core.is_stalled() && core.is_fitting());
+    assert!(key_store.keys().lookup(1, 0).is_some(), "its round has not closed");
+    // Power cut.
+    drop((core, key_store));
+    disk.fills(false);
+    let (mut core, key_store) = begin(KeyStore::open(&path, &unlock, entropy()).unwrap());
+    assert_eq!(core.engine().open_round().map(|round| round.participants.clone()), Some(vec![0]));
+    let old = key_store.keys().lookup(1, 0).expect("the key that it may still have");
+    take_under(&mut core, 2, Some(&old), PeerEventKind::Hello(1, Privacy::None, again));
+    let round = opened(&mut back).pop().expect("the same round");
+    take_under(&mut core, 2, Some(&old), update(&round));
+    assert_eq!(core.done, 1);
+    assert!(key_store.keys().lookup(1, 0).is_none() && key_store.keys().lookup(1, 1).is_some());
+    drop((core, key_store));
+    let keys = KeyStore::open(&path, &unlock, entropy()).unwrap().keys();
+    assert!(keys.lookup(1, 0).is_none() && keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some());
+}
+
+/// No round is left and no device is connected, so a grace would never end.
+#[test]
+fn graces_end_with_last_round() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("keys");
+    let entropy = || ChaCha20Rng::seed_from_u64(1);
+    let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
+    let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
+    keys.add(&[0, 1], false, 1).unwrap();
+    let key_store = SharedKeyStore::new(keys);
+    let text = text(state.path()).replace("rounds = 3", "rounds = 1");
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    let store = Store::open(state.path(), SysRng).unwrap();
+    let nonces: Box<dyn Entropy> = Box::new(entropy());
+    let mut core = ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap();
+    let [(first, mut queues), (second, _unread)] = [command_queue(16), command_queue(16)];
+    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    let round = opened(&mut queues).pop().expect("a round");
+    take(&mut core, 0, update(&round));
+    take(&mut core, 0, PeerEventKind::Gone(DisconnectReason::Closed));
+    // Its departure closes the round, as it was the last awaited device.
+    take(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
+    assert_eq!((core.done, core.engine().open_round().is_none()), (1, true));
+    assert!(!key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
+}

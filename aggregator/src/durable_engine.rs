@@ -1,0 +1,368 @@
+//! Durable engine: the round engine behind a write-ahead log. The actions of the engine are held back until the
+//! records that they depend on are on disk, and are then released in order.
+//!
+//! This module has no clock, sockets or threads: the server drives it with real time and a database file,
+//! simulated disasters with virtual time and a database that loses what was not synced.
+//!
+//! ```text
+//!  event -> Engine -> actions --------------------------- held ---------> caller
+//!             |                                             ^
+//!             +--> records: checkpoint, counted, excluded --+-- Store::apply
+//! ```
+
+use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
+
+use crate::config::{Fleet, Mismatch, Resumed, difference};
+use crate::journal::{CommittedRound, JournalEntry, JournalRecorder, Server};
+use crate::store::{CampaignState, CountedUpdate, Record, Store, StoreError};
+use fedspan_engine::privacy::Account;
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
+
+/// Reason why a campaign cannot be resumed.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The campaign was begun under other settings.
+    #[error(
+        "the campaign was begun under another configuration:\n{difference}restore the lines to resume it (- stored, + given), or begin a new \
+         campaign in another directory (`state`)"
+    )]
+    Changed {
+        /// Settings that differ, one line each: `-` stored, `+` given.
+        difference: String,
+    },
+    /// The journal file has more lines than the database, although the file is written after it: the database
+    /// is an older copy.
+    #[error(
+        "arrivals.jsonl has {file} lines and the database {table}: the database is an older copy. Restore the newer one, or move \
+         arrivals.jsonl away to resume from this one"
+    )]
+    Older {
+        /// Lines in the file.
+        file: u64,
+        /// Lines in the database.
+        table: u64,
+    },
+    /// The stored campaign is inconsistent, or was written by an engine that decides differently.
+    #[error("the stored campaign cannot be resumed: {what}")]
+    Contradiction {
+        /// Description of the inconsistency.
+        what: String,
+    },
+}
+
+/// Returns the configuration under the settings of a stored campaign.
+///
+/// # Errors
+/// [`ResumeError::Changed`] if the file sets another value; [`ResumeError::Contradiction`] if the stored
+/// settings cannot be read.
+pub(crate) fn with_stored_settings(fleet: &Fleet, stored: &str) -> Result<Resumed, ResumeError> {
+    fleet.resumed(stored).map_err(|mismatch| match mismatch {
+        Mismatch::Differs(difference) => ResumeError::Changed { difference },
+        Mismatch::Unreadable(problem) => ResumeError::Contradiction { what: problem.to_string() },
+    })
+}
+
+/// Parameters with which a campaign is begun or resumed.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// Settings of the campaign, one line each. A stored campaign with other settings is refused.
+    pub configuration: String,
+    /// Number of the campaign, if a new one is begun.
+    pub number: u64,
+    /// Number of devices that the first round waits for.
+    pub expected: usize,
+    /// Number of lines in the journal file, at most as many as in the store. `None`: no journal is kept.
+    pub journal: Option<u64>,
+}
+
+/// Replays a stored campaign into a new engine, including the updates of its open round.
+///
+/// # Errors
+/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine must not be used then.
+pub(crate) fn restore(
+    engine: &mut Engine,
+    stored: &CampaignState,
+    configuration: &str,
+) -> Result<(), ResumeError> {
+    let difference = difference(&stored.configuration, configuration);
+    if !difference.is_empty() {
+        return Err(ResumeError::Changed { difference });
+    }
+    for (device, account) in &stored.accounts {
+        engine.restore_account(*device, *account);
+    }
+    let Some(checkpoint) = &stored.checkpoint else { return Ok(()) };
+    let round = checkpoint.id.round;
+    if !engine.resume(stored.clock, checkpoint) {
+        return Err(ResumeError::Contradiction { what: format!("round {round} cannot be restored") });
+    }
+    let contradiction = |what| Err(ResumeError::Contradiction { what });
+    if checkpoint.open.is_some() && engine.open_round().is_none() {
+        // The engine has dropped the open round, so its updates no longer count.
+        return match stored.last_round() {
+            Some(last) if !engine.restore_dropped_id(last) => {
+                contradiction(format!("round {round} cannot continue as round {}", last.round))
+            }
+            _ => Ok(()),
+        };
+    }
+    let mut names = stored.round_aliases.iter().copied();
+    for (device, counted) in &stored.updates {
+        let has_id = |engine: &Engine| engine.open_round().is_some_and(|open| open.has_id(counted.update.id));
+        // The update was counted under the round id of that time: renumber the round until it has that id.
+        while !has_id(engine) && names.next().is_some_and(|name| engine.restore_id(name)) {}
+        if !engine.replay_update(counted.at, *device, &counted.update) {
+            return contradiction(format!("the update of device {device} does not count in round {round}"));
+        }
+    }
+    for name in names {
+        if !engine.restore_id(name) {
+            return contradiction(format!("round {round} cannot continue as round {}", name.round));
+        }
+    }
+    for device in &stored.excluded {
+        engine.mark_excluded(*device);
+    }
+    if let Some(deadline) = stored.deadline
+        && !engine.restore_deadline(deadline)
+    {
+        return contradiction(format!("round {round} has no device to wait for"));
+    }
+    Ok(())
+}
+
+/// Returns the first and the current id of the open round.
+fn open_round_ids(engine: &Engine) -> Option<(RoundId, RoundId)> {
+    engine.open_round().map(|round| (round.first_id(), round.broadcast.id))
+}
+
+/// Actions and journal entries that are durable and may be released.
+#[derive(Debug, Default)]
+pub struct Flushed {
+    /// Actions of the engine, in order.
+    pub actions: Vec<Action>,
+    /// Journal entries, in order.
+    pub lines: Vec<JournalEntry>,
+}
+
+/// Engine whose actions are released only after the records behind them are on disk.
+pub struct DurableEngine {
+    engine: Engine,
+    store: Store,
+    recorder: JournalRecorder,
+    campaign: u64,
+    /// Number of the next journal line; `None` if no journal is kept.
+    next_entry: Option<u64>,
+    /// First and current id of the open round as of the records written so far.
+    recorded_ids: Option<(RoundId, RoundId)>,
+    records: Vec<Record>,
+    pending: Flushed,
+    /// Time of the last event.
+    now: Millis,
+}
+
+impl DurableEngine {
+    /// Begins a campaign, or resumes the one in the store. Also returns the time at which the campaign clock
+    /// continues.
+    ///
+    /// # Errors
+    /// [`ResumeError`] if the store cannot be used or its campaign does not fit.
+    pub fn new(
+        mut engine: Engine,
+        mut store: Store,
+        campaign: &Campaign,
+    ) -> Result<(Self, Millis), ResumeError> {
+        let Campaign { configuration, number, expected, journal } = campaign;
+        let stored = store.load()?;
+        // The journal continues whether the campaign is resumed or replaced.
+        let lines = stored.as_ref().map_or(0, |stored| stored.next_journal_line);
+        if let Some(file) = journal.filter(|file| lines > 0 && *file > lines) {
+            return Err(ResumeError::Older { file, table: lines });
+        }
+        // A campaign in which no round was opened may be replaced by one with other settings.
+        let is_the_same =
+            |stored: &CampaignState| difference(&stored.configuration, configuration).is_empty();
+        let stored = stored.filter(|stored| stored.checkpoint.is_some() || is_the_same(stored));
+        let (mut number, mut clock, mut after) = (*number, 0, None);
+        if let Some(stored) = &stored {
+            restore(&mut engine, stored, configuration)?;
+            (number, clock) = (stored.campaign, stored.clock);
+            if stored.updates.is_empty() {
+                store.erase_key()?;
+            }
+            after = stored.last_round().map(|id| id.round);
+        } else {
+            store.begin(number, configuration)?;
+        }
+        let mut durable = Self {
+            recorded_ids: open_round_ids(&engine),
+            engine,
+            store,
+            recorder: JournalRecorder::default(),
+            campaign: number,
+            next_entry: journal.map(|recorded_ids| recorded_ids.max(lines)),
+            records: Vec::new(),
+            pending: Flushed::default(),
+            now: clock,
+        };
+        durable.recorder = JournalRecorder::resume_after(durable.recorded_ids.map(|(_, now)| now));
+        let server =
+            Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
+        durable.append_journal([if after.is_some() {
+            JournalEntry::Resumed(server)
+        } else {
+            JournalEntry::Began(server)
+        }]);
+        durable.handle(clock, Event::Resumed);
+        Ok((durable, clock))
+    }
+
+    /// Returns the engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Returns the number of the next journal line; 0 if no journal is kept.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.next_entry.unwrap_or(0)
+    }
+
+    /// Returns the number of the campaign.
+    #[must_use]
+    pub fn campaign(&self) -> u64 {
+        self.campaign
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Records the privacy state that a device reports in its hello, before it joins.
+    pub fn record_privacy(&mut self, device: DeviceId, said: Privacy) {
+        let before = self.account(device);
+        self.engine.record_privacy(device, said);
+        self.record_account_change(device, before);
+    }
+
+    /// Applies one event to the engine. Its effects are held until [`Self::flush`].
+    pub fn handle(&mut self, now: Millis, event: Event) {
+        self.now = now;
+        let is_out = |engine: &Engine, device: DeviceId| {
+            engine.open_round().is_some_and(|round| round.excluded.contains(&device))
+        };
+        let device = match event {
+            Event::Update(device, _) | Event::Unread(device, _) | Event::Declined(device, _) => Some(device),
+            Event::Joined(_) | Event::Left(_) | Event::Tick | Event::Resumed => None,
+        };
+        let update = match &event {
+            Event::Update(device, update)
+                if self.engine.open_round().is_some_and(|round| round.id_for(*device) == update.id) =>
+            {
+                Some(update.clone())
+            }
+            _ => None,
+        };
+        let waited = self.engine.deadline_state();
+        let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
+        let first = self.pending.actions.len();
+        let mut lines = Vec::new();
+        self.recorder.handle(&mut self.engine, now, event, &mut self.pending.actions, &mut lines);
+        let actions = self.pending.actions.get(first..).unwrap_or_default();
+        let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
+        let committed = actions.iter().find_map(|action| match action {
+            Action::Commit(record) => Some(CommittedRound::new(record, self.engine.representation())),
+            _ => None,
+        });
+        let counts =
+            matches!(actions.first(), Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. })));
+        let recorded_ids = open_round_ids(&self.engine);
+        let goes_on =
+            !commits && recorded_ids.map(|(first, _)| first) == self.recorded_ids.map(|(first, _)| first);
+        if self.engine.phase() == Phase::Failed {
+            // A restarted server may try again from the stored campaign: write nothing and release nothing but
+            // the failure.
+            let all = self.pending.actions.split_off(first);
+            self.pending.actions.extend(all.into_iter().filter(|action| matches!(action, Action::Failed(_))));
+            lines.clear();
+        } else if goes_on {
+            if let (true, Some(update), Some((device, ..)), Some(round)) =
+                (counts, update, before, self.engine.open_round())
+            {
+                let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
+                self.records.push(Record::Counted(
+                    round.first_id(),
+                    device,
+                    CountedUpdate { order, at: now, update },
+                ));
+            } else if let Some((device, _, false)) = before
+                && is_out(&self.engine, device)
+            {
+                self.records.push(Record::Excluded(device));
+            }
+            // Order matters: updates above were counted under the previous id.
+            if let Some((_, now)) = recorded_ids.filter(|_| recorded_ids != self.recorded_ids) {
+                self.records.push(Record::Renumbered(now));
+            }
+            if let Some(deadline) = self.engine.deadline_state().filter(|deadline| waited != Some(*deadline))
+            {
+                self.records.push(Record::Deadline(deadline));
+            }
+            self.recorded_ids = recorded_ids;
+        } else {
+            self.records.extend(committed.map(Record::Round));
+            self.records.push(Record::Checkpoint(self.engine.checkpoint()));
+            self.recorded_ids = recorded_ids;
+        }
+        if let Some((device, account, _)) = before {
+            self.record_account_change(device, account);
+        }
+        self.append_journal(lines);
+    }
+
+    /// Writes the pending records and returns the actions and journal entries that may now be released.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the records cannot be written: nothing is released, and the call may be repeated.
+    pub fn flush(&mut self) -> Result<Flushed, StoreError> {
+        if !self.records.is_empty() {
+            // A failed attempt has already appended it.
+            if !matches!(self.records.last(), Some(Record::Clock(_))) {
+                self.records.push(Record::Clock(self.now));
+            }
+            self.store.apply(&self.records)?;
+            self.records.clear();
+        }
+        Ok(std::mem::take(&mut self.pending))
+    }
+
+    fn account(&self, device: DeviceId) -> Option<Account> {
+        self.engine.ledger().accounts().get(&device).copied()
+    }
+
+    fn record_account_change(&mut self, device: DeviceId, before: Option<Account>) {
+        if let Some(account) = self.account(device)
+            && before != Some(account)
+        {
+            self.records.push(Record::Account(device, account));
+        }
+    }
+
+    fn append_journal(&mut self, lines: impl IntoIterator<Item = JournalEntry>) {
+        let Some(next) = &mut self.next_entry else { return };
+        for line in lines {
+            // Every journal entry serialises to JSON.
+            if let Ok(text) = serde_json::to_string(&line) {
+                self.records.push(Record::JournalEntry(*next, text));
+                *next += 1;
+                self.pending.lines.push(line);
+            }
+        }
+    }
+}

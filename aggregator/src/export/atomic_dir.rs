@@ -1,0 +1,104 @@
+//! Atomic directory: appears complete and durable, or not at all. Only directories made here are removed on
+//! failure.
+
+use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::ExportError;
+use fedspan_files::{make_directories, parent, sync_directory, with_suffix};
+
+/// Temporary names to try, since some may exist: another user's, or left by a crash.
+const NAMES: u32 = 16;
+
+/// Directory that is written under a temporary name, and removed on drop unless it was [committed](Self::commit).
+#[derive(Debug)]
+pub(super) struct AtomicDir {
+    to: PathBuf,
+    /// Current path of the directory.
+    path: Option<PathBuf>,
+    /// Parent directories that were created for it, outermost first.
+    created_parents: Vec<PathBuf>,
+}
+
+impl AtomicDir {
+    /// Makes a temporary directory for a target that does not exist yet.
+    pub(super) fn begin(to: &Path) -> Result<Self, ExportError> {
+        // Removes a trailing slash.
+        let to: PathBuf = to.components().collect();
+        refuse_to_overwrite(&to)?;
+        let created_parents = make_directories(parent(&to), &DirBuilder::new()).map_err(io(&to))?;
+        let mut directory = Self { to, path: None, created_parents };
+        directory.path = Some(directory.partial()?);
+        Ok(directory)
+    }
+
+    /// Makes the first temporary directory whose name is free.
+    fn partial(&self) -> Result<PathBuf, ExportError> {
+        let first = with_suffix(&self.to, ".partial");
+        let others = (2..=NAMES).map(|number| with_suffix(&first, &format!("-{number}")));
+        for path in [first.clone()].into_iter().chain(others) {
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(path),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(io(&path)(error)),
+            }
+        }
+        Err(ExportError::Exists { path: first })
+    }
+
+    /// Writes and syncs a file of the directory.
+    pub(super) fn write_file(
+        &self,
+        name: &str,
+        write: impl FnOnce(&File) -> std::io::Result<()>,
+    ) -> Result<(), ExportError> {
+        let path = self.path.as_ref().unwrap_or(&self.to).join(name);
+        let written = File::create_new(&path).and_then(|file| {
+            write(&file)?;
+            file.sync_all()
+        });
+        written.map_err(io(&path))
+    }
+
+    /// Renames the directory to its target and syncs it.
+    pub(super) fn commit(mut self) -> Result<(), ExportError> {
+        if let Some(partial) = &self.path {
+            File::open(partial).and_then(|path| path.sync_all()).map_err(io(partial))?;
+            std::fs::rename(partial, &self.to).map_err(|error| match error.kind() {
+                ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                    ExportError::Exists { path: self.to.clone() }
+                }
+                _ => io(&self.to)(error),
+            })?;
+            self.path = Some(self.to.clone());
+        }
+        sync_directory(&self.to).map_err(io(&self.to))?;
+        self.path = None;
+        self.created_parents.clear();
+        Ok(())
+    }
+}
+
+impl Drop for AtomicDir {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_dir_all(path);
+        }
+        // Parent directories are removed only while they are empty.
+        self.created_parents.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+    }
+}
+
+/// Refuses a target that exists, before anything else is examined.
+pub(super) fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
+    let to: PathBuf = to.components().collect();
+    match to.symlink_metadata() {
+        Ok(_) => Err(ExportError::Exists { path: to }),
+        Err(_) => Ok(()),
+    }
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> ExportError {
+    move |error| ExportError::Io { path: path.to_owned(), error }
+}

@@ -1,0 +1,196 @@
+//! Export: writes the content of a state directory for other programs: model, rounds, privacy ledger, journal.
+
+mod atomic_dir;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use self::atomic_dir::{AtomicDir, refuse_to_overwrite};
+use crate::config::Fleet;
+use crate::durable_engine::{ResumeError, restore, with_stored_settings};
+use crate::journal::{self, CommittedRound};
+use crate::store::{CampaignState, OfflineStore, StoreError};
+use fedspan_engine::Tensor;
+use fedspan_engine::linalg::{Matrix, from_f32};
+use fedspan_engine::privacy::Delta;
+use fedspan_engine::privacy::ledger_units::epsilon_of;
+
+/// Reason why nothing was exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The state cannot be read or resumed.
+    #[error(transparent)]
+    State(#[from] ResumeError),
+    /// The state directory holds no campaign.
+    #[error("{}: no campaign was begun here", path.display())]
+    Nothing {
+        /// State directory.
+        path: PathBuf,
+    },
+    /// The target exists.
+    #[error("{}: already exists; refusing to overwrite it", path.display())]
+    Exists {
+        /// Path of the target.
+        path: PathBuf,
+    },
+    /// The target cannot be written.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the system.
+        error: std::io::Error,
+    },
+}
+
+impl From<StoreError> for ExportError {
+    fn from(error: StoreError) -> Self {
+        Self::State(error.into())
+    }
+}
+
+/// Writes a directory `to`, completely or not at all: `representation.npy` (f64, d x k), `model.safetensors`
+/// (f32: the model that devices fit their heads on, and the scale of their samples), `scale.npy` if there is a
+/// scale (f64, 2 x d: subtracted, then multiplied by), `rounds.jsonl`, `ledger.json`, `arrivals.jsonl`,
+/// `configuration.txt`; `ridge.json` if the fleet has chosen a ridge for final heads.
+///
+/// # Errors
+/// [`ExportError::Nothing`] without a campaign, [`ExportError::Exists`] if `to` exists, [`ExportError::State`]
+/// if the campaign cannot be read or resumed, [`ExportError::Io`].
+pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
+    refuse_to_overwrite(to)?;
+    let nothing = || ExportError::Nothing { path: fleet.state.clone() };
+    let snapshot = OfflineStore::open(&fleet.state)?.ok_or_else(nothing)?;
+    let stored = snapshot.campaign()?.ok_or_else(nothing)?;
+    let lines = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
+    export_state(fleet, &ExportedState { stored, rounds: snapshot.rounds()?, lines }, to)
+}
+
+/// Stored campaign to export.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExportedState {
+    /// Campaign without the updates of its open round.
+    pub stored: CampaignState,
+    /// Committed rounds, in order.
+    pub rounds: Vec<CommittedRound>,
+    /// Lines of the journal.
+    pub lines: Vec<String>,
+}
+
+/// Writes the same directory from a state fetched from a running server
+/// ([`fetch_export`](crate::server::fetch_export)).
+///
+/// # Errors
+/// As [`export`].
+pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(), ExportError> {
+    let ExportedState { stored, rounds, lines } = state;
+    refuse_to_overwrite(to)?;
+    let fleet = with_stored_settings(fleet, &stored.configuration)?.fleet;
+    let mut engine = fleet.engine();
+    restore(&mut engine, stored, &fleet.fingerprint())?;
+    let delta = fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta);
+    let ledger: BTreeMap<u64, serde_json::Value> = stored
+        .accounts
+        .iter()
+        .map(|(device, account)| {
+            let about = serde_json::json!({
+                "release": account.release, "budget": account.budget, "spent": account.spent,
+                "epsilon": epsilon_of(account.spent, delta),
+            });
+            (*device, about)
+        })
+        .collect();
+    let ledger = serde_json::json!({ "delta": delta.get(), "devices": ledger });
+    let round = stored.last_round().map_or(0, |id| id.round);
+    let chosen = engine.chosen_ridge();
+    let mut about = vec![("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
+    about.extend(chosen.as_ref().map(|chosen| ("ridge", chosen.ridge.to_string())));
+    let ridge = chosen.map(|chosen| {
+        ("ridge.json", Content::Bytes(format!("{}\n", serde_json::json!(chosen)).into_bytes()))
+    });
+    let rounds = in_json(rounds);
+    let scale = engine.scale().map(|scale| scale.tensor());
+    let mut tensors = engine.tensors();
+    tensors.extend(scale.clone());
+    let mut files = vec![
+        ("representation.npy", Content::Bytes(npy(engine.representation()))),
+        ("model.safetensors", Content::Bytes(safetensors(&tensors, &about))),
+        ("rounds.jsonl", Content::Lines(&rounds)),
+        ("ledger.json", Content::Bytes(format!("{ledger}\n").into_bytes())),
+        (journal::FILE, Content::Lines(lines)),
+        ("configuration.txt", Content::Bytes(stored.configuration.clone().into_bytes())),
+    ];
+    if let Some(scale) = scale {
+        files.push((
+            "scale.npy",
+            Content::Bytes(npy(&from_f32(scale.rows.into(), scale.cols.into(), &scale.values))),
+        ));
+    }
+    let directory = AtomicDir::begin(to)?;
+    for (name, content) in files.into_iter().chain(ridge) {
+        directory.write_file(name, |file| content.write(file))?;
+    }
+    directory.commit()
+}
+
+/// Content of a file. Lines are written one by one, as there may be many.
+enum Content<'a> {
+    Bytes(Vec<u8>),
+    Lines(&'a [String]),
+}
+
+impl Content<'_> {
+    fn write(&self, file: &File) -> std::io::Result<()> {
+        let mut to = BufWriter::new(file);
+        match self {
+            Self::Bytes(bytes) => to.write_all(bytes)?,
+            Self::Lines(lines) => {
+                for line in *lines {
+                    to.write_all(line.as_bytes())?;
+                    to.write_all(b"\n")?;
+                }
+            }
+        }
+        to.flush()
+    }
+}
+
+/// Serialises rounds, one line each; every round serialises.
+fn in_json(rounds: &[CommittedRound]) -> Vec<String> {
+    rounds.iter().filter_map(|round| serde_json::to_string(round).ok()).collect()
+}
+
+/// Encodes a matrix in the NPY format, version 1.0: a header padded to 64 bytes, and the values row by row.
+fn npy(matrix: &Matrix) -> Vec<u8> {
+    let (rows, columns) = matrix.shape();
+    let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    const BEFORE: usize = 10;
+    let padded = (BEFORE + header.len() + 1).next_multiple_of(64) - BEFORE - 1;
+    header.extend(std::iter::repeat_n(' ', padded - header.len()));
+    header.push('\n');
+    let length = u16::try_from(header.len()).unwrap_or(u16::MAX);
+    let mut bytes = [b"\x93NUMPY\x01\x00".as_slice(), &length.to_le_bytes(), header.as_bytes()].concat();
+    bytes.extend(matrix.transpose().iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+/// Encodes tensors in the safetensors format: the length of a JSON header, the header, the values.
+fn safetensors(tensors: &[Tensor], about: &[(&str, String)]) -> Vec<u8> {
+    let about: BTreeMap<&str, &String> = about.iter().map(|(key, value)| (*key, value)).collect();
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_owned(), serde_json::json!(about));
+    let mut data = Vec::new();
+    for (place, tensor) in tensors.iter().enumerate() {
+        let begin = data.len();
+        data.extend(tensor.values.iter().flat_map(|value| value.to_le_bytes()));
+        let entry = serde_json::json!({
+            "dtype": "F32", "shape": [tensor.rows, tensor.cols], "data_offsets": [begin, data.len()],
+        });
+        header.insert(format!("{place}.{:?}", tensor.role).to_lowercase(), entry);
+    }
+    let mut header = serde_json::Value::Object(header).to_string();
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+    [(header.len() as u64).to_le_bytes().as_slice(), header.as_bytes(), &data].concat()
+}

@@ -1,0 +1,191 @@
+//! Binary format of a key store: header, sealed rows, checksum. `KEYS.md` has the tables.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chacha20poly1305::aead::{AeadInOut, KeyInit};
+use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
+use fedspan_protocol::frame::crc32c;
+use fedspan_protocol::secure::{KEY, Key};
+use zeroize::Zeroizing;
+
+use super::active_keys::AcceptedKey;
+use super::corruption::Corruption;
+use super::table::{DEVICES_MAX, KeyTable, Row};
+use super::unlock::{Argon2Cost, Derivation, SALT, Secret};
+use fedspan_engine::DeviceId;
+
+const MAGIC: [u8; 8] = *b"FEDSPKEY";
+
+/// Version that is written; no other is read.
+const VERSION: u16 = 1;
+
+const NONCE: usize = 24;
+const TAG: usize = 16;
+const CRC: usize = 4;
+
+/// Header length: magic, version, derivation with its three parameters, salt, nonce, length of the rows.
+const HEADER: usize = 8 + 2 + 2 + 4 + 4 + 4 + SALT + NONCE + 4;
+
+/// Row length: device, epoch, number of accepted keys, three times, two keys.
+const ROW: usize = 8 + 2 + 1 + 8 + 8 + 8 + KEY + KEY;
+
+/// Length of the longest file.
+pub(super) const FILE_MAX: usize = HEADER + DEVICES_MAX * ROW + TAG + CRC;
+
+/// Time that stands for none.
+const NEVER: u64 = u64::MAX;
+
+/// Key store file, parsed but not decrypted.
+pub(super) struct Envelope<'a> {
+    pub(super) derivation: Derivation,
+    pub(super) salt: [u8; SALT],
+    nonce: [u8; NONCE],
+    /// Header, which is authenticated but not encrypted.
+    header: &'a [u8],
+    rows: &'a [u8],
+    tag: [u8; TAG],
+}
+
+impl<'a> Envelope<'a> {
+    /// Parses a file.
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
+        let got = bytes.len();
+        let short = |needed| Corruption::Truncated { needed, got };
+        let mut fields = bytes;
+        let begins = bytes.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic);
+        if !begins {
+            return Err(Corruption::NotKeys);
+        }
+        let least = short(HEADER + TAG + CRC);
+        let _: [u8; 8] = take(&mut fields).ok_or(least)?;
+        let found = u16::from_le_bytes(take(&mut fields).ok_or(least)?);
+        if found != VERSION {
+            return Err(Corruption::Version { found, known: VERSION });
+        }
+        let kind = u16::from_le_bytes(take(&mut fields).ok_or(least)?);
+        let mut number = || Some(u32::from_le_bytes(take(&mut fields)?));
+        let memory = number().ok_or(least)?;
+        let passes = number().ok_or(least)?;
+        let lanes = number().ok_or(least)?;
+        let salt = take(&mut fields).ok_or(least)?;
+        let nonce = take(&mut fields).ok_or(least)?;
+        let length = u32::from_le_bytes(take(&mut fields).ok_or(least)?);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length % ROW != 0 || length > DEVICES_MAX * ROW {
+            return Err(Corruption::Length { length });
+        }
+        let needed = HEADER + length + TAG + CRC;
+        let (content, rest) = bytes.split_at_checked(needed - CRC).ok_or(short(needed))?;
+        let (check, extra) = rest.split_first_chunk().ok_or(short(needed))?;
+        if !extra.is_empty() {
+            return Err(Corruption::Trailing { extra: extra.len() });
+        }
+        let (stored, computed) = (u32::from_le_bytes(*check), crc32c(content));
+        if stored != computed {
+            return Err(Corruption::Corrupted { stored, computed });
+        }
+        let refused = Corruption::Derivation { kind, memory, passes, lanes };
+        let derivation = match kind {
+            0 if (memory, passes, lanes) == (0, 0, 0) && salt == [0; SALT] => Derivation::KeyFile,
+            1 => Derivation::Argon2id(Argon2Cost::new(memory, passes, lanes).ok_or(refused)?),
+            _ => return Err(refused),
+        };
+        let (header, sealed) = content.split_at_checked(HEADER).ok_or(least)?;
+        let (rows, tag) = sealed.split_last_chunk().ok_or(least)?;
+        Ok(Self { derivation, salt, nonce, header, rows, tag: *tag })
+    }
+
+    /// Decrypts the table.
+    pub(super) fn open(&self, secret: &Secret) -> Result<KeyTable, Corruption> {
+        let passphrase = matches!(self.derivation, Derivation::Argon2id(_));
+        let mut rows = Zeroizing::new(self.rows.to_vec());
+        let cipher = XChaCha20Poly1305::new(secret.key().into());
+        let (nonce, tag) = (XNonce::from(self.nonce), Tag::from(self.tag));
+        cipher
+            .decrypt_inout_detached(&nonce, self.header, rows.as_mut_slice().into(), &tag)
+            .map_err(|_| Corruption::Secret { passphrase })?;
+        decode(&rows)
+    }
+}
+
+/// Encodes and encrypts a table. The nonce must not have been used with this secret before, which 24 random
+/// bytes ensure.
+pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Result<Vec<u8>, Corruption> {
+    let length = table.rows.len() * ROW;
+    let too_long = Corruption::Length { length };
+    // Allocated at its full length: a growing vector would leave copies of secrets behind.
+    let mut file = Zeroizing::new(Vec::with_capacity(HEADER + length + TAG + CRC));
+    let (kind, cost): (u16, _) = match secret.derivation() {
+        Derivation::KeyFile => (0, [0; 3]),
+        Derivation::Argon2id(cost) => (1, [cost.memory(), cost.passes(), cost.lanes()]),
+    };
+    file.extend_from_slice(&MAGIC);
+    file.extend_from_slice(&VERSION.to_le_bytes());
+    file.extend_from_slice(&kind.to_le_bytes());
+    cost.iter().for_each(|number| file.extend_from_slice(&number.to_le_bytes()));
+    file.extend_from_slice(secret.salt());
+    file.extend_from_slice(&nonce);
+    file.extend_from_slice(&u32::try_from(length).map_err(|_| too_long)?.to_le_bytes());
+    table.rows.iter().for_each(|(&device, row)| encode(device, row, &mut file));
+    let (header, rows) = file.split_at_mut_checked(HEADER).ok_or(too_long)?;
+    let cipher = XChaCha20Poly1305::new(secret.key().into());
+    let tag = cipher.encrypt_inout_detached(&XNonce::from(nonce), header, rows.into());
+    file.extend_from_slice(&tag.map_err(|_| too_long)?);
+    let check = crc32c(&file);
+    file.extend_from_slice(&check.to_le_bytes());
+    // The content is encrypted now and need not be zeroised.
+    Ok(std::mem::take(&mut *file))
+}
+
+fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
+    let accepted = u8::from(row.current.is_some()) + u8::from(row.previous.is_some());
+    file.extend_from_slice(&device.to_le_bytes());
+    file.extend_from_slice(&row.epoch.to_le_bytes());
+    file.push(accepted);
+    for time in [row.created, row.rotated.unwrap_or(NEVER), row.revoked.unwrap_or(NEVER)] {
+        file.extend_from_slice(&time.to_le_bytes());
+    }
+    for key in [&row.current, &row.previous] {
+        file.extend_from_slice(key.as_ref().map_or(&[0; KEY], |key| key.key().expose()));
+    }
+}
+
+/// Decodes the rows: devices must ascend, and keys that are not accepted must be zero.
+fn decode(rows: &[u8]) -> Result<KeyTable, Corruption> {
+    let mut table = BTreeMap::new();
+    for (number, mut fields) in rows.chunks(ROW).enumerate() {
+        let (device, row) = decode_row(&mut fields).ok_or(Corruption::Row { row: number })?;
+        if table.last_key_value().is_some_and(|(last, _)| *last >= device) {
+            return Err(Corruption::Row { row: number });
+        }
+        table.insert(device, row);
+    }
+    Ok(KeyTable { rows: table })
+}
+
+fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
+    let device = u64::from_le_bytes(take(fields)?);
+    let epoch = u16::from_le_bytes(take(fields)?);
+    let [accepted] = take(fields)?;
+    let mut time = || Some(u64::from_le_bytes(take(fields)?));
+    let (created, rotated, revoked) = (time()?, time()?, time()?);
+    let [rotated, revoked] = [rotated, revoked].map(|time| (time != NEVER).then_some(time));
+    let (current, previous) = (Zeroizing::new(take(fields)?), Zeroizing::new(take(fields)?));
+    let unused = |key: &[u8; KEY]| key.iter().all(|byte| *byte == 0);
+    let key = |epoch, bytes: &[u8; KEY]| Some(AcceptedKey::new(device, Key::new(epoch, *bytes)));
+    let (current, previous): (Option<Arc<AcceptedKey>>, Option<Arc<AcceptedKey>>) = match accepted {
+        0 if unused(&current) && unused(&previous) && revoked.is_some() => (None, None),
+        1 if unused(&previous) && revoked.is_none() => (key(epoch, &current), None),
+        2 if revoked.is_none() => (key(epoch, &current), key(epoch.checked_sub(1)?, &previous)),
+        _ => return None,
+    };
+    Some((device, Row { epoch, created, rotated, revoked, current, previous }))
+}
+
+/// Takes the next field.
+fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
+    let (field, rest) = fields.split_first_chunk()?;
+    *fields = rest;
+    Some(*field)
+}

@@ -1,0 +1,137 @@
+//! Text format of keys, for hosts that emulate many devices: one line `device epoch key` each, the key as 64
+//! hexadecimal digits.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use fedspan_protocol::secure::Key;
+use zeroize::Zeroizing;
+
+use super::table::DEVICES_MAX;
+use fedspan_engine::DeviceId;
+use fedspan_files::hex;
+use fedspan_files::{FileError, private_file};
+
+/// First line of a written file, a comment.
+const TITLE: &str = "# fedspan keys 1: device epoch key\n";
+
+/// Length of the longest line: two numbers at their longest, a key, separators.
+const LINE_MAX: usize = 20 + 1 + 5 + 1 + 64 + 1;
+
+/// Length of the longest file: as many lines as a table has rows, and a few comments.
+const FILE_MAX: usize = DEVICES_MAX * LINE_MAX + (1 << 16);
+
+/// Reason why a file of keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyTextError {
+    /// The file cannot be read, or others can read it.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file does not exist.
+    #[error("{}: no such file; create it with `keys export`", path.display())]
+    Missing {
+        /// Path of the missing file.
+        path: std::path::PathBuf,
+    },
+    /// A line is not `device epoch key`. Its text is not shown, as it may be a key.
+    #[error("{}:{line}: {}", path.display(), mistake.what())]
+    Line {
+        /// Path of the file.
+        path: std::path::PathBuf,
+        /// Number of the line, from 1.
+        line: usize,
+        /// Kind of mistake.
+        mistake: LineMistake,
+    },
+}
+
+/// Mistake in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LineMistake {
+    /// The file is not UTF-8.
+    Encoding,
+    /// The line does not have three fields.
+    Fields,
+    /// The first field is not a device number.
+    Device,
+    /// The second field is not an epoch.
+    Epoch,
+    /// The third field is not a key.
+    Key,
+    /// An earlier line has the same device.
+    Twice,
+}
+
+impl LineMistake {
+    fn what(self) -> &'static str {
+        match self {
+            Self::Encoding => "not UTF-8",
+            Self::Fields => "allowed: three fields, device epoch key",
+            Self::Device => "the first field is not a device number",
+            Self::Epoch => "the second field is not an epoch, 0 to 65535",
+            Self::Key => "the third field is not a key of 64 hexadecimal digits",
+            Self::Twice => "an earlier line has this device",
+        }
+    }
+}
+
+/// Formats keys.
+pub(super) fn write<'a>(keys: impl ExactSizeIterator<Item = (DeviceId, &'a Key)>) -> Zeroizing<String> {
+    use std::fmt::Write;
+    // Allocated at its full length: a growing string would leave copies of secrets behind.
+    let mut text = Zeroizing::new(String::with_capacity(TITLE.len() + keys.len() * LINE_MAX));
+    text.push_str(TITLE);
+    for (device, key) in keys {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{device} {} ", key.epoch());
+        hex::encode(key.expose(), &mut text);
+        text.push('\n');
+    }
+    text
+}
+
+/// Parses keys. Empty lines and lines that begin with `#` are skipped.
+///
+/// # Errors
+/// Number of the first wrong line, from 1, with its mistake.
+pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, LineMistake)> {
+    let mut keys = BTreeMap::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |mistake| (number, mistake);
+        let mut fields = line.split_ascii_whitespace();
+        let (Some(device), Some(epoch), Some(key), None) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(wrong(LineMistake::Fields));
+        };
+        let device = device.parse().map_err(|_| wrong(LineMistake::Device))?;
+        let epoch = epoch.parse().map_err(|_| wrong(LineMistake::Epoch))?;
+        let key = hex::decode(key).ok_or(wrong(LineMistake::Key))?;
+        if keys.insert(device, Key::new(epoch, *key)).is_some() {
+            return Err(wrong(LineMistake::Twice));
+        }
+    }
+    Ok(keys)
+}
+
+/// Reads a file written by `keys export`, or a pipe with its content.
+///
+/// # Errors
+/// [`KeyTextError`] if it cannot be read, others can read it, or a line is wrong.
+pub fn read_keys(path: &Path) -> Result<BTreeMap<DeviceId, Key>, KeyTextError> {
+    let bytes = match private_file::read_secret(path, FILE_MAX) {
+        Err(FileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(KeyTextError::Missing { path: path.to_owned() });
+        }
+        read => read?,
+    };
+    let wrong = |line, mistake| KeyTextError::Line { path: path.to_owned(), line, mistake };
+    let text = std::str::from_utf8(&bytes).map_err(|_| wrong(1, LineMistake::Encoding))?;
+    parse_keys(text).map_err(|(line, mistake)| wrong(line, mistake))
+}

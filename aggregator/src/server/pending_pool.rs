@@ -1,0 +1,174 @@
+//! Pending pool: connections before their handshake, and the rule that evicts one of them for a newer one.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+/// Bounded pool of pending connections, by address and in order of arrival. `T` is the handle that is returned
+/// on eviction.
+///
+/// When the pool is full, **the oldest connection of the address with the most connections is evicted for the
+/// newest**. An honest handshake takes milliseconds; an attacker holds each slot as long as the timeout allows.
+/// Refusing the newest connection would keep honest devices out for that long, and one connection per slot
+/// would suffice. With eviction the newest is always admitted:
+///
+/// * A connection from an address with fewer pending connections than another address is never evicted, at
+///   whatever rate the others connect. To reach it an attacker needs as many addresses as there are slots.
+/// * An attacker with that many addresses, or with the address of the honest device, evicts the oldest first: a
+///   handshake completes unless as many newer connections as there are slots arrive while it lasts. Evicting at
+///   random would give slower attackers a chance as well, and would take this guarantee from every connection.
+#[derive(Debug)]
+pub(super) struct PendingPool<T> {
+    capacity: usize,
+    count: usize,
+    /// Number of the next connection.
+    next: u64,
+    addresses: HashMap<IpAddr, BTreeMap<u64, T>>,
+    /// Every address with its number of connections and its oldest one, in order of eviction: the last entry is
+    /// evicted first.
+    eviction_order: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
+}
+
+impl<T> PendingPool<T> {
+    /// Makes a pool of `capacity` slots, and of one at least.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, count: 0, next: 0, addresses: HashMap::new(), eviction_order: BTreeSet::new() }
+    }
+
+    /// Returns true if the next insertion evicts a connection.
+    pub(super) fn is_full(&self) -> bool {
+        self.count >= self.capacity
+    }
+
+    /// Adds a connection; returns its number and the handle of the connection evicted for it, if any.
+    pub(super) fn insert(&mut self, address: IpAddr, handle: T) -> (u64, Option<T>) {
+        let evicted = if self.is_full() { self.evict() } else { None };
+        let number = self.next;
+        self.next += 1;
+        self.change(address, |own| own.insert(number, handle));
+        self.count += 1;
+        (number, evicted)
+    }
+
+    /// Returns true if a connection is in the pool.
+    pub(super) fn contains(&self, address: IpAddr, number: u64) -> bool {
+        self.addresses.get(&address).is_some_and(|own| own.contains_key(&number))
+    }
+
+    /// Removes a connection; `None` if it has been evicted.
+    pub(super) fn remove(&mut self, address: IpAddr, number: u64) -> Option<T> {
+        let left = self.change(address, |own| own.remove(&number));
+        self.count -= usize::from(left.is_some());
+        left
+    }
+
+    fn evict(&mut self) -> Option<T> {
+        let &(_, Reverse(oldest), address) = self.eviction_order.last()?;
+        self.remove(address, oldest)
+    }
+
+    /// Changes the connections of an address and updates its place in the eviction order.
+    fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
+        let rank = |own: &BTreeMap<u64, T>| {
+            own.first_key_value().map(|(oldest, _)| (own.len(), Reverse(*oldest), address))
+        };
+        let own = self.addresses.entry(address).or_default();
+        if let Some(rank) = rank(own) {
+            self.eviction_order.remove(&rank);
+        }
+        let changed = change(own);
+        match rank(own) {
+            Some(rank) => drop(self.eviction_order.insert(rank)),
+            None => drop(self.addresses.remove(&address)),
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    /// The same rule, by linear search.
+    fn goes(model: &[(u64, IpAddr)]) -> Option<u64> {
+        let count = |address| model.iter().filter(|(_, other)| *other == address).count();
+        let capacity = model.iter().map(|(_, address)| count(*address)).max()?;
+        model.iter().filter(|(_, address)| count(*address) == capacity).map(|(number, _)| *number).min()
+    }
+
+    proptest! {
+        #[test]
+        fn pool_matches_linear_model(
+            capacity in 1..6usize,
+            steps in prop::collection::vec((0..4u8, any::<bool>(), 0..8usize), 0..100),
+        ) {
+            let (mut pool, mut model) = (PendingPool::new(capacity), Vec::<(u64, IpAddr)>::new());
+            for (last, enters, which) in steps {
+                if enters {
+                    let expected = if model.len() == capacity { goes(&model) } else { None };
+                    model.retain(|(number, _)| Some(*number) != expected);
+                    let next = pool.next;
+                    let (number, evicted) = pool.insert(address(last), next);
+                    prop_assert_eq!((number, evicted), (next, expected));
+                    if let Some(gone) = evicted {
+                        let nowhere = (0..4).all(|last| !pool.contains(address(last), gone));
+                        prop_assert!(nowhere && pool.remove(address(last), gone).is_none());
+                    }
+                    model.push((number, address(last)));
+                } else if which < model.len() {
+                    let (number, address) = model.remove(which);
+                    prop_assert!(pool.contains(address, number));
+                    prop_assert_eq!(pool.remove(address, number), Some(number));
+                }
+                let addresses: BTreeSet<IpAddr> = model.iter().map(|(_, address)| *address).collect();
+                prop_assert_eq!((pool.count, pool.is_full()), (model.len(), model.len() == capacity));
+                prop_assert_eq!(pool.addresses.len(), addresses.len(), "nothing is kept of who has left");
+                prop_assert_eq!(pool.eviction_order.len(), addresses.len());
+            }
+        }
+    }
+
+    /// Three addresses flood the pool; the one connection of a fourth address is never evicted.
+    #[test]
+    fn flood_does_not_evict_other_address() {
+        let mut pool = PendingPool::new(8);
+        let flood = |pool: &mut PendingPool<()>| {
+            for last in (1..4).cycle().take(100) {
+                pool.insert(address(last), ());
+            }
+        };
+        flood(&mut pool);
+        let (honest, evicted) = pool.insert(address(9), ());
+        assert_eq!(evicted, Some(()));
+        flood(&mut pool);
+        assert!(pool.contains(address(9), honest));
+        assert_eq!(pool.remove(address(9), honest), Some(()));
+    }
+
+    /// A flood from the device's own address: its handshake is completed unless as many newer connections
+    /// arrive as there are slots.
+    #[test]
+    fn oldest_of_an_address_is_evicted_first() {
+        let mut pool = PendingPool::new(8);
+        for _ in 0..100 {
+            pool.insert(address(1), ());
+        }
+        let (honest, _) = pool.insert(address(1), ());
+        for _ in 0..7 {
+            pool.insert(address(1), ());
+            assert!(pool.contains(address(1), honest));
+        }
+        pool.insert(address(1), ());
+        assert!(!pool.contains(address(1), honest));
+    }
+}

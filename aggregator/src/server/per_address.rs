@@ -1,0 +1,83 @@
+//! Number of connections per address: one address must not take all slots.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Connections, counted by address.
+#[derive(Debug, Default)]
+pub(super) struct PerAddressCount {
+    count: usize,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+impl PerAddressCount {
+    /// Returns the number of all connections.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the number of connections from one address.
+    pub(super) fn count_from(&self, address: IpAddr) -> usize {
+        self.by_address.get(&address).copied().unwrap_or(0)
+    }
+
+    pub(super) fn enter(&mut self, address: IpAddr) {
+        self.count += 1;
+        *self.by_address.entry(address).or_default() += 1;
+    }
+
+    pub(super) fn leave(&mut self, address: IpAddr) {
+        let Some(count) = self.by_address.get_mut(&address) else { return };
+        self.count -= 1;
+        *count -= 1;
+        if *count == 0 {
+            self.by_address.remove(&address);
+        }
+    }
+}
+
+/// Returns the address that connections are counted under: an IPv4 address, or the /64 prefix of an IPv6
+/// address, which is what one customer gets.
+pub(super) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(long) => {
+            let [a, b, c, d, ..] = long.segments();
+            Ipv6Addr::from([a, b, c, d, 0, 0, 0, 0]).into()
+        }
+        short => short,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn from(address: &str) -> IpAddr {
+        network(address.parse().unwrap())
+    }
+
+    #[test]
+    fn ipv6_prefix_counts_as_one_address() {
+        assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
+        assert_eq!(from("2001:db8:1:2::1"), from("2001:db8:1:2:ffff::9"));
+        assert_ne!(from("2001:db8:1:2::1"), from("2001:db8:1:3::1"));
+    }
+
+    #[test]
+    fn empty_addresses_are_removed() {
+        let mut addresses = PerAddressCount::default();
+        let (one, other) = (from("10.0.0.1"), from("10.0.0.2"));
+        for address in [one, other, one] {
+            addresses.enter(address);
+        }
+        assert_eq!((addresses.count(), addresses.count_from(one), addresses.count_from(other)), (3, 2, 1));
+        for address in [one, one, other] {
+            addresses.leave(address);
+        }
+        assert_eq!((addresses.count(), addresses.count_from(one), addresses.by_address.len()), (0, 0, 0));
+        addresses.leave(one);
+        assert_eq!(addresses.count(), 0);
+    }
+}

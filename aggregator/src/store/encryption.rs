@@ -1,0 +1,197 @@
+//! Encryption of stored updates. They are encrypted with a key of their round, in a small file of its own that
+//! is overwritten and removed when the round is over. Deleted data stay in a database's file for a while, and
+//! in backups for ever; without the key they are unreadable. This does not protect against an attacker who
+//! searches the raw disk for the overwritten key: file systems and flash keep copies.
+//!
+//! A stored update is a nonce of 24 bytes and the XChaCha20-Poly1305 encryption of its record, with (round,
+//! stage, device) as associated data, so that it cannot be moved to another row.
+
+use chacha20poly1305::aead::{AeadInOut, KeyInit};
+use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
+use fedspan_protocol::message::RoundId;
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use super::error::DatabaseError;
+use crate::keys::Entropy;
+use fedspan_engine::DeviceId;
+
+/// Storage of the open round's key. The effect of every method is durable when it returns.
+pub trait RoundKeyStorage: Send {
+    /// Reads the stored key file.
+    ///
+    /// # Errors
+    /// Error of the storage.
+    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>>;
+
+    /// Stores a key, all of it or nothing; none may be stored.
+    ///
+    /// # Errors
+    /// Error of the storage.
+    fn write(&self, key: &[u8]) -> std::io::Result<()>;
+
+    /// Makes the stored key durable, as an earlier write may have stored it and then failed.
+    ///
+    /// # Errors
+    /// Error of the storage.
+    fn sync(&self) -> std::io::Result<()>;
+
+    /// Overwrites and removes the stored key, if there is one, and the remains of an unfinished write.
+    ///
+    /// # Errors
+    /// Error of the storage; the key may still be there, or overwritten but not removed.
+    fn erase(&self) -> std::io::Result<()>;
+}
+
+const MAGIC: &[u8; 8] = b"FSPLRND1";
+const KEY: usize = 32;
+const NONCE: usize = 24;
+const TAG: usize = 16;
+const CHECKSUM: usize = 8;
+const ENCODED_LEN: usize = MAGIC.len() + ID + KEY + CHECKSUM;
+/// Length of an encoded round id, in bytes.
+const ID: usize = 6;
+
+/// Encryption with the key of the open round, and the storage of that key.
+pub(super) struct UpdateCipher {
+    storage: Box<dyn RoundKeyStorage>,
+    entropy: Box<dyn Entropy>,
+    /// Stored key, once it has been read or written.
+    current: Option<(RoundId, XChaCha20Poly1305)>,
+}
+
+impl UpdateCipher {
+    pub(super) fn new(storage: Box<dyn RoundKeyStorage>, entropy: Box<dyn Entropy>) -> Self {
+        Self { storage, entropy, current: None }
+    }
+
+    /// Makes sure that a key for the updates of `round` is stored.
+    pub(super) fn begin(&mut self, round: RoundId) -> Result<(), DatabaseError> {
+        if self.current.as_ref().is_some_and(|(of, _)| *of == round) {
+            return Ok(());
+        }
+        self.current = match Self::read_key(self.storage.as_ref())? {
+            Some((of, cipher)) if of == round => {
+                self.storage.sync().map_err(DatabaseError::RoundKeyFile)?;
+                Some((of, cipher))
+            }
+            _ => {
+                self.storage.erase().map_err(DatabaseError::RoundKeyFile)?;
+                let mut key = Zeroizing::new([0; KEY]);
+                self.entropy.fill(key.as_mut_slice()).map_err(|_| DatabaseError::NoEntropy)?;
+                self.storage.write(&encode(round, &key)).map_err(DatabaseError::RoundKeyFile)?;
+                Some((round, XChaCha20Poly1305::new((&*key).into())))
+            }
+        };
+        Ok(())
+    }
+
+    /// Erases the key of a closed round, so that its updates cannot be read any more.
+    pub(super) fn end(&mut self) -> Result<(), DatabaseError> {
+        self.current = None;
+        self.storage.erase().map_err(DatabaseError::RoundKeyFile)
+    }
+
+    /// Encrypts an update of the round that [`Self::begin`] was called for.
+    pub(super) fn seal(
+        &mut self,
+        round: RoundId,
+        device: DeviceId,
+        update: &[u8],
+    ) -> Result<Vec<u8>, DatabaseError> {
+        let (_, cipher) =
+            self.current.as_ref().filter(|(of, _)| *of == round).ok_or(DatabaseError::NoEntropy)?;
+        let mut nonce = [0; NONCE];
+        self.entropy.fill(&mut nonce).map_err(|_| DatabaseError::NoEntropy)?;
+        let mut sealed = [nonce.as_slice(), update].concat();
+        let long = |_| DatabaseError::Damaged("an update is too long to be encrypted".to_owned());
+        let text = sealed.get_mut(NONCE..).unwrap_or_default();
+        let tag =
+            cipher.encrypt_inout_detached(&XNonce::from(nonce), &associated_data(round, device), text.into());
+        sealed.extend_from_slice(&tag.map_err(long)?);
+        Ok(sealed)
+    }
+
+    /// Returns the decryption of a round's updates.
+    pub(super) fn decryptor(&self, round: RoundId) -> Result<UpdateDecryptor, DatabaseError> {
+        match Self::read_key(self.storage.as_ref())? {
+            Some((of, cipher)) if of == round => Ok(UpdateDecryptor { round, cipher }),
+            Some((RoundId { round: number, stage }, _)) => Err(DatabaseError::Key(format!(
+                "key of round {number}, stage {stage}, but updates of round {}, stage {} are stored",
+                round.round, round.stage
+            ))),
+            None => Err(DatabaseError::Key(format!(
+                "missing or damaged, although updates of round {}, stage {} are stored, which only this key decrypts",
+                round.round, round.stage
+            ))),
+        }
+    }
+
+    fn read_key(
+        storage: &dyn RoundKeyStorage,
+    ) -> Result<Option<(RoundId, XChaCha20Poly1305)>, DatabaseError> {
+        Ok(storage.read().map_err(DatabaseError::RoundKeyFile)?.as_deref().and_then(|bytes| decode(bytes)))
+    }
+}
+
+impl std::fmt::Debug for UpdateCipher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UpdateCipher")
+    }
+}
+
+/// Decryption of the updates of one round.
+pub(super) struct UpdateDecryptor {
+    round: RoundId,
+    cipher: XChaCha20Poly1305,
+}
+
+impl UpdateDecryptor {
+    pub(super) fn open(&self, device: DeviceId, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, DatabaseError> {
+        let open_database = sealed.split_first_chunk::<NONCE>().and_then(|(nonce, sealed)| {
+            let (text, tag) = sealed.split_last_chunk::<TAG>()?;
+            let mut text = Zeroizing::new(text.to_vec());
+            let aad = associated_data(self.round, device);
+            let nonce = XNonce::from(*nonce);
+            self.cipher
+                .decrypt_inout_detached(&nonce, &aad, text.as_mut_slice().into(), &Tag::from(*tag))
+                .ok()?;
+            Some(text)
+        });
+        let what =
+            || DatabaseError::Damaged(format!("round.key does not decrypt the update of device {device}"));
+        open_database.ok_or_else(what)
+    }
+}
+
+fn identity(round: RoundId) -> [u8; ID] {
+    let ([a, b, c, d], [e, f]) = (round.round.to_le_bytes(), round.stage.to_le_bytes());
+    [a, b, c, d, e, f]
+}
+
+fn associated_data(round: RoundId, device: DeviceId) -> Vec<u8> {
+    [identity(round).as_slice(), &device.to_le_bytes()].concat()
+}
+
+fn encode(round: RoundId, key: &[u8; KEY]) -> Zeroizing<Vec<u8>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(ENCODED_LEN));
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&identity(round));
+    bytes.extend_from_slice(key);
+    let sum = Sha256::digest(bytes.as_slice());
+    bytes.extend(sum.iter().take(CHECKSUM));
+    bytes
+}
+
+/// Decodes a key file; `None` if it is incomplete or damaged.
+fn decode(bytes: &[u8]) -> Option<(RoundId, XChaCha20Poly1305)> {
+    let (text, sum) = bytes.split_last_chunk::<CHECKSUM>()?;
+    let (magic, rest) = text.split_first_chunk::<{ MAGIC.len() }>()?;
+    let ([a, b, c, d, e, f], key) = rest.split_first_chunk::<ID>()?;
+    let key: &[u8; KEY] = key.try_into().ok()?;
+    if magic != MAGIC || !Sha256::digest(text).iter().take(CHECKSUM).eq(sum) {
+        return None;
+    }
+    let (round, stage) = (u32::from_le_bytes([*a, *b, *c, *d]), u16::from_le_bytes([*e, *f]));
+    Some((RoundId { round, stage }, XChaCha20Poly1305::new(key.into())))
+}

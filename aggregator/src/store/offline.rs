@@ -1,0 +1,191 @@
+//! Offline store: reads a state directory on which no server runs. The database is copied to memory, where an
+//! interrupted transaction is rolled back; the directory is not changed and need not be writable.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redb::{Database, ReadableDatabase, StorageBackend};
+
+use super::corruption_guard::catch_corruption;
+use super::encryption::UpdateCipher;
+use super::error::DatabaseError;
+use super::round_key_file::RoundKeyFile;
+use super::{CampaignState, FILE, LEGACY_FILE, StoreError, builder, io, leftover_file, tables};
+use crate::journal::CommittedRound;
+use crate::keys::{Entropy, KeyError};
+use fedspan_files::regular;
+
+/// Database of a state directory, in memory.
+#[derive(Debug)]
+pub struct OfflineStore {
+    database: Database,
+    cipher: UpdateCipher,
+    path: PathBuf,
+    bytes: u64,
+    /// Shared lock that keeps servers from starting.
+    _lock: Option<File>,
+}
+
+impl OfflineStore {
+    /// Reads the database of a state directory and verifies every page; `None` if there never was one.
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::Locked`] while a server runs.
+    pub fn open(directory: &Path) -> Result<Option<Self>, StoreError> {
+        let old = directory.join(LEGACY_FILE);
+        if exists(&old)? {
+            return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
+        }
+        let path = directory.join(FILE);
+        if !exists(&path)? {
+            return leftover_file(directory)?
+                .map_or(Ok(None), |beside| Err(StoreError::Missing { path, beside }));
+        }
+        let lock = lock_shared(&directory.join("lock"))?;
+        let bytes = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
+        let length = bytes.len() as u64;
+        let opened = catch_corruption(|| {
+            if length == 0 {
+                return Err(DatabaseError::Damaged("the file is empty".to_owned()));
+            }
+            let mut database = builder().create_with_backend(MemoryBackend(Mutex::new(bytes)))?;
+            if !database.check_integrity()? {
+                return Err(DatabaseError::Damaged("checksums do not match".to_owned()));
+            }
+            tables::check_format(&database)?;
+            Ok(database)
+        });
+        let database = opened.map_err(|error| error.at(&path))?;
+        let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(NoEntropy));
+        Ok(Some(Self { database, cipher, path, bytes: length, _lock: lock }))
+    }
+
+    /// Returns the size of the database file, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Loads the campaign without the updates of the open round, which are encrypted with the round's key.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the database is inconsistent.
+    pub fn campaign(&self) -> Result<Option<CampaignState>, StoreError> {
+        catch_corruption(|| tables::load_without_updates(&self.database.begin_read()?))
+            .map_err(|error| error.at(&self.path))
+    }
+
+    /// Returns the number of updates counted in the open round.
+    ///
+    /// # Errors
+    /// As [`Self::campaign`].
+    pub fn count_updates(&self) -> Result<u64, StoreError> {
+        catch_corruption(|| tables::count_updates(&self.database.begin_read()?))
+            .map_err(|error| error.at(&self.path))
+    }
+
+    /// Loads the campaign as [`Store::load`](super::Store::load) does.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the database is inconsistent.
+    pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
+        catch_corruption(|| tables::load(&self.database, &self.cipher)).map_err(|error| error.at(&self.path))
+    }
+
+    /// Loads the committed rounds, in order.
+    ///
+    /// # Errors
+    /// [`StoreError`] if they cannot be read.
+    pub fn rounds(&self) -> Result<Vec<CommittedRound>, StoreError> {
+        catch_corruption(|| tables::rounds(&self.database.begin_read()?))
+            .map_err(|error| error.at(&self.path))
+    }
+
+    /// Loads all journal lines with their numbers.
+    ///
+    /// # Errors
+    /// [`StoreError`] if they cannot be read.
+    pub fn journal(&self) -> Result<Vec<(u64, String)>, StoreError> {
+        catch_corruption(|| tables::journal_lines(&self.database, 0)).map_err(|error| error.at(&self.path))
+    }
+}
+
+/// Returns true if the file exists. Errors are reported for the directory, since it is unknown whether the file
+/// is there.
+fn exists(path: &Path) -> Result<bool, StoreError> {
+    path.try_exists().map_err(io(path.parent().unwrap_or(path)))
+}
+
+/// Takes the shared lock; `None` if no server was ever started.
+fn lock_shared(path: &Path) -> Result<Option<File>, StoreError> {
+    let lock = match regular(path).and_then(|()| File::open(path)) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(path)(error)),
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
+        Err(std::fs::TryLockError::Error(error)) => Err(io(path)(error)),
+    }
+}
+
+/// Storage backend in memory.
+#[derive(Debug)]
+struct MemoryBackend(Mutex<Vec<u8>>);
+
+impl MemoryBackend {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn byte_range(offset: u64, length: usize) -> std::io::Result<std::ops::Range<usize>> {
+    let outside = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let start = usize::try_from(offset).map_err(|_| outside())?;
+    Ok(start..start.checked_add(length).ok_or_else(outside)?)
+}
+
+impl StorageBackend for MemoryBackend {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(self.bytes().len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        let byte_range = byte_range(offset, out.len())?;
+        let bytes = self.bytes();
+        out.copy_from_slice(bytes.get(byte_range).ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> std::io::Result<()> {
+        let byte_range = byte_range(length, 0)?;
+        let mut bytes = self.bytes();
+        let more = byte_range.start.saturating_sub(bytes.len());
+        // A corrupt header may ask for any length.
+        bytes.try_reserve(more).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+        bytes.resize(byte_range.start, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        let byte_range = byte_range(offset, data.len())?;
+        let mut bytes = self.bytes();
+        bytes.get_mut(byte_range).ok_or(std::io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+        Ok(())
+    }
+}
+
+/// Source of randomness that always fails; reading needs none.
+struct NoEntropy;
+
+impl Entropy for NoEntropy {
+    fn fill(&mut self, _: &mut [u8]) -> Result<(), KeyError> {
+        Err(KeyError::NoEntropy)
+    }
+}

@@ -1,0 +1,77 @@
+//! File with the key of the open round.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use super::encryption::RoundKeyStorage;
+use fedspan_files::regular;
+use fedspan_files::{create_private, sync_directory, with_suffix};
+
+/// Name of the file in the state directory.
+pub const KEY_FILE: &str = "round.key";
+
+/// Length of the longest file that is read.
+const LONGEST: u64 = 4096;
+
+/// Small file that only its owner can read.
+#[derive(Debug)]
+pub(super) struct RoundKeyFile {
+    path: PathBuf,
+}
+
+impl RoundKeyFile {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { path: directory.join(KEY_FILE) }
+    }
+
+    fn partial(&self) -> PathBuf {
+        with_suffix(&self.path, ".partial")
+    }
+}
+
+impl RoundKeyStorage for RoundKeyFile {
+    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
+        regular(&self.path)?;
+        match std::fs::metadata(&self.path) {
+            // A longer file is not a key.
+            Ok(about) if about.len() > LONGEST => Ok(Some(Zeroizing::default())),
+            Ok(_) => std::fs::read(&self.path).map(|bytes| Some(Zeroizing::new(bytes))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, key: &[u8]) -> std::io::Result<()> {
+        let partial = self.partial();
+        erase(&partial)?;
+        create_private(&partial, key).map_err(std::io::Error::other)?;
+        std::fs::rename(&partial, &self.path)?;
+        sync_directory(&self.path)
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        File::open(&self.path)?.sync_all()?;
+        sync_directory(&self.path)
+    }
+
+    fn erase(&self) -> std::io::Result<()> {
+        erase(&self.partial())?;
+        erase(&self.path)
+    }
+}
+
+/// Overwrites and removes a file. File systems may keep a copy nevertheless.
+fn erase(path: &Path) -> std::io::Result<()> {
+    let mut file: File = match OpenOptions::new().write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let length = usize::try_from(file.metadata()?.len().min(LONGEST)).unwrap_or_default();
+    file.write_all(&vec![0; length])?;
+    file.sync_data()?;
+    std::fs::remove_file(path)
+}

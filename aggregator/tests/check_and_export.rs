@@ -1,0 +1,701 @@
+//! Commands `check` and `export`: consistent states are reported as such, others with one clear line, and the
+//! state directory is never changed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{Scratch, closed, output, spawned, stored_campaign};
+use fedspan_aggregator::store::{FILE, KEY_FILE, OfflineStore, Store};
+use getrandom::SysRng;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
+
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+const CHECKPOINT: TableDefinition<'_, (), &[u8]> = TableDefinition::new("checkpoint");
+const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
+const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
+const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
+
+/// State directory of a campaign of five devices in its third round, which two have answered.
+struct StateDir {
+    scratch: Scratch,
+    config: PathBuf,
+    /// Representation after two rounds.
+    representation: Vec<f64>,
+}
+
+impl StateDir {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let config = scratch.path().join("fleet.toml");
+        let (text, representation) = stored_campaign::create_state(&scratch.path().join("state"));
+        std::fs::write(&config, text).unwrap();
+        Self { scratch, config, representation }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.scratch.path().join("state")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let (command, more) = arguments.split_first().unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        output(program.args([command, "--config"]).arg(&self.config).args(more))
+    }
+
+    /// Starts the program's server and waits until it listens.
+    fn start_server(&self) -> RunningServer {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        command.args(["serve", "--config"]).arg(&self.config);
+        let mut server = spawned(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        while !self.state().join("control.sock").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(server.try_wait().unwrap().is_none(), "it serves");
+        }
+        RunningServer(server)
+    }
+
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let entries = std::fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
+    }
+
+    /// Runs a command that must fail with one line that contains all of `says`.
+    fn assert_refused(&self, arguments: &[&str], says: &[&str]) {
+        let before = self.files();
+        let output = self.run(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(
+            !said.contains("panicked") && says.iter().all(|says| said.contains(says)),
+            "{arguments:?}: {said}"
+        );
+        assert_eq!(said.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(), 1, "{said}");
+        // A server opens the database for writing, which changes bytes of it.
+        let mut after = self.files();
+        if arguments[0] == "serve" {
+            after.insert(self.state().join(FILE), before[&self.state().join(FILE)].clone());
+        }
+        assert!(after == before, "{arguments:?} changes something");
+    }
+
+    /// Returns the names next to the state directory, in order.
+    fn sibling_names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.scratch.path()).unwrap();
+        let mut sibling_names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        sibling_names.sort_unstable();
+        sibling_names
+    }
+
+    /// Appends to the configuration.
+    fn configure(&self, more: &str) {
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        std::fs::write(&self.config, text + more).unwrap();
+    }
+
+    /// Changes the database directly.
+    fn change(&self, change: impl FnOnce(&redb::WriteTransaction)) {
+        let database = Database::open(self.state().join(FILE)).unwrap();
+        let write = database.begin_write().unwrap();
+        change(&write);
+        write.commit().unwrap();
+        closed(database);
+    }
+}
+
+/// Process that is stopped on drop.
+struct RunningServer(Child);
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        let _ = spawned(Command::new("kill").args(["-INT", &self.0.id().to_string()])).wait();
+        let _ = self.0.wait();
+    }
+}
+
+fn out(dir: &StateDir) -> (PathBuf, String) {
+    let out = dir.scratch.path().join("out");
+    let text = out.display().to_string();
+    (out, text)
+}
+
+#[test]
+fn check_accepts_consistent_state() {
+    let dir = StateDir::new();
+    let before = dir.files();
+    let output = dir.run(&["check"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for says in [
+        "every page has its checksum",
+        "campaign 7: Train(2) of 4 is done; round id 3 is open among 5 devices, with 2 updates, which decrypt and count; 0 privacy accounts",
+        "rounds: 2, the last has round id 2",
+        "journal: 18 lines, 2 rounds",
+        "arrivals.jsonl: 18 lines, all of them",
+        "\nsound\n",
+    ] {
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    assert!(dir.files() == before, "something was changed");
+    // The file may be behind the database, which completes it, and its last line may be incomplete.
+    let path = dir.state().join("arrivals.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 5]).unwrap();
+    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("17 lines, all but the last 1, which the next start adds"), "{said}");
+}
+
+#[test]
+fn export_is_readable_by_other_programs() {
+    let dir = StateDir::new();
+    let before = dir.files();
+    let (out, text) = out(&dir);
+    let output = dir.run(&["export", "--out", &text]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(dir.files() == before, "something was changed");
+    let npy = std::fs::read(out.join("representation.npy")).unwrap();
+    let length = usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    let header = std::str::from_utf8(&npy[10..10 + length]).unwrap();
+    assert!(
+        npy.starts_with(b"\x93NUMPY\x01\x00") && (10 + length).is_multiple_of(64) && header.ends_with('\n')
+    );
+    assert!(header.starts_with("{'descr': '<f8', 'fortran_order': False, 'shape': (6, 2), }"), "{header}");
+    let values: Vec<f64> =
+        npy[10 + length..].as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    assert_eq!(values, dir.representation);
+    let bytes = std::fs::read(out.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let view = tensors.tensor("0.representation").unwrap();
+    let single: Vec<u8> = values.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect();
+    assert_eq!((tensors.len(), view.shape(), view.data()), (1, &[6, 2][..], single.as_slice()));
+    let rounds = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
+    let rounds: Vec<serde_json::Value> =
+        rounds.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rounds.len(), 2);
+    assert_eq!((&rounds[1]["phase"], &rounds[1]["round"]), (&"training".into(), &2.into()));
+    assert_eq!(rounds[1]["participants"], serde_json::json!([0, 1, 2, 3, 4]));
+    let columns = (0..2).flat_map(|column| (0..6).map(move |row| 2 * row + column));
+    let bytes: Vec<u8> = columns.flat_map(|place| values[place].to_le_bytes()).collect();
+    let digits: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(rounds[1]["representation"].as_str(), Some(digits.as_str()));
+    assert_eq!(
+        std::fs::read(out.join("arrivals.jsonl")).unwrap(),
+        std::fs::read(dir.state().join("arrivals.jsonl")).unwrap()
+    );
+    assert!(std::fs::read_to_string(out.join("ledger.json")).unwrap().contains("\"devices\":{}"));
+    assert!(std::fs::read_to_string(out.join("configuration.txt")).unwrap().contains("data.d = 6"));
+    // Existing files are not overwritten.
+    dir.assert_refused(&["export", "--out", &text], &["out: already exists; refusing to overwrite it"]);
+}
+
+/// Directories next to the target may belong to others, also under the names of temporary directories.
+#[test]
+fn export_removes_only_its_own_directories() {
+    let dir = StateDir::new();
+    let (out, text) = out(&dir);
+    let beside = dir.scratch.path().join("out.partial");
+    std::fs::create_dir(&beside).unwrap();
+    std::fs::write(beside.join("f"), b"x").unwrap();
+    let before = dir.sibling_names();
+    // The export fails after its first files, as one is longer than the limit on file sizes.
+    for place in ["out", "deep/er/out", "out.partial/out"] {
+        let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\"";
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script, env!("CARGO_BIN_EXE_fedspan-aggregator"), "export", "--config"])
+            .arg(&dir.config)
+            .arg("--out")
+            .arg(dir.scratch.path().join(place));
+        let output = output(&mut command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{place}: {said}");
+        assert!(said.contains("arrivals.jsonl: File too large") && said.lines().count() == 1, "{said}");
+        assert_eq!(dir.sibling_names(), before, "{place}");
+        assert_eq!(std::fs::read_dir(&beside).unwrap().count(), 1, "{place}");
+    }
+    let output = dir.run(&["export", "--out", &text]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read(beside.join("f")).unwrap(), b"x");
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 6);
+    assert_eq!(dir.sibling_names(), ["fleet.toml", "out", "out.partial", "state"]);
+}
+
+#[test]
+fn trailing_slash_of_target_is_ignored() {
+    let dir = StateDir::new();
+    for place in ["out/", "out2//", "new/out/."] {
+        let text = format!("{}/{place}", dir.scratch.path().display());
+        let output = dir.run(&["export", "--out", &text]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(std::fs::read_dir(&text).unwrap().count(), 6, "{place}");
+        dir.assert_refused(&["export", "--out", &text], &["out", "already exists; refusing to overwrite it"]);
+    }
+    assert_eq!(dir.sibling_names(), ["fleet.toml", "new", "out", "out2", "state"]);
+}
+
+type Damage = fn(&StateDir);
+
+fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Every command reports bad states in one clear line; nothing is changed, and no campaign is begun.
+#[test]
+fn unusable_states_are_reported_in_one_line() {
+    let cases: [(Damage, &[&str]); 12] = [
+        (|dir| overwrite(&dir.state().join(FILE), |bytes| bytes.truncate(5000)), &["campaign.redb"]),
+        (|dir| overwrite(&dir.state().join(FILE), Vec::clear), &["campaign.redb: the file is empty"]),
+        (|dir| overwrite(&dir.state().join(FILE), |bytes| bytes[..64].fill(0x55)), &["campaign.redb"]),
+        (
+            |dir| overwrite(&dir.state().join(KEY_FILE), |bytes| bytes[20] ^= 1),
+            &["round.key", "missing or damaged"],
+        ),
+        (
+            |dir| std::fs::remove_file(dir.state().join(KEY_FILE)).unwrap(),
+            &["round.key", "missing or damaged"],
+        ),
+        (
+            |dir| std::fs::write(dir.state().join("campaign.bin"), b"FEDSPAN1").unwrap(),
+            &["campaign.bin: format 1"],
+        ),
+        (
+            |dir| {
+                dir.change(|write| {
+                    drop(write.open_table(ABOUT).unwrap().insert("format", 6u64.to_le_bytes().as_slice()))
+                })
+            },
+            &["campaign.redb: format 6, this version reads format 5"],
+        ),
+        (
+            |dir| dir.change(|write| drop(write.open_table(UPDATES).unwrap().pop_first())),
+            &["an update is missing"],
+        ),
+        (
+            |dir| {
+                let text = std::fs::read_to_string(&dir.config).unwrap();
+                std::fs::write(&dir.config, text.replace("step_size = 0.25", "step_size = 0.5")).unwrap();
+            },
+            &["another configuration", "- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"],
+        ),
+        // Counted updates would not count again, or with another weight.
+        (
+            |dir| dir.configure("[limits]\nnorm = 0.001\n"),
+            &["another configuration:\n- limits.norm = 10000.0\n+ limits.norm = 0.001"],
+        ),
+        (
+            |dir| dir.configure("[limits]\nsamples = 2\n"),
+            &["another configuration:\n- limits.samples = 100000\n+ limits.samples = 2"],
+        ),
+        (
+            |dir| dir.configure("[limits]\nsamples = 2\nnorm = 1\n[stop]\nchange = 0.5\n"),
+            &[
+                "another configuration",
+                "- limits.norm = 10000.0\n+ limits.norm = 1.0\n- limits.samples = 100000\n+ limits.samples = 2\n+ stop.change = 0.5",
+            ],
+        ),
+    ];
+    for (damage, says) in cases {
+        let dir = StateDir::new();
+        damage(&dir);
+        let (_, text) = out(&dir);
+        dir.assert_refused(&["check"], says);
+        dir.assert_refused(&["serve"], says);
+        // Updates of the open round do not matter to these.
+        let of_round = says[0].contains("round.key") || says[0].contains("an update");
+        if !of_round {
+            dir.assert_refused(&["export", "--out", &text], says);
+        }
+        // `status` has no configuration to compare with.
+        if !of_round && !says[0].contains("configuration") {
+            dir.assert_refused(&["status"], says);
+        }
+        if of_round {
+            assert!(
+                dir.run(&["status"]).status.success()
+                    && dir.run(&["export", "--out", &text]).status.success()
+            );
+        }
+    }
+}
+
+/// After the first round has opened, the number of expected devices may grow, since nothing depends on it.
+#[test]
+fn expected_devices_may_grow() {
+    let dir = StateDir::new();
+    let text = std::fs::read_to_string(&dir.config).unwrap();
+    std::fs::write(&dir.config, text.replace("expected = 5", "expected = 7")).unwrap();
+    let output = dir.run(&["check"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The file follows the database: if it is ahead, the database is an older copy.
+#[test]
+fn database_older_than_journal_is_refused() {
+    let dir = StateDir::new();
+    let path = dir.state().join("arrivals.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let last = text.lines().last().unwrap();
+    std::fs::write(&path, format!("{text}{last}\n{last}\n")).unwrap();
+    dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
+    dir.assert_refused(&["check"], &["arrivals.jsonl: 20 lines, but the database has 18"]);
+    // Also if the campaign would be replaced.
+    dir.change(|write| {
+        drop(write.open_table(ABOUT).unwrap().insert("configuration", b"another".as_slice()));
+        write.delete_table(CHECKPOINT).unwrap();
+        drop(write.open_table(CHECKPOINT).unwrap());
+        write.delete_table(UPDATES).unwrap();
+        drop(write.open_table(UPDATES).unwrap());
+    });
+    dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
+}
+
+/// Journals that contradict the stored campaign.
+#[test]
+fn contradicting_journal_is_a_fault() {
+    let cases: [(Damage, &str); 7] = [
+        (
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().remove(3))),
+            "the journal lacks line 3",
+        ),
+        (
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().insert(3, "{}"))),
+            "line 3 of the journal",
+        ),
+        (
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
+            "round id 3 has counted 1 devices, but 2 updates are stored",
+        ),
+        (
+            |dir| dir.change(|write| drop(write.open_table(ROUNDS).unwrap().pop_last())),
+            "round id 2 differs from the committed round",
+        ),
+        (
+            |dir| {
+                dir.change(|write| {
+                    let mut rounds = write.open_table(ROUNDS).unwrap();
+                    let line =
+                        rounds.get(1).unwrap().unwrap().value().replace("\"exchange\":1", "\"exchange\":2");
+                    rounds.insert(2, line.as_str()).unwrap();
+                })
+            },
+            "the rounds: the stored representation differs from that of round id 2",
+        ),
+        (
+            |dir| dir.change(|write| drop(write.open_table(ROUNDS).unwrap().insert(2, "{}"))),
+            "round 2 cannot be read: missing field",
+        ),
+        (
+            |dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
+            "arrivals.jsonl: line 1 is not that of the database",
+        ),
+    ];
+    for (damage, says) in cases {
+        let dir = StateDir::new();
+        damage(&dir);
+        let output = dir.run(&["check"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
+        assert!(said.contains(says), "{says}: {said}");
+        assert!(!String::from_utf8(output.stdout).unwrap().contains("sound"));
+    }
+}
+
+fn line(dir: &StateDir, number: u64) -> String {
+    let database = Database::open(dir.state().join(FILE)).unwrap();
+    let read = database.begin_read().unwrap();
+    let line = read.open_table(JOURNAL).unwrap().get(number).unwrap().unwrap().value().to_owned();
+    closed((read, database));
+    line
+}
+
+/// Removes `journal` from the configuration, or disables the journal.
+fn keeps(dir: &StateDir, journal: bool) {
+    let text = std::fs::read_to_string(&dir.config).unwrap().replace("journal = false\n", "");
+    std::fs::write(&dir.config, if journal { text } else { "journal = false\n".to_owned() + &text }).unwrap();
+}
+
+/// A journal that was disabled for a while has a gap and no fault.
+#[test]
+fn disabled_journal_leaves_a_gap() {
+    type JournalCheck = &'static [(bool, &'static [usize])];
+    let cases: [(JournalCheck, &str); 8] = [
+        // The rest of a round, and a whole round.
+        (&[(false, &[5, 1]), (true, &[2])], "a gap at round ids 3 to 4 (not kept)"),
+        (&[(false, &[5, 1]), (true, &[5, 2])], "a gap at round ids 3 to 4 (not kept)"),
+        // Within one round, which continues and is committed.
+        (&[(false, &[3]), (true, &[4])], "a gap at round id 3 (not kept)"),
+        (&[(false, &[3]), (true, &[5, 2])], "a gap at round id 3 (not kept)"),
+        (&[(false, &[5]), (true, &[1])], "a gap at round ids 3 to 4 (not kept)"),
+        // Twice, the second time until now.
+        (&[(false, &[3]), (true, &[5, 1]), (false, &[2])], "gaps at round ids 3, 4 (not kept)"),
+        (&[(false, &[5])], "a gap at round ids 3 to 4 (not kept)"),
+        // Disabled while nothing happened.
+        (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
+    ];
+    for (course, says) in cases {
+        let dir = StateDir::new();
+        for (journal, counted) in course {
+            stored_campaign::run_campaign(&dir.state(), *journal, counted);
+        }
+        keeps(&dir, course.last().unwrap().0);
+        let output = dir.run(&["check"]);
+        let (said, wrong) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!((output.status.code(), wrong.as_str()), (Some(0), ""), "{course:?}: {said}");
+        assert!(said.contains(says), "{course:?}: {said}");
+        assert_eq!(says.contains("gap"), said.contains("gap"), "{course:?}: {said}");
+    }
+    // From the first round on.
+    let dir = StateDir::new();
+    std::fs::remove_dir_all(dir.state()).unwrap();
+    stored_campaign::run_campaign(&dir.state(), false, &[5, 5, 2]);
+    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("journal: none is kept\n") && said.contains("\nsound\n"), "{said}");
+    stored_campaign::run_campaign(&dir.state(), true, &[5, 2]);
+    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(said.contains("a gap at round ids 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
+}
+
+/// A fault that no gap explains is reported as before.
+#[test]
+fn gap_hides_no_other_fault() {
+    type JournalCheck = [(bool, &'static [usize]); 2];
+    fn replace(dir: &StateDir, number: u64, from: &str, to: &str) {
+        let old = line(dir, number);
+        assert!(old.contains(from), "{old}");
+        dir.change(|write| {
+            drop(write.open_table(JOURNAL).unwrap().insert(number, old.replace(from, to).as_str()))
+        });
+    }
+    // Lines 0 to 17 are from before; 18 is that of the resuming server.
+    let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
+    let cases: [(&JournalCheck, Damage, &str); 9] = [
+        (
+            whole,
+            |dir| replace(dir, 18, "\"after\":4", "\"after\":2"),
+            "it resumes after round id 2, but round id 3 was opened before",
+        ),
+        (
+            whole,
+            |dir| replace(dir, 20, "\"device\":2", "\"device\":1"),
+            "device 1 counted again in round id 4",
+        ),
+        (
+            whole,
+            |dir| replace(dir, 23, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            "round id 4 was committed with other devices than it counted",
+        ),
+        (
+            whole,
+            |dir| replace(dir, 23, "\"round\":4", "\"round\":3"),
+            "round id 4 was committed but has no entry",
+        ),
+        (
+            part,
+            |dir| replace(dir, 21, "[0,1,2,3,4]", "[0,2,1,3,4]"),
+            "round id 3 was committed with other devices than it counted",
+        ),
+        (
+            part,
+            |dir| replace(dir, 20, "\"device\":4", "\"device\":2"),
+            "round id 3 was committed with other devices than it counted",
+        ),
+        (
+            part,
+            |dir| {
+                let old = line(dir, 21);
+                let at = old.find("\"representation\":\"").unwrap() + 18;
+                let (from, to) = (&old[at..at + 8], if &old[at..at + 8] == "00000000" { "1" } else { "0" });
+                replace(dir, 21, from, &to.repeat(8));
+            },
+            "the stored representation differs from that of the last commit",
+        ),
+        (
+            whole,
+            |dir| dir.change(|write| drop(write.open_table(JOURNAL).unwrap().pop_last())),
+            "round id 5 has counted 1 devices, but 2 updates are stored",
+        ),
+        (
+            whole,
+            |dir| {
+                dir.change(|write| drop(write.open_table(ROUNDS).unwrap().remove(4)));
+            },
+            "round id 4 differs from the committed round",
+        ),
+    ];
+    for (course, damage, says) in cases {
+        let dir = StateDir::new();
+        for (journal, counted) in course {
+            stored_campaign::run_campaign(&dir.state(), *journal, counted);
+        }
+        assert_eq!(dir.run(&["check"]).status.code(), Some(0), "before: {says}");
+        damage(&dir);
+        let output = dir.run(&["check"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    // A missing end is a fault if a journal is kept.
+    let dir = StateDir::new();
+    stored_campaign::run_campaign(&dir.state(), false, &[5, 1]);
+    dir.assert_refused(
+        &["check"],
+        &["the journal: it ends in round id 3", "round id 4 was opened", "journal = false"],
+    );
+    keeps(&dir, false);
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
+    // A disabled journal may be behind, but not ahead.
+    let dir = StateDir::new();
+    dir.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
+    keeps(&dir, false);
+    dir.assert_refused(&["check"], &["round id 3 has counted 2 devices, but 1 updates are stored"]);
+}
+
+/// The message names a remedy for the file, which is derived from the database.
+#[test]
+fn damaged_journal_file_is_rewritten_once_moved_away() {
+    let damages: [(Damage, &str); 3] = [
+        (|dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'), "line 1 is not that"),
+        (|dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "not UTF-8"),
+        (
+            |dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes.extend(b"{}\n")),
+            "19 lines, but the database has 18",
+        ),
+    ];
+    for (damage, says) in damages {
+        let dir = StateDir::new();
+        let path = dir.state().join("arrivals.jsonl");
+        let whole = std::fs::read(&path).unwrap();
+        damage(&dir);
+        let remedy = "move it away; the next start rewrites it from the database";
+        dir.assert_refused(&["check"], &["arrivals.jsonl", says, remedy]);
+        std::fs::rename(&path, path.with_extension("old")).unwrap();
+        drop(dir.start_server());
+        let anew = std::fs::read(&path).unwrap();
+        assert!(anew.starts_with(&whole), "all of it");
+        assert_eq!(dir.run(&["check"]).status.code(), Some(0));
+    }
+}
+
+/// Only the settings that differ are named, with the directory and the remedies.
+#[test]
+fn only_differing_settings_are_named() {
+    let dir = StateDir::new();
+    let text = std::fs::read_to_string(&dir.config).unwrap();
+    let with = |more: &str| std::fs::write(&dir.config, text.clone() + more).unwrap();
+    with("[aggregation]\nrule = \"geometric-median\"\n");
+    let state = dir.state().display().to_string();
+    let (_, out) = out(&dir);
+    for command in [&["check"][..], &["export", "--out", &out], &["serve"]] {
+        let output = dir.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        let lines: Vec<&str> =
+            said.lines().filter(|line| line.starts_with("- ") || line.starts_with("+ ")).collect();
+        let named = ["- aggregation.rule = \"mean\"", "+ aggregation.rule = \"geometric-median\""];
+        assert_eq!(lines, named, "{command:?}: {said}");
+        assert!(said.contains(&state) && said.contains("restore the lines"), "{command:?}: {said}");
+    }
+}
+
+/// A setting that the file does not set keeps its stored value, with one line of log, whatever its default is
+/// now.
+#[test]
+fn unset_setting_keeps_stored_value() {
+    let dir = StateDir::new();
+    let text = std::fs::read_to_string(&dir.config).unwrap();
+    assert!(text.starts_with("seed = 3\n"), "{text}");
+    std::fs::write(&dir.config, text.replace("seed = 3\n", "")).unwrap();
+    let check = dir.run(&["check"]);
+    let seen = String::from_utf8(check.stdout).unwrap();
+    assert_eq!(check.status.code(), Some(0), "{seen}");
+    let line = "settings of the campaign that the file does not set: seed = 3\n";
+    assert!(seen.contains(line), "{seen}");
+    let (to, out) = out(&dir);
+    assert_eq!(dir.run(&["export", "--out", &out]).status.code(), Some(0));
+    let exported = std::fs::read_to_string(to.join("configuration.txt")).unwrap();
+    assert!(exported.starts_with("seed = 3\n"), "{exported}");
+
+    let log = dir.scratch.path().join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+    command.args(["serve", "--config"]).arg(&dir.config).env("NO_COLOR", "1");
+    let file = std::fs::File::create(&log).unwrap();
+    let mut server = spawned(command.stdout(Stdio::null()).stderr(file));
+    while !dir.state().join("control.sock").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(server.try_wait().unwrap().is_none(), "{:?}", std::fs::read_to_string(&log));
+    }
+    drop(RunningServer(server));
+    let log = std::fs::read_to_string(&log).unwrap();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
+    let [told] = told.as_slice() else { panic!("{log}") };
+    let says = "resuming with stored settings that the file does not set settings=seed = 3";
+    assert!(told.contains(says), "{told}");
+}
+
+/// A server waits for readers, which take a moment.
+#[test]
+fn server_waits_for_check() {
+    let dir = StateDir::new();
+    let reading = OfflineStore::open(&dir.state()).unwrap().unwrap();
+    let waiting = std::thread::scope(|scope| {
+        let server = scope.spawn(|| dir.start_server());
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!dir.state().join("control.sock").exists(), "it waits");
+        closed(reading);
+        server.join().unwrap()
+    });
+    // A second server does not wait for the first.
+    let began = Instant::now();
+    let output = dir.run(&["serve"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another server is running on this state directory"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(4));
+    drop(waiting);
+}
+
+#[test]
+fn running_server_and_missing_campaign_are_reported() {
+    let dir = StateDir::new();
+    let store = Store::open(&dir.state(), SysRng).unwrap();
+    let (_, text) = out(&dir);
+    dir.assert_refused(&["check"], &["another server is running on this state directory"]);
+    dir.assert_refused(&["export", "--out", &text], &["another server is running on this state directory"]);
+    closed(store);
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
+    std::fs::remove_dir_all(dir.state()).unwrap();
+    for command in [&["check"][..], &["export", "--out", &text]] {
+        let output = dir.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("no campaign was begun here"), "{said}");
+    }
+    assert!(!dir.state().exists(), "looking makes nothing");
+}
+
+/// A read-only directory can be checked but not served; not run as root, who may write anyway.
+#[test]
+fn read_only_state_can_be_checked() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = StateDir::new();
+    let modes = |file: u32, directory: u32| {
+        for path in dir.files().keys() {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(file)).unwrap();
+        }
+        std::fs::set_permissions(dir.state(), std::fs::Permissions::from_mode(directory)).unwrap();
+    };
+    modes(0o400, 0o500);
+    let may_everything = std::fs::write(dir.state().join("probe"), b"").is_ok();
+    let _ = std::fs::remove_file(dir.state().join("probe"));
+    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
+    if !may_everything {
+        dir.assert_refused(&["serve"], &["ermission denied"]);
+    }
+    modes(0o600, 0o700);
+}

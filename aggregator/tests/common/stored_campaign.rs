@@ -1,0 +1,86 @@
+//! State directory of a campaign of five devices in its third round, which two have answered.
+
+use std::path::Path;
+
+use fedspan_aggregator::config::Fleet;
+use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
+use fedspan_aggregator::store::Store;
+use fedspan_engine::{Action, Event};
+use getrandom::SysRng;
+
+use super::campaign::honest;
+use super::closed;
+
+/// Returns the configuration for a state directory.
+pub fn configuration(state: &Path) -> String {
+    format!(
+        "seed = 3\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 5\n[data]\nd = 6\n\
+         [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n",
+        state.display().to_string()
+    )
+}
+
+/// Begins or resumes its campaign.
+pub fn durable_engine(state: &Path) -> DurableEngine {
+    engine_with_journal(state, Some(0))
+}
+
+/// Begins or resumes it, with or without a journal.
+fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
+    let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
+    let store = Store::open(&fleet.state, SysRng).unwrap();
+    // As a server does: resume under the stored settings.
+    let fleet = match store.settings().unwrap() {
+        Some(stored) => fleet.resumed(&stored).unwrap().fleet,
+        None => fleet,
+    };
+    let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal };
+    DurableEngine::new(fleet.engine(), store, &about).unwrap().0
+}
+
+/// Makes the directory; returns the configuration, and the representation after two rounds in row-major order.
+pub fn create_state(state: &Path) -> (String, Vec<f64>) {
+    let mut durable_engine = durable_engine(state);
+    (0..5).for_each(|device| durable_engine.handle(0, Event::Joined(device)));
+    let mut lines = Vec::new();
+    for round in 1..=3 {
+        let settled = durable_engine.flush().unwrap();
+        lines.extend(settled.lines);
+        let opening = settled.actions.into_iter().find_map(|action| match action {
+            Action::Open(_, opening) => Some(opening),
+            _ => None,
+        });
+        let opening = opening.unwrap();
+        for device in 0..if round < 3 { 5 } else { 2 } {
+            durable_engine.handle(round, Event::Update(device, honest(device, &opening)));
+        }
+    }
+    lines.extend(durable_engine.flush().unwrap().lines);
+    let representation = durable_engine.engine().representation().transpose().iter().copied().collect();
+    let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+    std::fs::write(state.join("arrivals.jsonl"), text).unwrap();
+    closed(durable_engine);
+    (configuration(state), representation)
+}
+
+/// Begins or resumes the campaign with or without a journal, and counts this many updates in each of the next
+/// rounds.
+pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
+    let mut durable_engine = engine_with_journal(state, journal.then_some(0));
+    (0..5).for_each(|device| durable_engine.handle(10, Event::Joined(device)));
+    for wanted in counted {
+        let actions = durable_engine.flush().unwrap().actions.into_iter();
+        let openings = actions.filter_map(|action| match action {
+            Action::Open(_, opening) => Some(opening),
+            _ => None,
+        });
+        let opening = openings.last().unwrap();
+        let had = durable_engine.engine().open_round().unwrap().participants.clone();
+        let others = (0..5).filter(|device| !had.contains(device));
+        for device in others.take(wanted - had.len()) {
+            durable_engine.handle(11, Event::Update(device, honest(device, &opening)));
+        }
+    }
+    durable_engine.flush().unwrap();
+    closed(durable_engine);
+}

@@ -1,0 +1,94 @@
+//! Read snapshots stay at their moment, and writers do not wait for them: 10,000 accounts and 110,000 journal
+//! lines. `-- --nocapture` prints the durations of writes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::Scratch;
+use fedspan_aggregator::store::{Record, Store};
+use fedspan_engine::privacy::Account;
+use getrandom::SysRng;
+
+const DEVICES: u64 = 10_000;
+const LINES: u64 = 110_000;
+
+fn account(device: u64, spent: u64) -> Record {
+    let mut account = Account::default();
+    (account.release, account.budget, account.spent) = (3, 1_000, spent);
+    Record::Account(device, account)
+}
+
+/// Writes `count` transactions of an account and a line, and returns their durations, ascending.
+fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
+    let mut took: Vec<Duration> = (first..first + count)
+        .map(|line| {
+            let began = Instant::now();
+            store
+                .apply(&[account(line % DEVICES, line), Record::JournalEntry(line, format!("after {line}"))])
+                .unwrap();
+            began.elapsed()
+        })
+        .collect();
+    took.sort();
+    took
+}
+
+fn say(what: &str, took: &[Duration]) {
+    println!(
+        "{what}: {} writes, {:?} in the middle, {:?} at most",
+        took.len(),
+        took[took.len() / 2],
+        took[took.len() - 1]
+    );
+}
+
+#[test]
+fn read_snapshot_is_isolated_from_writers() {
+    let scratch = Scratch::new();
+    let mut store = Store::open(scratch.path(), SysRng).unwrap();
+    store.begin(7, "a = 1").unwrap();
+    let accounts = (0..DEVICES).map(|device| account(device, device));
+    let lines = (0..LINES)
+        .map(|line| Record::JournalEntry(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
+    store.apply(&accounts.chain(lines).collect::<Vec<_>>()).unwrap();
+    say("nobody reads", &write(&mut store, 200, LINES));
+
+    let known = store.load().unwrap().unwrap();
+    let began = Instant::now();
+    let past = store.read_snapshot().unwrap();
+    println!("a moment is held after {:?}", began.elapsed());
+    let (reads, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                assert_eq!(past.campaign().unwrap().unwrap(), known);
+                let mut seen = 0;
+                past.journal(|_| {
+                    seen += 1;
+                    true
+                })
+                .unwrap();
+                assert_eq!(seen, LINES + 200);
+                if !reads.swap(true, Ordering::Relaxed) {
+                    println!("all of it is read in {:?}", began.elapsed());
+                }
+            }
+        });
+        while !reads.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        say("somebody reads", &write(&mut store, 200, LINES + 200));
+        over.store(true, Ordering::Relaxed);
+    });
+    let mut seen = 0;
+    past.journal(|_| {
+        seen += 1;
+        seen < 5
+    })
+    .unwrap();
+    assert_eq!(seen, 5, "it wants no more");
+    drop(past);
+    assert_eq!(store.load().unwrap().unwrap().next_journal_line, LINES + 400);
+}
