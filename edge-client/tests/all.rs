@@ -8,16 +8,16 @@ mod common;
 #[cfg(feature = "privacy")]
 #[path = "common/law.rs"]
 mod law;
-#[cfg(feature = "flash_images")]
+#[cfg(feature = "flash")]
 #[path = "common/nor_flash.rs"]
 mod nor_flash;
-#[cfg(feature = "recording")]
+#[cfg(feature = "recorded")]
 #[path = "common/recording.rs"]
 mod recording;
 #[cfg(any(all(feature = "power", feature = "privacy"), feature = "privacy"))]
 #[path = "common/sampler.rs"]
 mod sampler;
-#[cfg(feature = "flash_images")]
+#[cfg(feature = "flash")]
 #[path = "common/torn_flash.rs"]
 mod torn_flash;
 
@@ -46,10 +46,7 @@ mod flash_store;
 mod handshake_counter;
 mod head;
 mod hostile;
-mod images;
 mod leave_one_out;
-mod ledger;
-mod ledger_flash;
 mod linear_adapter;
 mod link;
 mod malformed_messages;

@@ -22,7 +22,7 @@ fn multiplier(square: u64) -> NoiseMultiplier {
 }
 
 fn settings(square: u64, rows_max: u32) -> PrivacySettings {
-    PrivacySettings::new(multiplier(square), 1 << 40, rows_max, 1).unwrap().with_iterations(200)
+    PrivacySettings::new(multiplier(square), 1 << 40, rows_max, Millis::new(1)).unwrap().with_iterations(200)
 }
 
 /// Mechanism whose noise is never drawn.
@@ -129,14 +129,14 @@ fn invalid_settings_are_rejected() {
     let z = multiplier(1 << 16);
     for rows_max in [0, (1 << 30) + 1, u32::MAX] {
         assert_eq!(
-            PrivacySettings::new(z, 1, rows_max, 1).unwrap_err(),
+            PrivacySettings::new(z, 1, rows_max, Millis::new(1)).unwrap_err(),
             PrivacySettingsError::RowsMax { rows_max }
         );
     }
-    assert_eq!(PrivacySettings::new(z, 1, 1, 0).unwrap_err(), PrivacySettingsError::Slot);
+    assert_eq!(PrivacySettings::new(z, 1, 1, Millis::ZERO).unwrap_err(), PrivacySettingsError::Slot);
     for slot in [1, u64::MAX] {
-        let settings = PrivacySettings::new(z, 1, 1, slot).unwrap();
-        assert_eq!((settings.slot(), settings.iterations_max()), (slot, 1));
+        let settings = PrivacySettings::new(z, 1, 1, Millis::new(slot)).unwrap();
+        assert_eq!((settings.slot(), settings.iterations_max()), (Millis::new(slot), 1));
     }
     for (rows_max, grid) in [
         (1, 15),
@@ -211,7 +211,7 @@ fn only_noisy_tensors_may_leave() {
 /// A server cannot make a computation longer than the slot allows: neither by iterations nor by gradient steps.
 #[test]
 fn rounds_over_the_iteration_limit_are_declined() {
-    let once = PrivacySettings::new(multiplier(1 << 18), 1 << 40, 100, 1).unwrap();
+    let once = PrivacySettings::new(multiplier(1 << 18), 1 << 40, 100, Millis::new(1)).unwrap();
     for (settings, most) in [(Some(once), 1), (Some(once.with_iterations(3)), 3), (None, u16::MAX)] {
         for asked in [1, 2, 3, 4, u16::MAX] {
             let head = HeadSolve::Gradient { steps: asked, step_size: 0.1 };

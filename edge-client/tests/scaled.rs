@@ -335,7 +335,7 @@ fn device_with_noise_sends_no_sums() {
     }
 
     let multiplier = NoiseMultiplier::from_square(1 << 16).unwrap();
-    let settings = PrivacySettings::new(multiplier, 1 << 40, 100, 5000).unwrap();
+    let settings = PrivacySettings::new(multiplier, 1 << 40, 100, Millis::new(5000)).unwrap();
     let private = Linear::private(Workspace::<D, K>::new(), Noise(settings)).unwrap();
     let mut model = Scaled::new(private, [0.0; VALUES]).unwrap();
     let capabilities = model.capabilities();

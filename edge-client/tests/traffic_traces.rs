@@ -11,7 +11,7 @@ use crate::common::*;
 use fedspan_client::Linear;
 use fedspan_client::Millis;
 use fedspan_client::privacy::{Clip, Clipped};
-use fedspan_client::session::{Event, Millis, Progress, Protection, Session};
+use fedspan_client::session::{Event, Progress, Protection, Session};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{

@@ -263,13 +263,13 @@ fn units_and_offsets_change_nothing() {
         let fit = case.fit(if narrow { F32_ROUNDOFF } else { F64_ROUNDOFF });
         let (condition, right) = (case.condition(constant), case.oracle(constant));
         let off = error(&case.answers(&fit.weights), &right, case.c, constant);
-        let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.cut);
+        let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.dropped);
         if condition <= 100.0 {
-            assert!(off <= 1e-6 && !fit.cut.is_loss() && fit.cut.directions == 0, "{numbers}");
+            assert!(off <= 1e-6 && !fit.dropped.is_loss() && fit.dropped.directions == 0, "{numbers}");
             (well, worst) = (well + 1, worst.max(off));
         } else {
-            assert!(off <= 1e-6 || fit.cut.is_loss(), "a silent miss: {numbers}");
-            (beyond, warned) = (beyond + 1, warned + usize::from(fit.cut.is_loss()));
+            assert!(off <= 1e-6 || fit.dropped.is_loss(), "a silent miss: {numbers}");
+            (beyond, warned) = (beyond + 1, warned + usize::from(fit.dropped.is_loss()));
         }
     }
     println!(
@@ -290,8 +290,8 @@ fn a_ridge_is_that_of_the_features_as_they_are() {
         let right = case.oracle(constant);
         // Of what a large ridge makes of all answers nothing is left to vary.
         let off = error(&case.answers(&fit.weights), &right, case.c, false);
-        let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.cut);
-        assert!(off <= 1e-6 || case.condition(constant) > 100.0 && fit.cut.is_loss(), "{numbers}");
+        let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.dropped);
+        assert!(off <= 1e-6 || case.condition(constant) > 100.0 && fit.dropped.is_loss(), "{numbers}");
     }
 }
 
@@ -329,10 +329,11 @@ fn a_ridge_is_shared_by_constants_and_by_copies() {
             let case = widened(&plain, extra);
             let (fit, right) = (case.fit(F64_ROUNDOFF), case.oracle(false));
             let off = error(&case.answers(&fit.weights), &right, case.c, false);
-            let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.cut);
+            let numbers =
+                format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.dropped);
             assert!(off <= 1e-6, "{numbers}");
             // Of copies that a ridge beneath roundings alone tells apart something may be said.
-            assert!(extra.len() != 2 || !fit.cut.is_loss(), "{numbers}");
+            assert!(extra.len() != 2 || !fit.dropped.is_loss(), "{numbers}");
         }
     }
 }
@@ -353,8 +354,8 @@ fn copies_and_further_constants_change_no_answer() {
         let fit = widened(&plain, copies).fit(F64_ROUNDOFF);
         let off = error(&widened(&plain, copies).answers(&fit.weights), &right, plain.c, constant);
         let condition = plain.condition(constant);
-        let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.cut);
-        assert!(off <= 1e-6 && !fit.cut.is_loss() || condition > 100.0, "{numbers}");
+        let numbers = format!("problem {number}: condition {condition:e}, error {off:e}, {:?}", fit.dropped);
+        assert!(off <= 1e-6 && !fit.dropped.is_loss() || condition > 100.0, "{numbers}");
     }
 }
 
@@ -386,8 +387,8 @@ fn other_units_and_other_origins_have_the_same_answers() {
         let off = error(&other.answers(&fit.weights), &before, case.c, true);
         // Sums of numbers that are 1e5 deviations away have lost five digits of sixteen, and the condition loses more.
         let condition = other.condition(true);
-        assert!(off <= 1e-8 || condition > 100.0, "{off:e} {condition:e} {:?}", fit.cut);
-        assert!(!fit.cut.is_loss() || condition > 100.0);
+        assert!(off <= 1e-8 || condition > 100.0, "{off:e} {condition:e} {:?}", fit.dropped);
+        assert!(!fit.dropped.is_loss() || condition > 100.0);
     }
 }
 
@@ -404,8 +405,8 @@ fn few_samples_have_the_solution_of_least_norm() {
         let y: Vec<f64> = (0..m).map(|_| random.normal()).collect();
         let case = Case { d, c: 1, x, y, new: Vec::new(), ridge: 0.0 };
         let fit = case.fit(F64_ROUNDOFF);
-        assert!(fit.cut.few_samples && !fit.cut.is_loss(), "{:?}", fit.cut);
-        assert_eq!(fit.cut.directions, d - m);
+        assert!(fit.dropped.few_samples && !fit.dropped.is_loss(), "{:?}", fit.dropped);
+        assert_eq!(fit.dropped.directions, d - m);
         let off: f64 = case.answers(&fit.weights).iter().zip(&case.y).map(|(a, b)| (a - b).powi(2)).sum();
         assert!(off.sqrt() < 1e-9, "{off:e}");
         // What of the weights is no combination of the samples: by Gram-Schmidt.
@@ -444,14 +445,19 @@ fn columns_that_lose_something_are_named() {
         case.fit(roundoff)
     };
     let twice = with(&|v| 2.0 * v, F64_ROUNDOFF);
-    assert_eq!((twice.cut.directions, twice.cut.is_loss()), (1, false));
+    assert_eq!((twice.dropped.directions, twice.dropped.is_loss()), (1, false));
     // The shorter weights of two columns of which one is twice the other.
     assert!((twice.weights[2] - 2.0 * twice.weights[0]).abs() < 1e-9, "{:?}", twice.weights);
     let fahrenheit = with(&|v| f64::from((32.0 + 1.8 * v) as f32), F32_ROUNDOFF);
-    assert_eq!((fahrenheit.cut.directions, fahrenheit.cut.columns.as_slice()), (1, &[0, 2][..]));
-    assert!(fahrenheit.cut.is_loss());
+    assert_eq!((fahrenheit.dropped.directions, fahrenheit.dropped.columns.as_slice()), (1, &[0, 2][..]));
+    assert!(fahrenheit.dropped.is_loss());
     let clock = with(&|v| 1e12 + v, F64_ROUNDOFF);
-    assert_eq!((clock.cut.is_loss(), clock.cut.columns.as_slice()), (true, &[2][..]), "{:?}", clock.cut);
+    assert_eq!(
+        (clock.dropped.is_loss(), clock.dropped.columns.as_slice()),
+        (true, &[2][..]),
+        "{:?}",
+        clock.dropped
+    );
     let nothing = with(&|_| 5.0, F64_ROUNDOFF);
-    assert_eq!((nothing.cut.directions, nothing.cut.is_loss()), (0, false), "a second constant");
+    assert_eq!((nothing.dropped.directions, nothing.dropped.is_loss()), (0, false), "a second constant");
 }

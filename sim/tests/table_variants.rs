@@ -63,13 +63,13 @@ fn bits(table: &Table) -> Bits {
     let all = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
     let (values, classes, names) = match &table.target {
         Target::Values(values) => (all(values), Vec::new(), Vec::new()),
-        Target::Classes(classes) => (Vec::new(), classes.of.clone(), classes.names.clone()),
+        Target::Classes(classes) => (Vec::new(), classes.codes.clone(), classes.names.clone()),
     };
     let clients = table.clients.clone().unwrap();
     Bits {
         features: all(&table.x),
         targets: values,
-        codes: [clients.of, classes],
+        codes: [clients.codes, classes],
         names: [clients.names, names, table.features.clone()],
     }
 }

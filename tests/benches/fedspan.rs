@@ -155,7 +155,8 @@ mod power_784_10_100 {
         }
 
         let multiplier = NoiseMultiplier::from_square(16 << 16).expect("a multiplier");
-        let settings = PrivacySettings::new(multiplier, u64::MAX, S as u32, 1000).expect("settings");
+        let settings =
+            PrivacySettings::new(multiplier, u64::MAX, S as u32, Millis::new(1000)).expect("settings");
         let mechanism = Gaussian::new(settings, Counter(1), MinEntropy::new(4).expect("a claim"));
         client(bencher, Linear::private(PowerWorkspace::new(), mechanism).expect("noise"));
     }

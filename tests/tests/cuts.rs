@@ -44,7 +44,8 @@ type Task = Linear<StreamingWorkspace<20, 2>, Clipped<Gaussian<Repeated>>>;
 type Device = Board<FlashStore<Torn, BYTES>, Task>;
 
 fn settings() -> PrivacySettings {
-    PrivacySettings::new(NoiseMultiplier::from_square(1 << 16).unwrap(), 1 << 50, 100, SLOT).unwrap()
+    PrivacySettings::new(NoiseMultiplier::from_square(1 << 16).unwrap(), 1 << 50, 100, Millis::new(SLOT))
+        .unwrap()
 }
 
 fn device(flash: &Torn) -> Device {
@@ -151,7 +152,7 @@ fn exchange(
             observer.answer.clone_from(answer);
         }
         up = device.receive_all(&down);
-        if device.session.quiet_until() > device.now && !flash.is_dead() {
+        if device.session.silent_until().as_u64() > device.now && !flash.is_dead() {
             up.extend(device.wait(SLOT));
         }
         if up.is_empty() {

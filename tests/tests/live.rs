@@ -73,7 +73,7 @@ fn assert_no_difference(check: &ReplayCheck, rounds: usize) {
     assert_eq!(check.replay.rounds(), rounds);
 }
 
-async fn check_replay(participation: &str) -> Vec<JournalEntry> {
+async fn replays_with(participation: &str) -> Vec<JournalEntry> {
     let scenario = scenario(participation);
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;
@@ -98,7 +98,7 @@ async fn check_replay(participation: &str) -> Vec<JournalEntry> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn adaptive_schedule_replays_identically() {
-    let lines = check_replay(ADAPTIVE).await;
+    let lines = replays_with(ADAPTIVE).await;
     // The first round waits for all devices, to calibrate the clock.
     let first = lines.iter().find_map(|line| match line {
         JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
@@ -109,7 +109,7 @@ async fn adaptive_schedule_replays_identically() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixed_schedule_replays_identically() {
-    let lines = check_replay(FIXED).await;
+    let lines = replays_with(FIXED).await;
     let targets: Vec<usize> = lines
         .iter()
         .filter_map(|line| match line {
@@ -122,10 +122,10 @@ async fn fixed_schedule_replays_identically() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_policies_replay_identically() {
-    check_replay(COHORT).await;
-    check_replay("policy = \"first-arrivals\"\nn = 5\n").await;
-    check_replay("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
-    check_replay("policy = \"full\"\n").await;
+    replays_with(COHORT).await;
+    replays_with("policy = \"first-arrivals\"\nn = 5\n").await;
+    replays_with("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
+    replays_with("policy = \"full\"\n").await;
 }
 
 /// With a fleet-wide scale and a start under it, the server finds the same bits as the simulator, and its

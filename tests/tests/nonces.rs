@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::common::{Board, DEVICE, SECRET, ServerEnd, gate, keys, opening, plain, protected, uncobs};
-use crate::nor::{Nor, PAGE, WORD};
+use crate::nor_flash::{Nor, PAGE, WORD};
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::secure::{Channel, HANDSHAKE_INIT, Key, answer_nonce, transcript};
 use fedspan_client::store::{FlashStore, record_len};

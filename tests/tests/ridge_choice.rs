@@ -170,10 +170,10 @@ impl<T: Fitted> Device for Pair<T> {
         let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
                         connection: &mut Connection,
                         event: Event<'_>| {
-            let mut progress = session.handle(0, event, &mut out);
+            let mut progress = session.handle(Millis::ZERO, event, &mut out);
             connection.receive(&out[..progress.sent], &mut inbound);
             while progress.again {
-                progress = session.handle(0, Event::Tick, &mut out);
+                progress = session.handle(Millis::ZERO, Event::Tick, &mut out);
                 connection.receive(&out[..progress.sent], &mut inbound);
             }
         };

@@ -79,7 +79,10 @@ async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil
         let again = match TcpStream::connect(("server", PORT)).await {
             Ok(stream) => {
                 let recorder = AckRecorder::new(stream, index as u64, acks.clone());
-                began + Duration::from_millis(run_session_over(&mut session, recorder, began).await.retry_at)
+                began
+                    + Duration::from_millis(
+                        run_session_over(&mut session, recorder, began).await.retry_at.as_u64(),
+                    )
             }
             Err(_) => Instant::now() + Duration::from_millis(500),
         };

@@ -54,7 +54,7 @@ impl PrivacySettings {
         if rows_max == 0 || rows_max > 1 << SUM_BITS {
             return Err(PrivacySettingsError::RowsMax { rows_max });
         }
-        if slot == 0 {
+        if slot.is_zero() {
             return Err(PrivacySettingsError::Slot);
         }
         Ok(Self { multiplier, budget, rows_max, iterations_max: 1, slot })

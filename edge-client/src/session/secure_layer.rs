@@ -25,10 +25,10 @@ pub enum Protection {
 #[derive(Debug)]
 pub struct SecureLayer {
     key: Option<Key>,
-    /// Numbers of handshakes that no reset brings back: the next one, up to what is stored. `None` until they are
-    /// read for the first time.
-    numbers: Option<Range<u64>>,
-    /// The hello that is on its way, and its hash once it has left.
+    /// Reserved handshake numbers that are still unused: no reset reuses one. `None` until they are first
+    /// read.
+    reserved: Option<Range<u64>>,
+    /// The hello in flight, and its hash once it has been sent.
     greeting: Option<HandshakeInit>,
     transcript: Option<[u8; 32]>,
     channel: Option<Channel>,
@@ -81,9 +81,9 @@ impl SecureLayer {
         }
         let mut nonce = [0; NONCE];
         random.fill_bytes(&mut nonce);
-        self.greeting = Some(HandshakeInit { epoch: key.epoch(), handshake: numbers.start, nonce });
-        numbers.start += 1;
-        self.numbers = Some(numbers);
+        self.greeting = Some(HandshakeInit { epoch: key.epoch(), handshake: reserved.start, nonce });
+        reserved.start += 1;
+        self.reserved = Some(reserved);
         Ok(())
     }
 

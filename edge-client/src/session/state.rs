@@ -116,7 +116,7 @@ impl SessionState {
             phase: Phase::Offline,
             timeout_at: Millis::ZERO,
             round: RoundId::default(),
-            assembly: Assembly::nothing(),
+            assembly: Assembly::empty(),
             upload: Descriptors::new(),
             usage: Usage::default(),
             cost: 0,

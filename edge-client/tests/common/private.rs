@@ -21,7 +21,7 @@ pub const LEAST: u64 = (1 << 14) + 1;
 
 pub fn settings(square: u64, rows_max: u32) -> PrivacySettings {
     let multiplier = NoiseMultiplier::from_square(square).unwrap();
-    PrivacySettings::new(multiplier, 1 << 40, rows_max, SLOT).unwrap().with_iterations(u16::MAX)
+    PrivacySettings::new(multiplier, 1 << 40, rows_max, Millis::new(SLOT)).unwrap().with_iterations(u16::MAX)
 }
 
 /// Events in their order.

@@ -2,8 +2,8 @@
 //! reproduce.
 
 use fedspan_client::Mechanism;
+use fedspan_client::Millis;
 use fedspan_client::privacy::{Clip, Clipping, NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
-use fedspan_client::session::Millis;
 use fedspan_engine::random::{Purpose, stream};
 
 use crate::data::Dataset;

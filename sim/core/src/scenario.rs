@@ -222,7 +222,7 @@ pub struct Scenario {
     /// Conditions for stopping early.
     pub stop: StopSection,
     /// Keys that the file or the command line sets.
-    pub said: GivenKeys,
+    pub given: GivenKeys,
 }
 
 impl Scenario {
@@ -492,7 +492,7 @@ impl Scenario {
     /// Name of the algorithm as the scenario file spells it.
     #[must_use]
     pub fn algorithm_name(&self) -> &'static str {
-        AlgorithmName::word(self.algorithm.name)
+        AlgorithmName::as_str(self.algorithm.name)
     }
 }
 

@@ -187,7 +187,7 @@ fn report(
     );
     let shape = evaluate::shape_of(dataset, scenario.model.k);
     if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(name - 1) {
-        let score = evaluate::on_device(session.task_mut(), client, shape);
+        let score = evaluate::score_device(session.task_mut(), client, shape);
         let own = "on its own test samples";
         match (score.accuracy, score.test_mse) {
             (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {own}\n"),

@@ -120,7 +120,7 @@ fn methods(name: &str, changes: &[String], algorithms: &[String]) -> Result<Meth
     }
     let target_kind = data.target_kind();
     let targets = target_kind != TargetKind::Absent;
-    let own = AlgorithmName::of_model(&model)
+    let own = AlgorithmName::for_model(&model)
         .filter(|(_, name)| !linear || targets && *name != AlgorithmName::FedPower);
     methods.all.extend(own.map(|(word, _)| (word.to_owned(), None)));
     if !linear || target_kind != TargetKind::Classes {

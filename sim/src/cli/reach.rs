@@ -191,7 +191,7 @@ fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
     entries.iter().position(|other| {
         !doubles(&other.scenario)
             && method(&other.scenario) == method(&entry.scenario)
-            && other.scenario.fleet.computing == entry.scenario.fleet.computing
+            && other.scenario.fleet.compute_times == entry.scenario.fleet.compute_times
     })
 }
 

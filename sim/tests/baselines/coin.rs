@@ -61,7 +61,7 @@ fn the_coin_falls_as_often_as_it_is_told() {
     const ROUNDS: u32 = 20_000;
     for coin in [0.1f32, 0.5, 0.8] {
         let mut algorithm = build(parameters(
-            NetworkMethod::L2gd { averaging_step: SMALL_PART, averaging_probability },
+            NetworkMethod::L2gd { averaging_step: SMALL_PART, averaging_probability: coin },
             SMALL,
             1,
         ));

@@ -37,7 +37,7 @@ fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>
             1 => bench.link_down(),
             2 => {
                 let milliseconds = script.word();
-                bench.elapse(milliseconds.into());
+                bench.elapse(u32::from(milliseconds).into());
             }
             3 => bench.wake(),
             4 => {

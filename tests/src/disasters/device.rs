@@ -181,7 +181,9 @@ impl Device {
 
     /// True while the device computes in private and reads no input.
     pub fn is_quiet(&self, now: Millis) -> bool {
-        self.powered.as_ref().is_some_and(|powered| powered.session.is_quiet(now + powered.clock_offset))
+        self.powered
+            .as_ref()
+            .is_some_and(|powered| powered.session.is_silent(device_time(now + powered.clock_offset)))
     }
 
     /// Delivers received bytes.
@@ -190,16 +192,18 @@ impl Device {
         let mut input = bytes;
         loop {
             let Some(powered) = &mut self.powered else { return Ok(output) };
-            let device_time = now + powered.clock_offset;
+            let own_time = now + powered.clock_offset;
             let before = powered.session.counters();
             let progress = match powered.decoder.feed(&mut input) {
                 FeedResult::NeedMore => return Ok(output),
                 FeedResult::Dropped(_) => continue,
-                FeedResult::Message(message) => {
-                    powered.session.handle(device_time, Event::Message(message), &mut powered.transmit)
-                }
+                FeedResult::Message(message) => powered.session.handle(
+                    device_time(own_time),
+                    Event::Message(message),
+                    &mut powered.transmit,
+                ),
                 FeedResult::Sealed(frame) => {
-                    powered.session.handle(device_time, Event::Sealed(frame), &mut powered.transmit)
+                    powered.session.handle(device_time(own_time), Event::Sealed(frame), &mut powered.transmit)
                 }
             };
             self.drain(now, before, progress, &mut output)?;
@@ -213,7 +217,8 @@ impl Device {
         let mut output = DeviceOutput::default();
         let Some(powered) = &mut self.powered else { return Ok(output) };
         let before = powered.session.counters();
-        let progress = powered.session.handle(now + powered.clock_offset, event, &mut powered.transmit);
+        let progress =
+            powered.session.handle(device_time(now + powered.clock_offset), event, &mut powered.transmit);
         self.drain(now, before, progress, &mut output)?;
         Ok(output)
     }
@@ -240,14 +245,14 @@ impl Device {
                 output.frames.push(powered.transmit.get(..progress.sent).unwrap_or_default().to_vec());
             }
             let (clock_offset, counted) = (powered.clock_offset, powered.session.counters().counted);
-            let device_time = now + clock_offset;
+            let own_time = now + clock_offset;
             output.closes |= progress.close;
-            output.wake = Some(progress.wake.saturating_sub(clock_offset).max(now));
+            output.wake = Some(progress.wake.as_u64().saturating_sub(clock_offset).max(now));
             output.counted = counted.saturating_sub(before.counted);
             if !progress.again {
                 break;
             }
-            progress = powered.session.handle(device_time, Event::Tick, &mut powered.transmit);
+            progress = powered.session.handle(device_time(own_time), Event::Tick, &mut powered.transmit);
         }
         if !output.frames.is_empty() {
             let spent = self.spent().unwrap_or(0);

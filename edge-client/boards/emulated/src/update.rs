@@ -34,7 +34,7 @@ pub struct Outcome {
 /// Exact least squares.
 pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
-/// The head with the ridge of least leave-one-out error.
+/// Ridge of least leave-one-out error.
 pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: 0.0 };
 
 /// A problem's samples with a count of passes: two for the normal equations, three for the other methods.

@@ -29,6 +29,8 @@ use crate::task::sample_pass::SampleSet;
 #[cfg(feature = "shared-head")]
 use crate::task::shared_head;
 use crate::task::{Task, Usage, fedrep, moments};
+#[cfg(feature = "privacy")]
+use crate::time::Millis;
 
 impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {

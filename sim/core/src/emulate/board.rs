@@ -278,22 +278,22 @@ mod tests {
         let boards = Boards::read(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()).unwrap();
         assert_eq!(boards.emulated.len(), CORES.len());
         for core in CORES {
-            let board = boards.emulated(core.word).unwrap();
+            let board = boards.emulated(core.name).unwrap();
             let machine = &board.machine;
             assert_eq!(
                 (machine.emulator.as_str(), machine.folder.as_str()),
                 (core.qemu, core.folder),
                 "{}",
-                core.word
+                core.name
             );
-            assert_eq!(machine.arguments, core.machine, "{}", core.word);
+            assert_eq!(machine.arguments, core.machine, "{}", core.name);
             assert_eq!(
                 (machine.target.as_str(), machine.feature.as_deref()),
                 (core.target, core.feature),
                 "{}",
-                core.word
+                core.name
             );
-            assert_eq!((board.partition, board.room), (core.partition, core.room), "{}", core.word);
+            assert_eq!((board.partition, board.room), (core.partition, core.partition_size), "{}", core.name);
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     let Security::Keys { store, key_file: Some(key_file) } = security else {
         return Ok(Protection::Plaintext);
     };
-    let failed = |error: &dyn std::fmt::Display| EmulateError::ActiveKeys { reason: error.to_string() };
+    let failed = |error: &dyn std::fmt::Display| EmulateError::Keys { reason: error.to_string() };
     let mut secret = [0; 32];
     SysRng.try_fill_bytes(&mut secret).map_err(|error| failed(&error))?;
     create_private(key_file, &secret).map_err(|error| failed(&error))?;

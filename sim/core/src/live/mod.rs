@@ -134,16 +134,16 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             norm: scenario.norm,
             samples: scenario.samples,
         },
-        said: configured_keys(scenario),
+        given: configured_keys(scenario),
     })
 }
 
 /// Keys of the server's configuration that the scenario sets.
-fn configured_keys(scenario: &Scenario) -> Said {
-    let mut keys = scenario.said.clone();
+fn configured_keys(scenario: &Scenario) -> GivenKeys {
+    let mut keys = scenario.given.clone();
     // The data determine these keys.
     ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| keys.add(key));
-    if keys.says("fleet.communication") {
+    if keys.contains("fleet.communication") {
         keys.add("participation.communication");
     }
     keys

@@ -80,7 +80,7 @@ impl Attackers {
         heard: &[(usize, PendingAnswer)],
         round: Option<&OpenRound>,
     ) {
-        let Some(opening) = round.map(|round| &round.opening).filter(|o| !o.request.expects.is_empty())
+        let Some(opening) = round.map(|round| &round.broadcast).filter(|o| !o.request.expects.is_empty())
         else {
             return;
         };

@@ -283,7 +283,7 @@ impl<'a> Simulation<'a> {
 
     /// Sends a round that was extended again to the devices that dropped out, as a server's connections do,
     /// since some may be back.
-    fn resend_to_silent(&mut self, opening: &Arc<Opening>) {
+    fn resend_to_silent(&mut self, opening: &Arc<RoundBroadcast>) {
         for index in self.arrivals.silent_devices() {
             if let Some(device) = self.devices.get(index) {
                 device.discard_frames();
@@ -293,7 +293,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Sends a round to a device and schedules its answer.
-    fn send_round(&mut self, device: u64, opening: &Arc<Opening>) {
+    fn send_round(&mut self, device: u64, opening: &Arc<RoundBroadcast>) {
         let Ok(index) = usize::try_from(device) else { return };
         let extended = u32::try_from(self.engine.counters().extended).unwrap_or(u32::MAX);
         let period = self.trains().then(|| opening.id.round.saturating_add(extended));

@@ -74,8 +74,8 @@ impl<A: Memory> Bench<A> {
             capabilities,
             passes,
             store,
-            now: 0,
-            wake: 0,
+            now: Millis::ZERO,
+            wake: Millis::ZERO,
             close: false,
             out: vec![0; config.transmit_capacity()],
             campaign: 0,
@@ -109,8 +109,8 @@ impl<A: Memory> Bench<A> {
 
     /// Lets time pass until the session wants to be called.
     pub fn wake(&mut self) {
-        if self.wake < self.now + Millis::from(u32::MAX) * 2 {
-            self.elapse(self.wake.saturating_sub(self.now));
+        if self.wake < self.now + Millis::new(2 * u64::from(u32::MAX)) {
+            self.elapse(self.wake - self.now);
         }
     }
 
@@ -131,7 +131,7 @@ impl<A: Memory> Bench<A> {
     pub fn reset(&mut self) {
         self.reset_connection();
         self.session = session(self.memory, self.config, self.server.is_some(), &self.passes, &self.store);
-        (self.now, self.wake, self.close) = (0, 0, false);
+        (self.now, self.wake, self.close) = (Millis::ZERO, Millis::ZERO, false);
     }
 
     fn reset_connection(&mut self) {
@@ -439,7 +439,7 @@ impl Store for SharedStore {
         Ok(())
     }
 
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<Loaded>, StoreError> {
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         Ok(self.0.borrow().record.map(|(loaded, store)| {
             head.copy_from_slice(&store);
             loaded
