@@ -107,7 +107,7 @@ pub fn audit(
         stored.and_then(|stored| stored.checkpoint).ok_or("the state directory holds no checkpoint")?;
     let bytes: Vec<u8> = checkpoint.state.iter().flat_map(|value| value.to_le_bytes()).collect();
     if representation != Some(&format!("{:08x}", crc32c(&bytes))) {
-        return Err("the stored representation is not that of the last commit".to_owned());
+        return Err("the stored representation differs from that of the last commit".to_owned());
     }
     Ok(Audit { mid_round, rounds, counted: counted.len() })
 }

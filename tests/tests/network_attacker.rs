@@ -35,7 +35,7 @@ fn recording_joins_nowhere_and_changes_nothing() {
             }));
             // Updates exceed the frame limit of an unauthenticated peer.
             let traffic = server.connection.traffic();
-            assert!(traffic.noise() >= u32::try_from(up.len() - 1).unwrap() && traffic.forged > 0);
+            assert!(traffic.protocol_errors() >= u32::try_from(up.len() - 1).unwrap() && traffic.forged > 0);
         }
     }
     // Into a device's connection, before and during a round, on both ends.
@@ -91,10 +91,10 @@ fn frame_with_any_flipped_bit_is_rejected() {
         for frame in &up {
             for bit in 0..8 * frame.len() {
                 flips += 1;
-                let before = server.connection.traffic().noise();
+                let before = server.connection.traffic().protocol_errors();
                 assert!(server.receive(&[flipped(frame, bit)]).is_empty(), "an answer to damage");
                 assert!(server.events.is_empty(), "{:?}", server.events);
-                assert!(server.connection.traffic().noise() > before, "not counted");
+                assert!(server.connection.traffic().protocol_errors() > before, "not counted");
             }
             up_frames += 1;
             server.connection.receive(frame, &mut server.events);
@@ -315,7 +315,7 @@ fn noise_with_sealed_headers_is_only_counted() {
         assert!(server.receive(&[wire]).is_empty() && server.events.is_empty());
     }
     assert!(board.rejected() >= 3_000 && waiting.rejected() >= 3_000);
-    assert!(server.connection.traffic().noise() >= 3_000);
+    assert!(server.connection.traffic().protocol_errors() >= 3_000);
     round(&mut board, &mut server, 1);
     assert_eq!(board.session.counters().counted, 1);
 }

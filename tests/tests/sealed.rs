@@ -47,7 +47,7 @@ fn encrypted_round_hides_all_but_the_hello_and_keeps_its_budget() {
     assert!(update <= 460);
     assert_eq!(board.session.counters().counted, 1);
     let traffic = server.connection.traffic();
-    assert_eq!((traffic.noise(), traffic.unsent, traffic.frames.accepted), (0, 0, 2));
+    assert_eq!((traffic.protocol_errors(), traffic.unsent, traffic.frames.accepted), (0, 0, 2));
     // No six consecutive bytes of the plain update appear on the wire.
     let (mut bench, mut open) = (
         Board::new(DEVICE, Protection::Plaintext, NoStore, 1),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::server::ask;
+use fedspan_aggregator::server::fetch_export;
 use fedspan_tests::load::{
     CpuTime, Device, Hostile, Identity, Kind, LoopbackBaseline, Memory, Pace, Plan, Quantiles, RoundResult,
     ServerProcess, SynchronisedClients, Target, fsync, memory_of,
@@ -354,7 +354,7 @@ async fn run(options: &Options) -> Result<bool> {
 
 /// Exports the server's state every second.
 async fn export_every_second(state: PathBuf, exports: Arc<AtomicU64>) {
-    while let Ok(Some(_)) = ask(&state).await {
+    while let Ok(Some(_)) = fetch_export(&state).await {
         exports.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

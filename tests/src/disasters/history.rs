@@ -242,15 +242,15 @@ impl History {
                 self.committed
             ));
         }
-        let mut stored: Vec<journal::Round> = Vec::new();
-        let read = coordinator.store().past().and_then(|past| {
+        let mut stored: Vec<journal::CommittedRound> = Vec::new();
+        let read = coordinator.store().read_snapshot().and_then(|past| {
             past.rounds(|line| {
-                stored.extend(serde_json::from_str::<journal::Round>(line).ok());
+                stored.extend(serde_json::from_str::<journal::CommittedRound>(line).ok());
                 true
             })
         });
         read.map_err(|error| Violation::new(error.to_string()))?;
-        let same = |(stored, round): (&journal::Round, &Round)| {
+        let same = |(stored, round): (&journal::CommittedRound, &Round)| {
             let participants: BTreeSet<DeviceId> = stored.participants.iter().copied().collect();
             stored.exchange == round.number && participants.iter().eq(round.counted.keys())
         };

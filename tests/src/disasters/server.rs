@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::core::{CoreError, ServerCore, Timeouts};
 use fedspan_aggregator::durable_engine::{DurableEngine, ResumeError};
-use fedspan_aggregator::journal::Line;
+use fedspan_aggregator::journal::JournalEntry;
 use fedspan_aggregator::keys::{Argon2Cost, Entropy, KeyStore, SharedKeyStore, Unlock};
 use fedspan_client::secure::Key;
 use fedspan_engine::{DeviceId, Phase};
@@ -119,7 +119,7 @@ impl Server {
 
     /// Coordinator of the running server.
     pub fn coordinator(&self) -> Option<&DurableEngine> {
-        self.running.as_ref().map(|running| running.host.coordinator())
+        self.running.as_ref().map(|running| running.host.durable())
     }
 
     /// True if the power failed during the current operation: none of its output may leave the server.
@@ -168,10 +168,10 @@ impl Server {
             Err(error) => return Err(wrong(error.to_string())),
         };
         // A start appends one entry.
-        if host.coordinator().lines() <= self.entries_read {
-            return Err(self.journal_shrank(host.coordinator().lines()));
+        if host.durable().lines() <= self.entries_read {
+            return Err(self.journal_shrank(host.durable().lines()));
         }
-        self.entries_at_boot = host.coordinator().lines();
+        self.entries_at_boot = host.durable().lines();
         let patience = Timeouts::from(&self.fleet.limits);
         let lines = self.is_serial.then_some(devices);
         self.running = Some(ServerTasks::new(host, patience, now, lines, out));
@@ -271,7 +271,7 @@ impl Server {
         let Some(running) = self.running.as_mut().filter(|running| !running.host.is_stalled()) else {
             return Ok(());
         };
-        let coordinator = running.host.coordinator();
+        let coordinator = running.host.durable();
         let lines = match coordinator.lines().checked_sub(self.entries_read) {
             None => {
                 let now = coordinator.lines();
@@ -284,12 +284,12 @@ impl Server {
                 .map_err(|error| Violation::new(error.to_string()))?,
         };
         for (number, text) in (self.entries_read..).zip(&lines) {
-            let line: Line =
+            let line: JournalEntry =
                 serde_json::from_str(text).map_err(|error| Violation::new(format!("{text}: {error}")))?;
             if number >= self.entries_at_boot {
                 running.shadow.count_entry(&line);
             }
-            if let Line::Committed(committed) = line {
+            if let JournalEntry::Committed(committed) = line {
                 out.push(ServerOutput::Committed(committed));
             }
         }
@@ -305,7 +305,7 @@ impl Server {
     /// Reads all rounds and journal entries, as an export of the running server does.
     pub fn read_all(&self) -> Result<(), Violation> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
-        let read = running.host.past().and_then(|past| {
+        let read = running.host.read_snapshot().and_then(|past| {
             past.rounds(|_| true)?;
             past.journal(|_| true)
         });

@@ -60,7 +60,7 @@ pub struct ServerTasks {
 /// A peer session with the state that its task has in the real server.
 #[derive(Debug)]
 struct Peer {
-    conversation: PeerSession,
+    session: PeerSession,
     commands: Receiver<Command>,
     device: Option<DeviceId>,
     /// World time of the next scheduled deadline check.
@@ -132,9 +132,9 @@ impl ServerTasks {
         if self.has_messages() {
             while let Some(message) = self.inbox.pop_front() {
                 self.shadow.count_message(&message);
-                self.host.take(own, message);
+                self.host.handle(own, message);
             }
-            self.host.settle(own)?;
+            self.host.flush(own)?;
         }
         let commanded = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
         out.extend(commanded.map(|(link, _)| ServerOutput::Commands(*link)));
@@ -144,7 +144,7 @@ impl ServerTasks {
     /// Lets a peer session handle its commands.
     pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         loop {
-            let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.conversation.is_greeting()) else {
+            let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.session.awaits_hello()) else {
                 return;
             };
             match (peer.commands.try_recv(), peer.device) {
@@ -154,9 +154,9 @@ impl ServerTasks {
                         Command::Acknowledge(ack) => out.push(ServerOutput::Acknowledged(device, *ack)),
                         Command::CloseRound(_) => {}
                     }
-                    peer.conversation.obey(command);
+                    peer.session.execute(command);
                 }
-                _ if peer.commands.is_closed() => peer.conversation.dismiss(),
+                _ if peer.commands.is_closed() => peer.session.close(),
                 _ => return,
             }
             self.drain(now, link, out);
@@ -170,18 +170,18 @@ impl ServerTasks {
     }
 
     fn begin(&mut self, now: Millis, link: LinkKey) {
-        let (number, own, gate) = (self.sessions, self.server_time(now), self.host.gate());
+        let (number, own, gate) = (self.sessions, self.server_time(now), self.host.acceptor());
         self.sessions += 1;
         let connection = if self.is_serial { Connection::persistent(gate) } else { Connection::new(gate) };
         let from = Origin::Link("simulated".into());
-        let (conversation, commands) = PeerSession::new(number, from, connection, self.patience, own);
-        self.peers.insert(link, Peer { conversation, commands, device: None, planned: None });
+        let (session, commands) = PeerSession::new(number, from, connection, self.patience, own);
+        self.peers.insert(link, Peer { session, commands, device: None, planned: None });
     }
 
     /// Delivers bytes. Returns false if there is no such link.
     pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
         let Some(peer) = self.peers.get_mut(&link) else { return false };
-        peer.conversation.receive(bytes);
+        peer.session.receive(bytes);
         self.drain(now, link, out);
         true
     }
@@ -191,7 +191,7 @@ impl ServerTasks {
         let own = self.server_time(now);
         if let Some(peer) = self.peers.get_mut(&link) {
             peer.planned = None;
-            peer.conversation.elapse(own);
+            peer.session.on_timer(own);
             self.drain(now, link, out);
         }
     }
@@ -208,18 +208,18 @@ impl ServerTasks {
         let mut frame = Vec::new();
         loop {
             let Some(peer) = self.peers.get_mut(&link) else { return };
-            match peer.conversation.next(own, &mut frame) {
+            match peer.session.next(own, &mut frame) {
                 PeerAction::Send => out.push(ServerOutput::Bytes(link, std::mem::take(&mut frame))),
-                PeerAction::Admit => peer.conversation.admit(),
-                PeerAction::Report(what) => {
-                    match (&what, peer.device) {
+                PeerAction::Admit => peer.session.admit(),
+                PeerAction::Report(event) => {
+                    match (&event.kind, peer.device) {
                         (PeerEventKind::Hello(device, ..), _) => peer.device = Some(*device),
                         (PeerEventKind::Update(update), Some(device)) => {
                             out.push(ServerOutput::UpdateReceived(device, update.clone()))
                         }
                         _ => {}
                     }
-                    self.inbox.push_back(peer.conversation.message(what));
+                    self.inbox.push_back(event);
                 }
                 PeerAction::Close(gone) => self.end(now, link, gone, out),
                 PeerAction::Wait => break,
@@ -231,7 +231,7 @@ impl ServerTasks {
     /// Schedules the next deadline check of a link, unless an earlier one is scheduled.
     fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let own = self.server_time(now);
-        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.conversation.due(own)) else { return };
+        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.session.due(own)) else { return };
         let at = self.world_time(now, due);
         if let Some(peer) = self.peers.get_mut(&link)
             && peer.planned.is_none_or(|planned| at < planned)
@@ -244,7 +244,7 @@ impl ServerTasks {
     /// Ends a peer session; on a serial line the next one starts at once.
     fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<ServerOutput>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
-        self.inbox.push_back(peer.conversation.message(PeerEventKind::DisconnectReason(gone)));
+        self.inbox.push_back(peer.session.gone(gone));
         if self.is_serial {
             self.begin(now, link);
         } else {

@@ -30,7 +30,7 @@ impl ShadowCounters {
             PeerEventKind::Hello(..) if message.key.as_ref().is_none_or(|key| key.is_accepted()) => {
                 self.welcomed += 1
             }
-            PeerEventKind::DisconnectReason(_) => self.ended += 1,
+            PeerEventKind::Gone(_) => self.ended += 1,
             _ => {}
         }
     }

@@ -4,6 +4,12 @@ pub(crate) mod checks;
 pub(crate) mod store_checks;
 // These files have items that only the aggregator uses.
 #[allow(dead_code)]
+#[path = "../../../aggregator/src/keys/active_keys.rs"]
+mod active_keys;
+#[allow(dead_code)]
+#[path = "../../../aggregator/src/keys/binary_format.rs"]
+mod binary_format;
+#[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/corruption.rs"]
 mod corruption;
 #[allow(dead_code)]
@@ -12,15 +18,6 @@ mod entropy;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/error.rs"]
 mod error;
-#[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/binary_format.rs"]
-mod binary_format;
-#[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/text_format.rs"]
-mod text_format;
-#[allow(dead_code)]
-#[path = "../../../aggregator/src/keys/active_keys.rs"]
-mod active_keys;
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/request.rs"]
 mod request;
@@ -31,14 +28,17 @@ mod store;
 #[path = "../../../aggregator/src/keys/table.rs"]
 mod table;
 #[allow(dead_code)]
+#[path = "../../../aggregator/src/keys/text_format.rs"]
+mod text_format;
+#[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/unlock.rs"]
 mod unlock;
 
+use active_keys::{AcceptedKey, ActiveKeys};
 use entropy::Entropy;
 use error::KeyError;
-use active_keys::{AcceptedKey, ActiveKeys};
-use store::{SharedKeyStore, KeyStore};
-use table::{KeyTable, LookupError, KeyState};
+use store::{KeyStore, SharedKeyStore};
+use table::{KeyState, KeyTable, LookupError};
 use unlock::{Argon2Cost, Unlock};
 
 /// Revokes a key, like the key store.

@@ -8,7 +8,7 @@ use fedspan_protocol::secure::Key;
 use loom::future::block_on;
 use loom::thread;
 
-use super::{AcceptedKey, Entropy, KeyError, KeyTable, ActiveKeys, LookupError, KeyState};
+use super::{AcceptedKey, ActiveKeys, Entropy, KeyError, KeyState, KeyTable, LookupError};
 use crate::Check;
 use crate::queue::commands;
 use crate::sync::AtomicBool;

@@ -11,7 +11,9 @@ use tempfile::TempDir;
 use zeroize::Zeroizing;
 
 use super::checks::{Zeros, accepted_key};
-use super::{Argon2Cost, Entropy, SharedKeyStore, KeyError, KeyStore, KeyTable, ActiveKeys, KeyState, Unlock};
+use super::{
+    ActiveKeys, Argon2Cost, Entropy, KeyError, KeyState, KeyStore, KeyTable, SharedKeyStore, Unlock,
+};
 use crate::Check;
 
 pub(crate) const ALL: &[Check] = &[
