@@ -13,7 +13,7 @@ use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 #[test]
-fn npz_arrays_of_wrong_shapes() {
+fn npz_arrays_of_wrong_shape_are_refused() {
     let here = directory("npz");
     let values = numbers(60, 1);
     let file = here.join("data.npz");
@@ -39,7 +39,7 @@ fn npz_arrays_of_wrong_shapes() {
 }
 
 #[test]
-fn npz_values_that_are_no_numbers_for_a_device() {
+fn npz_values_outside_f32_are_refused() {
     let here = directory("npz-values");
     let good = numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"";
@@ -75,7 +75,7 @@ fn npz_values_that_are_no_numbers_for_a_device() {
 }
 
 #[test]
-fn npz_truth_whose_columns_are_dependent() {
+fn npz_truth_with_dependent_columns_is_refused() {
     let here = directory("npz-truth");
     let values = numbers(60, 1);
     let twice: Vec<f64> = values[..5].iter().flat_map(|v| [*v, -3.0 * v]).collect();
@@ -120,7 +120,7 @@ fn distance_does_not_depend_on_the_basis_of_the_truth() {
 
 /// Numbers that a device cannot reckon with never end as figures, and never as missing ones; a host reckons with them.
 #[test]
-fn figures_that_are_no_numbers_fail_the_run() {
+fn non_finite_figures_fail_the_run() {
     let here = directory("overflow");
     let rows: Vec<f64> = numbers(300, 1);
     let data = "kind = \"csv\"\npath = \"data.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = [\"a\", \"b\"]\n\
@@ -146,7 +146,7 @@ fn text_of(output: &std::process::Output) -> String {
 }
 
 #[test]
-fn csv_people_who_come_later() {
+fn csv_newcomers_must_match_the_training_file() {
     let here = directory("csv-holdout");
     let mut text = "who,a,b,y,kind\n".to_owned();
     for (index, row) in numbers(600, 3).chunks(3).enumerate() {
@@ -187,7 +187,7 @@ fn csv_people_who_come_later() {
 }
 
 #[test]
-fn csv_columns_and_numbers() {
+fn csv_errors_name_column_and_value() {
     let here = directory("csv");
     let data =
         "kind = \"csv\"\npath = \"data.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = [\"a\", \"b\"]";
@@ -207,7 +207,7 @@ fn csv_columns_and_numbers() {
 }
 
 #[test]
-fn idx_files_that_end_early() {
+fn truncated_idx_files_are_refused() {
     let here = directory("idx");
     let data = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"";
     let (images, labels) = idx_files();
@@ -224,7 +224,7 @@ fn idx_files_that_end_early() {
 }
 
 #[test]
-fn idx_partitions_that_do_not_fit_the_images() {
+fn idx_partition_must_fit_the_images() {
     let here = directory("idx-partition");
     let (images, labels) = idx_files();
     std::fs::write(here.join("images"), images).unwrap();

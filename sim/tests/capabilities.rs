@@ -194,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn rounds_of_linear_models_fit_what_devices_say(sizes in sizes()) {
+    fn linear_rounds_fit_declared_capabilities(sizes in sizes()) {
         linear(sizes);
         private(sizes);
     }
@@ -204,14 +204,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn rounds_of_networks_fit_what_devices_say(sizes in sizes()) {
+    fn network_rounds_fit_declared_capabilities(sizes in sizes()) {
         network(sizes);
     }
 }
 
 /// More outputs than features, the case of most tables with many classes.
 #[test]
-fn a_head_may_be_larger_than_the_representation() {
+fn head_may_be_larger_than_the_representation() {
     for (d, k, c) in [(5, 5, 12), (1, 1, 2), (11, 2, 256)] {
         linear(Sizes { d, k, c });
     }

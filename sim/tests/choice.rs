@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use fedspan_experiments::demo::PARTS;
 use fedspan_experiments::demo::choose::{
-    Candidate, Choice, Features, FedRepChoice, RidgeChoice, Tried, choose,
+    Candidate, Choice, Features, FedRepChoice, RidgeChoice, SearchSpace, choose,
 };
 use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim_core::data::{Client, Dataset, Set};
@@ -42,7 +42,7 @@ fn scored(clients: &[Client]) -> impl Iterator<Item = &Set> {
 }
 
 #[test]
-fn what_tests_a_fold_has_no_say_in_its_settings() {
+fn test_windows_do_not_influence_the_settings() {
     let recordings = watch::recordings().unwrap();
     for fold in 0..5 {
         let whole = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
@@ -85,12 +85,12 @@ fn candidate(choice: &Choice, features: Features) -> Candidate {
 /// must score what is recorded to the last bit, and nothing else may score more. Choosing for all folds among
 /// everything takes minutes (`fedspan-sim choose`).
 #[test]
-fn the_recorded_choice_is_what_choosing_gives() {
+fn recorded_choice_is_reproduced_by_choosing() {
     const FOLD: usize = 2;
     let part = &PARTS[1];
     let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
     let own = &recorded[FOLD];
-    let mut tried = Tried::all();
+    let mut tried = SearchSpace::all();
     let near = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
     tried.fedrep.retain(|one| near.iter().any(|choice| candidate(choice, one.features) == *one));
     let plain = [own.local, own.local_logarithmic, own.local_trained, own.pooled, own.pooled_trained];
@@ -105,8 +105,8 @@ fn the_recorded_choice_is_what_choosing_gives() {
 
 /// What was not tried was not chosen, in any fold.
 #[test]
-fn every_recorded_choice_was_tried() {
-    let tried = Tried::all();
+fn recorded_choices_are_in_the_search_space() {
+    let tried = SearchSpace::all();
     for part in &PARTS {
         for choice in (0..5).map(|fold| Choice::recorded(part, fold).unwrap()) {
             for features in [Features::Device, Features::Logarithmic] {

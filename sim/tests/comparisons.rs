@@ -20,7 +20,7 @@ fn accuracies(outcome: &Outcome) -> Vec<f64> {
 
 /// With no epochs on the heads `+ft` is the method itself; with some it is ahead after every round, and trains the same.
 #[test]
-fn what_is_tuned_is_scored_after_every_round() {
+fn fine_tuned_heads_are_scored_after_every_round() {
     let plain = outcome(&["algorithm.name=\"fedavg\""]);
     let none = outcome(&["algorithm.name=\"fedavg+ft\"", "algorithm.tuning_epochs=0"]);
     assert_eq!(accuracies(&plain), accuracies(&none));
@@ -56,7 +56,7 @@ fn reached(place: &str, more: &[&str]) -> Vec<Value> {
 
 /// Times at a cost of communication are those of a run that has it.
 #[test]
-fn communication_is_added_as_if_it_had_been_there() {
+fn shifted_times_equal_times_of_real_runs() {
     let at_once = reached("comparisons-at-once", &["--communication", "0,10"]);
     let with = reached("comparisons-with", &["--set", "fleet.communication=10"]);
     let at_ten: Vec<&Value> = at_once.iter().filter(|one| one["communication"] == 10.0).collect();
@@ -77,7 +77,7 @@ fn communication_is_added_as_if_it_had_been_there() {
 }
 
 #[test]
-fn what_would_be_another_run_at_another_cost_is_refused() {
+fn communication_dependent_runs_are_refused() {
     let place = directory("comparisons-refused");
     let digits = "data.kind=\"digits\"";
     for (words, says) in [
@@ -111,7 +111,7 @@ fn what_would_be_another_run_at_another_cost_is_refused() {
 
 /// Folds are like seeds: one cell for all of them. Who came after training has a table of their own.
 #[test]
-fn a_cell_is_over_all_values_of_a_key() {
+fn table_cell_covers_all_values_of_over() {
     let place = directory("comparisons-over");
     let words = [
         "compare",
@@ -161,7 +161,7 @@ fn write_speakers(place: &std::path::Path) {
 
 /// More classes than features: every method there is, on a linear model or on a network, in one table.
 #[test]
-fn all_methods_run_on_a_table_of_many_classes() {
+fn all_algorithms_run_on_a_table_of_many_classes() {
     let place = directory("comparisons-speakers");
     write_speakers(&place);
     let ran = program(&place, &["compare", "speakers.toml", "--algorithms", "all"]);
@@ -209,7 +209,7 @@ fn all_methods_run_on_a_table_of_many_classes() {
 
 /// A method without the model that it needs says which.
 #[test]
-fn methods_say_what_they_need() {
+fn algorithm_errors_name_the_needed_model() {
     let place = directory("comparisons-needs");
     write_speakers(&place);
     for (words, says) in [
@@ -256,7 +256,7 @@ fn methods_say_what_they_need() {
 
 /// One run that diverges leaves a note, and the others their figures.
 #[test]
-fn a_run_that_stops_does_not_end_the_others() {
+fn failed_run_does_not_end_the_others() {
     let place = directory("comparisons-stopped");
     write_speakers(&place);
     let words =
@@ -301,7 +301,7 @@ fn networks_may_be_wider_than_their_samples() {
 }
 
 #[test]
-fn scenarios_of_either_model_are_compared_by_the_same_methods() {
+fn linear_and_network_scenarios_get_the_same_algorithms() {
     let place = directory("comparisons-either");
     let words =
         ["compare", "demo", "watch-network", "--algorithms", "fedrep,fedper", "--set", "algorithm.rounds=2"];
@@ -319,7 +319,7 @@ fn scenarios_of_either_model_are_compared_by_the_same_methods() {
 
 /// A step that is measured is none of a network's, and means nothing to methods without rounds: one file serves them all.
 #[test]
-fn a_measured_step_goes_with_every_method() {
+fn measured_step_size_is_accepted_by_every_algorithm() {
     let place = directory("comparisons-auto");
     let mut table = String::from("who,a,b,c,kind\n");
     for (row, values) in numbers(6 * 20 * 3, 11).chunks(3).enumerate() {

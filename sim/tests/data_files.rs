@@ -9,7 +9,7 @@ use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 #[test]
-fn idx_test_parts_labels_and_sums() {
+fn idx_test_parts_labels_and_sums_are_read() {
     let here = directory("idx-pairs");
     let (images, mut labels) = idx_files();
     for (name, bytes) in [("images", &images), ("labels", &labels), ("test-images", &images)] {
@@ -77,7 +77,7 @@ fn cifar_files(here: &Path, labels: &[u8]) {
 
 /// Files have one colour after the other, samples the colours of each pixel together.
 #[test]
-fn the_colours_of_a_pixel_stand_together() {
+fn colours_of_a_pixel_are_adjacent() {
     let image = (0..3u8).flat_map(|colour| (0..1024u32).map(move |place| (place % 64) as u8 + 64 * colour));
     let record: Vec<u8> = [4].into_iter().chain(image).collect();
     let mut set = Set::empty(true);
@@ -93,7 +93,7 @@ fn the_colours_of_a_pixel_stand_together() {
 }
 
 #[test]
-fn cifar_records() {
+fn cifar_records_are_read() {
     let here = directory("cifar");
     let data = |more: &str| {
         format!(
@@ -136,7 +136,7 @@ const LEAF: &str = r#"{"users": ["b", "a", "none"], "num_samples": [2, 3, 0], "h
     "a": {"x": [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]], "y": [2, 2, 2]}}}"#;
 
 #[test]
-fn leaf_users_are_clients() {
+fn leaf_users_become_clients() {
     let here = directory("leaf");
     let file = here.join("all.json");
     let data = |more: &str| format!("kind = \"leaf\"\npath = \"all.json\"\n{more}\n");
@@ -247,7 +247,7 @@ fn leaf_tweets_become_means_of_word_vectors() {
 }
 
 #[test]
-fn npz_classes() {
+fn npz_labels_become_classes() {
     let here = directory("npz-classes");
     let values = numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"\ntask = \"classes\"\n";

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::common::{code, directory, errors, program};
 
 #[test]
-fn ctrl_c_ends_a_device_that_waits_for_its_server() {
+fn ctrl_c_ends_a_reconnecting_device() {
     // Nobody listens there: the port was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
@@ -24,7 +24,7 @@ fn ctrl_c_ends_a_device_that_waits_for_its_server() {
 }
 
 #[test]
-fn an_address_that_is_none_is_exit_2() {
+fn invalid_address_exits_with_2() {
     let here = directory("device-address");
     for address in ["nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", ":4410", "host:port"] {
         let output = program(&here, &["device", "--connect", address, "--wearer", "3", "--plaintext"]);
@@ -35,7 +35,7 @@ fn an_address_that_is_none_is_exit_2() {
 
 /// A server that is gone is not asked every second by all who have lost it, and who is back says so.
 #[test]
-fn a_device_asks_less_and_less_often_and_says_when_it_is_back() {
+fn device_backs_off_and_reports_reconnection() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -77,7 +77,7 @@ fn a_device_asks_less_and_less_often_and_says_when_it_is_back() {
 
 /// What the help shows is what one can run.
 #[test]
-fn the_examples_of_its_help_are_whole() {
+fn help_examples_are_valid_commands() {
     let here = directory("device-examples");
     let help = program(&here, &["device", "--help"]);
     let help = String::from_utf8(help.stdout).unwrap();

@@ -188,7 +188,7 @@ fn known(file: &str, section: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_key_is_documented_and_every_documented_key_is_known() {
+fn documentation_and_reader_have_the_same_keys() {
     let documented = documented();
     let mut headings: BTreeSet<&str> = documented.keys().copied().collect();
     for (heading, section, files) in tables() {
@@ -202,7 +202,7 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
 
 /// Data that are made have no `[split]`; whoever writes one reads which kinds have.
 #[test]
-fn data_that_are_made_have_no_split() {
+fn synthetic_data_have_no_split() {
     for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}")] {
         let said = parse(&file, &["split.test=0.5".to_owned()]).unwrap_err();
         assert!(
@@ -213,7 +213,7 @@ fn data_that_are_made_have_no_split() {
 }
 
 #[test]
-fn documented_defaults_are_those_of_the_reader() {
+fn documented_defaults_equal_those_of_the_reader() {
     let documented = documented();
     for (heading, section, files) in tables() {
         for (key, default) in &documented[heading] {

@@ -53,7 +53,7 @@ fn sets(outcome: &Outcome) -> Vec<Vec<u64>> {
 
 /// Who counts is who answers before the deadline, and the model is that of a fleet whose stragglers never answer at all.
 #[test]
-fn a_straggler_past_the_deadline_never_counts() {
+fn straggler_past_the_deadline_never_counts() {
     for (seed, limit) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
         let deadline = format!("rounds.deadline={limit}");
         let changes = [SPEED, &deadline];
@@ -88,7 +88,7 @@ fn a_straggler_past_the_deadline_never_counts() {
 
 /// Whether the server is told of who drops out, or finds out at the deadline, changes what rounds take and nothing else.
 #[test]
-fn silence_costs_time_and_changes_no_model() {
+fn silent_dropouts_cost_time_and_change_no_model() {
     for pattern in ["independent", "persistent"] {
         let changes = [SPEED, "fleet.dropout=0.5", &format!("fleet.dropout_pattern={pattern}")];
         let told = outcome(&changes, 4);
@@ -104,7 +104,7 @@ fn silence_costs_time_and_changes_no_model() {
 
 /// A deadline that everybody keeps changes nothing at all.
 #[test]
-fn a_deadline_that_nobody_misses_is_none() {
+fn met_deadline_changes_nothing() {
     let (with, without) = (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
     assert_eq!(with.rounds, without.rounds);
     assert_eq!(with.counters, without.counters);
@@ -113,7 +113,7 @@ fn a_deadline_that_nobody_misses_is_none() {
 
 /// The same half is gone in every round: the others make all of them.
 #[test]
-fn who_is_never_there_never_counts() {
+fn absent_devices_never_count() {
     for deadline in [None, Some("rounds.deadline=9")] {
         let mut changes = vec![SPEED, "fleet.dropout=0.5", "fleet.dropout_pattern=persistent"];
         changes.extend(deadline);
@@ -129,7 +129,7 @@ fn who_is_never_there_never_counts() {
 
 /// Where all of the fleet is gone together the round waits, loses no answer, and goes on by itself.
 #[test]
-fn a_round_outlasts_an_outage_of_everybody() {
+fn round_survives_outage_of_the_whole_fleet() {
     let changes = [
         "fleet.dropout=0.5",
         "fleet.dropout_pattern=outages",
@@ -150,7 +150,7 @@ fn a_round_outlasts_an_outage_of_everybody() {
 
 /// A cohort that is never there does not hold up the campaign: at the deadline everybody is asked.
 #[test]
-fn a_cohort_that_is_gone_is_replaced_at_the_deadline() {
+fn absent_cohort_is_replaced_at_the_deadline() {
     let changes = [
         "fleet.dropout=0.5",
         "fleet.dropout_pattern=persistent",
@@ -185,7 +185,7 @@ fn results_do_not_depend_on_threads() {
 }
 
 #[test]
-fn a_fleet_that_would_never_answer_is_refused_with_a_word() {
+fn fleet_that_never_answers_is_refused() {
     let here = directory("dropout-refused");
     std::fs::write(here.join("my.toml"), LINEAR).unwrap();
     for (sets, parts) in [
@@ -229,7 +229,7 @@ fn swept(rates: &[f64], threads: usize) -> Vec<Row> {
 
 /// At 50 % every round is finished, by itself, and the model is about as good as without dropouts.
 #[test]
-fn half_of_the_fleet_may_be_gone() {
+fn campaign_survives_half_of_the_fleet_dropping_out() {
     let rows = swept(&[0.5], 2);
     assert_eq!(rows.len(), POLICIES.len() * (1 + PATTERNS.len()));
     for row in &rows {
@@ -256,7 +256,7 @@ fn half_of_the_fleet_may_be_gone() {
 }
 
 #[test]
-fn the_command_says_what_it_does_not_know() {
+fn dropout_command_names_unknown_options() {
     let here = directory("dropout-command");
     for (arguments, parts) in [
         (["--rates", "1"], ["--rates", "above 0 to 0.9"]),

@@ -22,7 +22,7 @@ fn dataset(data: &str, changes: &[&str], seed: u64) -> Dataset {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_file_line_and_key() {
+fn errors_name_file_line_and_key() {
     // In a file, with its line; as a change of the command line, with the change.
     for (data, from, to, parts) in [
         (SPIKED, "k = 2", "k = 9", &["my.toml:5", "data.k", "found 9", "from 1 to 8"][..]),
@@ -57,7 +57,7 @@ fn what_cannot_be_is_told_with_file_line_and_key() {
 }
 
 #[test]
-fn what_needs_targets_is_refused() {
+fn options_that_need_targets_are_refused() {
     for data in [SPIKED, GRAPHS] {
         for (change, key) in [
             ("algorithm={ name = \"fedrep\", rounds = 1, step_size = 0.1 }", "algorithm.name"),
@@ -80,7 +80,7 @@ fn what_needs_targets_is_refused() {
 }
 
 #[test]
-fn without_targets_the_distance_is_the_only_figure() {
+fn distance_is_the_only_figure_without_targets() {
     for data in [SPIKED, GRAPHS] {
         let dataset = dataset(data, &[], 5);
         let truth = dataset.truth.clone().unwrap();
@@ -107,7 +107,7 @@ fn without_targets_the_distance_is_the_only_figure() {
 }
 
 #[test]
-fn a_device_gets_all_rows_and_zeros_for_targets() {
+fn device_gets_all_rows_and_zero_targets() {
     let dataset = dataset(SPIKED, &[], 1);
     let client = &dataset.clients[1];
     let mut source = client.source();
@@ -124,7 +124,7 @@ fn a_device_gets_all_rows_and_zeros_for_targets() {
 
 /// Without rows the eigenspace of a few clients may be none.
 #[test]
-fn an_eigenspace_that_is_none_is_an_error_of_the_data() {
+fn ambiguous_eigenspace_is_a_data_error() {
     let said = parse(SPIKED, &["data.clients=1", "data.samples=1"]).unwrap().dataset(1).unwrap_err();
     let said = said.to_string();
     assert!(said.starts_with("my.toml: eigenvalues 2 and 3"), "{said}");
@@ -132,7 +132,7 @@ fn an_eigenspace_that_is_none_is_an_error_of_the_data() {
 
 /// Digits have a constant 1: every row is longer than 1, and counts as its direction.
 #[test]
-fn images_count_as_their_directions() {
+fn images_are_scaled_to_unit_norm() {
     let dataset = dataset("[data]\nkind = \"digits\"\n", &[], 1);
     let mut gram = Gram::new(dataset.features);
     dataset.clients.iter().for_each(|client| gram.add(&client.train.x));
@@ -147,7 +147,7 @@ fn images_count_as_their_directions() {
 
 /// The data of the scenario files.
 #[test]
-fn the_papers_scenarios_have_their_data() {
+fn scenarios_of_the_papers_have_their_data() {
     for (name, changes, clients, d, k, rows) in [
         ("fedpower", vec!["data.samples=1000".to_owned()], 20, 100, 4, 1000),
         ("fedpower-sbm", Vec::new(), 20, 1000, 2, 1000),

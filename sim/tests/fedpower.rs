@@ -1,6 +1,6 @@
 //! FedPower as devices and server do it, against the same on Gram matrices in f64.
 
-use fedspan_experiments::power::{Case, Grams, Promise};
+use fedspan_experiments::power::{Case, Grams, PrivacyTarget};
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -27,7 +27,7 @@ fn case(scenario: &Scenario) -> Case {
         decay: power.decay,
         procrustes: power.procrustes,
         participation: 1.0,
-        privacy: scenario.privacy.map(|privacy| Promise {
+        privacy: scenario.privacy.map(|privacy| PrivacyTarget {
             epsilon: privacy.epsilon.get(),
             delta: privacy.delta.get(),
             calibration: privacy.calibration,
@@ -50,7 +50,7 @@ fn devices_agree_with_gram_matrices() {
         let mut scenario = scenario("fedpower", &all);
         scenario.privacy = None;
         let devices = distances(&run(&scenario));
-        let grams = case(&scenario).run(&Grams::of(&scenario).unwrap(), scenario.seed).unwrap();
+        let grams = case(&scenario).run(&Grams::from_scenario(&scenario).unwrap(), scenario.seed).unwrap();
         assert_eq!(devices.len(), grams.len(), "{changes:?}");
         for (round, (device, gram)) in devices.iter().zip(&grams).enumerate() {
             assert!((device - gram).abs() < 1e-4, "{changes:?}, exchange {round}: {device} and {gram}");
@@ -83,7 +83,7 @@ fn one_cell_at_the_size_that_is_printed() {
 
 /// Devices end up where Gram matrices do, exchange by exchange, and not where they would without noise.
 fn agrees(scenario: &Scenario, close: f64) {
-    let fleet = Grams::of(scenario).unwrap();
+    let fleet = Grams::from_scenario(scenario).unwrap();
     let devices = distances(&run(scenario));
     let grams = case(scenario).run(&fleet, scenario.seed).unwrap();
     assert_eq!(devices.len(), grams.len());
@@ -98,7 +98,7 @@ fn agrees(scenario: &Scenario, close: f64) {
 
 /// What is reported is the account of what was sent: all of epsilon where it was tight and everybody took part, less otherwise.
 #[test]
-fn the_account_is_reported() {
+fn privacy_account_is_reported() {
     let epsilon = |changes: &[&str]| {
         let scenario = scenario("fedpower", &[changes, &["data.samples=300", "privacy.epsilon=2"]].concat());
         let outcome = run(&scenario);
@@ -123,7 +123,7 @@ fn the_account_is_reported() {
 
 /// What cannot be promised is said before anything is computed.
 #[test]
-fn what_cannot_be_promised_is_refused() {
+fn impossible_privacy_guarantees_are_refused() {
     let said = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         match Scenario::parse("fedpower", Scenario::built_in("fedpower").unwrap(), &changes) {
@@ -157,7 +157,7 @@ fn what_cannot_be_promised_is_refused() {
 
 /// Any participation policy goes with it, and any data: digits, whose principal directions are those of all rows.
 #[test]
-fn policies_and_data_combine() {
+fn policies_and_data_kinds_combine() {
     for changes in [
         &["participation.policy=with-replacement", "participation.draws=12"][..],
         &["participation.policy=fraction", "participation.r=0.5"],
@@ -184,7 +184,7 @@ fn policies_and_data_combine() {
 
 /// A round without alignment of the two tensors costs twice what one with one step does.
 #[test]
-fn the_basis_is_sent_where_it_is_needed() {
+fn basis_is_sent_only_for_alignment() {
     let bytes = |changes: &[&str]| {
         let mut scenario = scenario("fedpower", &[changes, &["data.samples=50", "data.clients=3"]].concat());
         scenario.privacy = None;
@@ -200,7 +200,7 @@ fn the_basis_is_sent_where_it_is_needed() {
 
 /// Every power iteration takes a computation's time, and every exchange `communication` on top.
 #[test]
-fn a_run_takes_its_iterations_and_its_exchanges() {
+fn run_time_is_iterations_plus_exchanges() {
     for (steps, decay, exchanges) in [(1, "false", 10), (2, "false", 5), (4, "false", 3), (4, "true", 4)] {
         let steps = format!("algorithm.local_steps={steps}");
         let decay = format!("algorithm.decay={decay}");

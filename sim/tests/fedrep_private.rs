@@ -29,7 +29,7 @@ fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
 
 /// Every round of the start and of training is a release; together they are what epsilon is for.
 #[test]
-fn start_and_rounds_are_charged() {
+fn start_and_training_rounds_are_charged() {
     for (changes, releases) in [
         (&["model.power_iterations=3", "algorithm.rounds=7"][..], 10),
         (&["model.init=\"random\"", "algorithm.rounds=7"], 7),
@@ -49,7 +49,7 @@ fn start_and_rounds_are_charged() {
 }
 
 #[test]
-fn what_cannot_be_hidden_is_refused() {
+fn private_runs_refuse_unprotected_options() {
     for (changes, wanted) in [
         (&["model.init=\"moments\""][..], "model.init: found \"moments\", which shows records; allowed with"),
         (&["algorithm.name=\"fedavg\""], "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]"),
@@ -78,7 +78,7 @@ fn what_cannot_be_hidden_is_refused() {
 
 /// Noise is averaged over devices: with many it learns, with few it does not, and the same seed gives the same bits.
 #[test]
-fn many_devices_learn_in_spite_of_the_noise() {
+fn many_devices_learn_despite_noise() {
     let small = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
     let many = distances(&small, 5);
     assert!(many[2] < 0.2, "{many:?}");
@@ -89,7 +89,7 @@ fn many_devices_learn_in_spite_of_the_noise() {
 
 /// All other forms of a round are the same round.
 #[test]
-fn encodings_and_forms_of_an_update_combine() {
+fn encodings_and_update_forms_combine() {
     for changes in [
         &["algorithm.upload=\"f16\"", "algorithm.download=\"f16\""][..],
         &["algorithm.upload=\"i8\""],

@@ -51,7 +51,7 @@ const FED_REP: &str = "name = \"fedrep\"\nrounds = 60\nstep_size = 0.05";
 
 /// Offsets of up to 1e5 deviations, scales that differ by 1e6: what f32 keeps of the samples is 1e5 2^-24 of a deviation.
 #[test]
-fn units_and_offsets_change_nothing_that_matters() {
+fn units_and_offsets_do_not_change_results() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, other) = (folder.path().join("plain.csv"), folder.path().join("other.csv"));
     table(&plain, [0.0; 6], [1.0; 6]);
@@ -79,7 +79,7 @@ fn units_and_offsets_change_nothing_that_matters() {
 
 /// Pooled and local-only have no rounds; they get the scale that a campaign would find, to the bit.
 #[test]
-fn baselines_have_the_same_scale() {
+fn baselines_use_the_scale_of_the_campaign() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.csv");
     table(&path, [1e2, 2e5, 0.0, 1013.0, 0.0, 1e3], [1e-3, 1e3, 1.0, 5.0, 1e2, 0.1]);
@@ -93,7 +93,7 @@ fn baselines_have_the_same_scale() {
 }
 
 #[test]
-fn every_kind_goes_through_the_same_stage() {
+fn every_data_kind_is_scaled() {
     for (name, changes) in [
         ("linear", &["algorithm.rounds=3", "data.clients=10"][..]),
         ("rolora", &["algorithm.rounds=4", "data.clients=5", "data.d=10"]),
@@ -111,7 +111,7 @@ fn every_kind_goes_through_the_same_stage() {
 }
 
 #[test]
-fn what_cannot_have_a_scale_says_so() {
+fn unscalable_data_are_refused() {
     let said = |text: &str, changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         Scenario::parse("test", text, &changes).unwrap_err().to_string()

@@ -66,7 +66,7 @@ fn traced_outcome(name: &str, trace: &str, fleet: &str) -> Outcome {
 }
 
 #[test]
-fn a_round_takes_what_the_trace_says_and_the_trace_begins_again() {
+fn round_times_follow_the_trace_cyclically() {
     let rows = "client,round,time\n0,1,1\n1,1,2\n2,1,0.5\n0,2,4\n1,2,0\n2,2,3\n";
     let fixed = traced_outcome("rounds", rows, "communication = 10\n");
     assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| close(*a, b)));
@@ -79,7 +79,7 @@ fn a_round_takes_what_the_trace_says_and_the_trace_begins_again() {
 
 /// The exchanges of the start are rounds, too: training begins in the middle of the trace.
 #[test]
-fn a_trace_counts_the_exchanges_of_the_start() {
+fn trace_counts_the_exchanges_of_the_start() {
     let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
     let here = traced("start", rows, "");
     let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
@@ -92,7 +92,7 @@ fn a_trace_counts_the_exchanges_of_the_start() {
 }
 
 #[test]
-fn traces_that_cannot_be_used() {
+fn unusable_traces_are_refused() {
     for (name, trace, parts) in [
         ("nothing", "client,time\n", &["no rows"][..]),
         ("header", "client,round\n0,1\n", &["no column \"time\""]),
@@ -124,7 +124,7 @@ fn traces_that_cannot_be_used() {
 proptest! {
     /// Whatever stands in a trace, it is read or refused.
     #[test]
-    fn no_trace_is_a_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
+    fn damaged_traces_never_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
         let here = traced("any", &format!("client,round,time\n{rows}"), "");
         let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
         let file = here.join("my.toml").display().to_string();
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn recorded_times_are_given_back() {
+fn recorded_times_are_reproduced() {
     let times = Times::from_table(BTreeMap::from([((0, 1), 1.5), ((1, 2), 3.0)]));
     assert_eq!(
         (times.time(0, 1, &ONE), times.time(1, 2, &ONE), times.time(1, 1, &ONE)),
@@ -144,7 +144,7 @@ fn recorded_times_are_given_back() {
 
 /// Who has no time never answers: the others are enough, or the run ends and says so.
 #[test]
-fn times_that_were_seen_are_those_of_the_rounds() {
+fn devices_without_times_never_answer() {
     let run = |first: &str| {
         let policy = format!("participation={{ policy = \"doubling\", n0 = {first}, schedule = \"fixed\" }}");
         let scenario = scenario(LINEAR, &[&policy]);
@@ -159,7 +159,7 @@ fn times_that_were_seen_are_those_of_the_rounds() {
 
 /// A client with more samples is slower; one with the same classes as another is about as fast.
 #[test]
-fn speed_goes_with_the_data_where_it_is_asked_to() {
+fn speed_follows_the_data_on_request() {
     let sizes = ["fleet.speed=exponential", "fleet.correlation=samples", "data.sizes=log-normal"];
     let (by_samples, dataset) = times(LINEAR, &sizes, 3);
     let mut pairs: Vec<(usize, f64)> = (0..12)
@@ -195,7 +195,7 @@ fn speed_goes_with_the_data_where_it_is_asked_to() {
 
 /// Fast devices that are alike: their first answers span little, so that a stage of them ends farther from the truth.
 #[test]
-fn the_fast_ones_tasks_are_alike_in_linear_regression() {
+fn fast_devices_have_similar_regression_tasks() {
     let runs = |changes: &[&str]| -> f64 {
         let fixed =
             ["participation.schedule=\"fixed\"", "participation.stage_rounds=30", "algorithm.rounds=30"];
@@ -212,7 +212,7 @@ fn the_fast_ones_tasks_are_alike_in_linear_regression() {
 
 /// A device that loses a round is not among those who count; how often that is, the probability says.
 #[test]
-fn as_many_drop_out_as_the_probability_says() {
+fn dropout_rate_equals_the_probability() {
     for probability in [0.0, 0.2, 0.7] {
         let drop = format!("fleet.dropout={probability}");
         let outcome = outcome(&["data.clients=100", "algorithm.rounds=40", &drop], 2);
@@ -230,7 +230,7 @@ fn as_many_drop_out_as_the_probability_says() {
 
 /// The next to answer takes the place of one that drops out, and the round lasts as long as that takes.
 #[test]
-fn the_next_to_answer_takes_the_place() {
+fn next_arrival_replaces_a_dropout() {
     let doubling =
         "participation={ policy = \"doubling\", n0 = 4, schedule = \"fixed\", stage_rounds = 100 }";
     let changes = ["fleet.speed=exponential", "fleet.dropout=0.3", "algorithm.rounds=30", doubling];
@@ -255,7 +255,7 @@ fn the_next_to_answer_takes_the_place() {
 
 /// A round that everyone loses is repeated, as often as it takes; its time and its communication are gone.
 #[test]
-fn rounds_that_everybody_loses_are_repeated() {
+fn rounds_without_answers_are_repeated() {
     let changes = ["data.clients=2", "fleet.dropout=0.9", "fleet.communication=10", "algorithm.rounds=20"];
     let outcome = outcome(&changes, 1);
     assert_eq!(trained(&outcome).len(), 20);
@@ -266,7 +266,7 @@ fn rounds_that_everybody_loses_are_repeated() {
 
 /// Only dropouts pass: a fleet without samples fails with dropouts as it does without.
 #[test]
-fn who_never_answers_ends_the_run_with_dropouts_too() {
+fn fleet_without_samples_fails_with_dropouts() {
     for dropout in ["fleet.dropout=0", "fleet.dropout=0.2"] {
         let failed = try_run(&scenario(LINEAR, &["data.samples=0", dropout]), 1).unwrap_err();
         assert!(failed.to_string().contains("no client is left to train"), "{dropout}: {failed}");
@@ -279,7 +279,7 @@ fn with_link(changes: &[&str], seed: u64) -> Outcome {
 
 /// What is sent takes bytes over bandwidth; the bytes are those of the encoded frames, but for zeros in them.
 #[test]
-fn a_round_takes_its_computation_and_what_is_sent() {
+fn round_time_is_computation_plus_transfer() {
     for (features, chunked) in [("data.d=6", false), ("data.d=200", true)] {
         let link = with_link(&[features, "fleet.bandwidth=1000", "fleet.communication=3"], 1);
         for (row, took) in trained(&link).iter().zip(durations(&link)) {
@@ -300,7 +300,7 @@ fn a_round_takes_its_computation_and_what_is_sent() {
 
 /// A link with losses is slower by 1 / (1 - p) in the mean, and each round is drawn anew.
 #[test]
-fn lost_frames_are_sent_again() {
+fn lost_frames_are_retransmitted() {
     let took = |changes: &[&str]| {
         let mut all =
             vec!["data.clients=1", "algorithm.rounds=2000", "fleet.bandwidth=100", "evaluate_every=2000"];
@@ -316,7 +316,7 @@ fn lost_frames_are_sent_again() {
 
 /// Links differ where they are asked to, around the median, and always in the same way.
 #[test]
-fn links_differ_between_devices_and_not_between_rounds() {
+fn links_differ_between_devices_not_between_rounds() {
     let alike = with_link(&["fleet.bandwidth=100"], 1);
     let spread = with_link(&["fleet.bandwidth=100", "fleet.bandwidth_spread=1"], 1);
     let order =
@@ -328,7 +328,7 @@ fn links_differ_between_devices_and_not_between_rounds() {
 }
 
 #[test]
-fn clients_have_as_many_samples_as_the_law_says() {
+fn sample_counts_follow_their_distribution() {
     let lengths = |changes: &[&str]| -> Vec<usize> {
         let dataset = scenario(LINEAR, changes).dataset(2).unwrap();
         dataset.clients.iter().map(|client| client.train.len()).collect()
@@ -373,7 +373,7 @@ fn results_do_not_depend_on_threads() {
 
 /// The built-in scenarios that redo a paper's figures run, with few rounds, and as they are compared.
 #[test]
-fn figures_of_the_papers_run() {
+fn paper_scenarios_run() {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
     let figures: Vec<&&str> =
         names.iter().filter(|name| name.starts_with("srpfl-") || **name == "flanp").collect();
@@ -393,7 +393,7 @@ fn figures_of_the_papers_run() {
 
 /// What the headers of these scenarios tell the reader to type is a command that works.
 #[test]
-fn commands_in_the_headers_work() {
+fn commands_in_scenario_headers_work() {
     let here = directory("headers");
     for (name, _, text) in BUILT_IN.iter().filter(|(name, ..)| name.starts_with("srpfl-") || *name == "flanp")
     {

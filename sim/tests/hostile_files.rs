@@ -31,7 +31,7 @@ fn refused(bytes: &[u8], columns: &Columns) -> String {
 
 /// Members of a mebibyte, one after the other: four gibibytes in four megabytes.
 #[test]
-fn gzip_bombs_are_read_as_far_as_they_can_mean_something() {
+fn gzip_bombs_are_read_up_to_their_bound() {
     let gzip = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
     for block in ["\0", "1,2,3,4\n", "\n", " ", ",", "\""] {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
@@ -47,7 +47,7 @@ fn gzip_bombs_are_read_as_far_as_they_can_mean_something() {
 }
 
 #[test]
-fn clients_and_classes_are_counted_while_they_are_read() {
+fn client_and_class_limits_apply_while_reading() {
     let mut text = String::from("who,a,y\n");
     for client in 0..1_000_000 {
         text += &format!("c{client},1,2\n");
@@ -59,7 +59,7 @@ fn clients_and_classes_are_counted_while_they_are_read() {
 }
 
 #[test]
-fn more_columns_than_a_device_can_be_told_of_are_refused() {
+fn too_many_columns_are_refused() {
     let table = |count: usize| {
         let names: Vec<String> = (0..count).map(|place| format!("f{place}")).collect();
         format!("who,y,{}\n1,2{}\n1,2{}\n", names.join(","), ",3".repeat(count), ",4".repeat(count))
@@ -81,7 +81,7 @@ fn more_columns_than_a_device_can_be_told_of_are_refused() {
 /// A pipe that nobody writes to would be waited for, and a device never ends.
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_is_refused_wherever_a_file_is_named() {
+fn non_regular_files_are_refused() {
     let here = directory("hostile-kinds");
     std::fs::create_dir(here.join("directory")).unwrap();
     std::os::unix::fs::symlink("round", here.join("about")).unwrap();
@@ -134,7 +134,7 @@ fn what_is_no_file_is_refused_wherever_a_file_is_named() {
 
 /// Traces are tables, too: in the encodings that tables have.
 #[test]
-fn traces_are_read_in_the_encodings_of_tables() {
+fn traces_are_read_in_all_table_encodings() {
     use crate::common::table::Encoding;
     let here = directory("hostile-trace");
     let scenario = "[data]\nkind = \"linear-regression\"\nclients = 2\nd = 4\nk = 2\nsamples = 8\n[model]\nk = 2\n\

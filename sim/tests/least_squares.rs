@@ -253,7 +253,7 @@ fn error(found: &[f64], right: &[f64], c: usize, constant: bool) -> f64 {
 /// Ten thousand problems: up to a condition of 100 every answer is right to a millionth, and nothing is said; beyond that it
 /// is right, or something is said.
 #[test]
-fn units_and_offsets_change_nothing() {
+fn answers_do_not_depend_on_units_and_offsets() {
     let mut random = stream(24, Purpose::Partition, 0);
     let (mut well, mut worst, mut warned, mut beyond) = (0, 0.0f64, 0, 0);
     for number in 0..10_000 {
@@ -280,7 +280,7 @@ fn units_and_offsets_change_nothing() {
 
 /// A ridge is in the units of the features as they are given, on the constant's weight too.
 #[test]
-fn a_ridge_is_that_of_the_features_as_they_are() {
+fn ridge_applies_to_unscaled_features() {
     let mut random = stream(24, Purpose::Partition, 1);
     for number in 0..2_000 {
         let constant = number % 4 > 0;
@@ -310,7 +310,7 @@ fn widened(case: &Case, extra: &[Column]) -> Case {
 
 /// Several constants, copies of columns in other units and a ridge beside these: each has the part of it that its size gives it.
 #[test]
-fn a_ridge_is_shared_by_constants_and_by_copies() {
+fn ridge_is_shared_by_constants_and_copies() {
     let mut random = stream(24, Purpose::Partition, 5);
     for number in 0..600 {
         let constant = number % 3 > 0;
@@ -361,7 +361,7 @@ fn copies_and_further_constants_change_no_answer() {
 
 /// A feature in other units has another weight, and the answers stay; so do they where it moves along beside a constant.
 #[test]
-fn other_units_and_other_origins_have_the_same_answers() {
+fn unit_and_origin_changes_keep_the_answers() {
     let mut random = stream(24, Purpose::Partition, 2);
     for _ in 0..500 {
         let case = case(&mut random, true, false, 0.5);
@@ -395,7 +395,7 @@ fn other_units_and_other_origins_have_the_same_answers() {
 /// With fewer samples than columns the weights are a combination of the samples, which no other solution is, and answer them
 /// exactly. Nothing is said of that.
 #[test]
-fn few_samples_have_the_solution_of_least_norm() {
+fn few_samples_give_the_least_norm_solution() {
     let mut random = stream(24, Purpose::Partition, 3);
     for number in 0..200 {
         let (d, m) = (12, 1 + number % 10);
@@ -435,7 +435,7 @@ fn remove(row: &mut [f64], basis: &[Vec<f64>]) {
 /// Columns of which one is exactly a combination of others, and columns of zeros, lose nothing: that is counted, not said. What
 /// two columns differ in by their roundings alone is lost, and both are named.
 #[test]
-fn columns_that_lose_something_are_named() {
+fn lossy_columns_are_named() {
     let mut random = stream(24, Purpose::Partition, 4);
     let plain: Vec<f64> = (0..40).map(|_| (random.normal() * 64.0).round() / 8.0).collect();
     let y: Vec<f64> = plain.iter().map(|v| v + random.normal()).collect();

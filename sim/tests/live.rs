@@ -18,7 +18,7 @@ const SMALL: [&str; 8] = [
 ];
 
 #[test]
-fn what_a_server_decides_is_kept_and_decided_again() {
+fn server_decisions_are_recorded_and_replayed() {
     let here = directory("live");
     let live = ["live", "stragglers", "stragglers,model.init=random", "--unit-ms", "2", "--out", "kept"];
     let output = program(&here, &[&live[..], &["--target", "1"], &SMALL].concat());
@@ -89,7 +89,7 @@ fn devices_with_noise_are_served() {
 }
 
 #[test]
-fn what_cannot_be_served_is_exit_2() {
+fn unservable_scenarios_exit_with_2() {
     let here = directory("unserved");
     std::fs::write(here.join("file"), "").unwrap();
     for arguments in [

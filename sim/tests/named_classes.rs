@@ -70,7 +70,7 @@ fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
 
 /// A label that nobody has is no class, whatever the kind of file: nothing can predict it.
 #[test]
-fn classes_are_the_labels_that_occur() {
+fn classes_are_the_occurring_labels() {
     let here = directory("named-classes");
     write(&here, false);
     let mut summaries: Vec<Value> = Vec::new();

@@ -36,7 +36,7 @@ fn named(name: &str) -> String {
 
 /// A head that is one's own is not among what travels, and is not among the bytes either.
 #[test]
-fn what_travels_is_what_the_method_shares() {
+fn only_shared_layers_are_sent() {
     let (body, head) = (65 * 16, 17 * 10);
     for (name, roles, values) in [
         ("fedrep", vec![Role::Representation], body),
@@ -58,7 +58,7 @@ fn what_travels_is_what_the_method_shares() {
 
 /// Whoever is never asked keeps the head it began with, zeros, under a body that it never held.
 #[test]
-fn clients_that_are_never_asked_are_scored_with_everyones_body_and_a_head_of_zeros() {
+fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
     let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
     let [_, round] = &outcome.rounds[..] else { panic!("one round") };
     let [asked] = round.participants[..] else { panic!("one client") };
@@ -74,7 +74,7 @@ fn clients_that_are_never_asked_are_scored_with_everyones_body_and_a_head_of_zer
 
 /// One network for all is scored as it is, and after epochs on its head by each client; `+ft` names the second.
 #[test]
-fn what_is_scored_is_said() {
+fn scores_name_the_scored_model() {
     let plain = outcome(&[&named("fedavg")]);
     let tuned = outcome(&[&named("fedavg+ft")]);
     let accuracy = |clients: &[fedspan_sim_core::evaluate::ClientScore]| {
@@ -90,7 +90,7 @@ fn what_is_scored_is_said() {
 
 /// Those whose method has no body for them train one: with as many labels as the others they are as good.
 #[test]
-fn newcomers_without_a_body_train_one_of_their_own() {
+fn newcomers_without_a_body_train_all_layers() {
     let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
     for name in ["lg-fedavg", "local-only"] {
         let outcome = outcome(&[&[&*named(name)], &later[..]].concat());
@@ -108,7 +108,7 @@ fn newcomers_without_a_body_train_one_of_their_own() {
 
 /// Two classes a client: of the personal networks more is right than of one for all, in every one of three seeds.
 #[test]
-fn heads_of_ones_own_pay_where_clients_differ() {
+fn personal_heads_win_on_heterogeneous_clients() {
     for seed in 1..=3 {
         let right = |name: &str| {
             let scenario = scenario(&[&named(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
@@ -135,7 +135,7 @@ fn results_do_not_depend_on_threads() {
 
 /// Every method takes a network of filters or cells: an image, and raw windows of motion, which are signals.
 #[test]
-fn every_method_trains_filters_and_cells() {
+fn every_algorithm_trains_convolutions_and_lstm_cells() {
     let filters = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
     let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
     let model = scenario_with(&[filters]).unwrap().model;
@@ -162,7 +162,7 @@ const ADAPTER: &str = "model={ kind = \"lora-mlp\", rank = 2, width = 12 }";
 
 /// One factor a round is sent, and came back changed; what averages both says what that costs.
 #[test]
-fn adapters_send_what_they_train() {
+fn adapters_send_only_trained_factors() {
     let (down, up) = (64 * 2, 2 * 12);
     for (name, trained, came) in [
         ("rolora", [up, down, up], [down + up, up, down]),
@@ -203,7 +203,7 @@ fn adapters_send_what_they_train() {
 
 /// A file that asks for what there is not.
 #[test]
-fn adapters_and_other_methods_are_not_for_each_other() {
+fn adapters_refuse_other_algorithms() {
     for (changes, expected) in [
         (vec![ADAPTER, "algorithm.name=\"fedrep\""], "\"fedrep\" needs"),
         (vec!["algorithm.name=\"rolora\""], "\"rolora\" needs"),
@@ -221,7 +221,7 @@ fn adapters_and_other_methods_are_not_for_each_other() {
 
 /// The first layer of filters and what is behind it travel, in the sizes that the specification gives them.
 #[test]
-fn filters_travel_as_layers() {
+fn filters_are_sent_as_layers() {
     let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 2, hidden = [8] }";
     let said = outcome_of(&[image]).unwrap_err();
     assert!(said.contains("leave nothing of an image of 3 rows of 3 pixels"), "{said}");
@@ -233,7 +233,7 @@ fn filters_travel_as_layers() {
 
 /// Training ends where a loss is not finite any more; the message says whose, and what came before is kept.
 #[test]
-fn a_run_that_diverges_says_which_client_and_keeps_what_there_is() {
+fn diverged_run_names_client_and_keeps_results() {
     let place = directory("network-diverges");
     let wild = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
     let ran = program(&place, &wild);
@@ -249,7 +249,7 @@ fn a_run_that_diverges_says_which_client_and_keeps_what_there_is() {
 
 /// Whatever a loss that is not finite shows in: a decline, an update over the bound, a body that its client has lost.
 #[test]
-fn every_method_that_diverges_keeps_its_results() {
+fn every_diverged_algorithm_keeps_its_results() {
     for (name, momentum) in [("fedprox", "0.5"), ("scaffold", "0.0"), ("ditto", "0.5"), ("lg-fedavg", "0.5")]
     {
         let changes = [&*named(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
@@ -268,7 +268,7 @@ fn every_method_that_diverges_keeps_its_results() {
 
 /// Where training ends has no influence on which model is scored: not the one with tuned heads.
 #[test]
-fn training_that_ends_early_is_scored_before_heads_are_tuned() {
+fn early_end_does_not_change_the_scored_model() {
     let early = |evaluate: &str| outcome(&[&named("fedavg"), "stop.simulated_time=5.0", evaluate]);
     let (often, never) = (early("evaluate_every=1"), early("evaluate_every=1000"));
     assert_eq!((often.rounds.len(), never.rounds.len()), (6, 6));
@@ -278,7 +278,7 @@ fn training_that_ends_early_is_scored_before_heads_are_tuned() {
 }
 
 #[test]
-fn a_client_with_one_class_and_one_with_a_single_sample_take_part() {
+fn clients_with_one_class_or_one_sample_take_part() {
     let changes = ["data.partition.classes=1", "participation={ policy = \"full\" }"];
     let dataset = scenario(&changes).unwrap().dataset(1).unwrap();
     let one = outcome(&changes);
@@ -297,7 +297,7 @@ fn a_client_with_one_class_and_one_with_a_single_sample_take_part() {
 }
 
 #[test]
-fn the_papers_table_has_a_row_for_each_method() {
+fn paper_table_has_a_row_for_each_algorithm() {
     let place = directory("network-compare");
     let small = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
     let words = ["compare", "digits-network", "digits-network,data.partition.classes=5"];
@@ -313,7 +313,7 @@ fn the_papers_table_has_a_row_for_each_method() {
 }
 
 #[test]
-fn a_file_asks_for_what_there_is() {
+fn impossible_network_settings_are_refused() {
     let refused = |changes: &[&str]| scenario(changes).unwrap_err();
     for (changes, says) in [
         (&["model.hidden=[]"][..], "1 to 3 widths"),
@@ -367,7 +367,7 @@ fn a_file_asks_for_what_there_is() {
 
 /// An adapter is put into what another run has learnt: it begins as good as that was, goes on from there, and changes nothing of it.
 #[test]
-fn an_adapter_begins_where_its_base_ended() {
+fn adapter_starts_from_its_base_model() {
     let place = directory("networks-base");
     let shared = ["--set", "data.partition.clients=6", "--set", "data.partition.classes=10"];
     let base = [

@@ -39,7 +39,7 @@ fn lines(here: &Path) -> Vec<String> {
 
 /// A gap that is longer than what a client would train on.
 #[test]
-fn clients_without_training_samples_are_left_out_whatever_the_method() {
+fn clients_without_training_samples_are_left_out() {
     let here = directory("nothing-to-train");
     write_table(&here, &[("p", 5), ("q", 30), ("r", 4), ("s", 30)]);
     let split = "[split]\ntest = 0.4\ngap = 3\n";
@@ -146,7 +146,7 @@ fn labels_are_whole_numbers_however_they_are_written() {
 }
 
 #[test]
-fn a_test_part_of_other_users_is_said() {
+fn test_part_of_other_users_is_reported() {
     let here = directory("nothing-users");
     let label = |row: usize| json!(row % 2);
     write_leaf(&here.join("train.json"), &["u", "v", "w"], label);
@@ -168,7 +168,7 @@ fn a_test_part_of_other_users_is_said() {
 
 /// Training and test parts side by side: what tests would train.
 #[test]
-fn a_user_in_two_files_of_a_directory_is_an_error() {
+fn user_in_two_files_is_an_error() {
     let here = directory("nothing-directory");
     let label = |row: usize| json!(row % 2);
     std::fs::create_dir(here.join("all")).unwrap();

@@ -28,7 +28,7 @@ fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
 
 /// Clients 3, 0 and 7 have three, one and two rows; the second has nothing to be tested on.
 #[test]
-fn clients_of_different_sizes() {
+fn clients_may_have_different_sizes() {
     let here = directory("npz-ragged");
     let (x, x_test): (Vec<f64>, Vec<f64>) =
         ((0..12).map(f64::from).collect(), (0..6).map(f64::from).collect());
@@ -60,7 +60,7 @@ fn clients_of_different_sizes() {
 
 /// The same rows, by number and by place, are the same data.
 #[test]
-fn as_many_rows_each_is_the_other_layout() {
+fn equal_sizes_match_the_axis_layout() {
     let (by_place, by_number) = (directory("npz-places"), directory("npz-numbers"));
     let values = numbers(60, 1);
     let (y, owner): (&[f64], Vec<f64>) = (&values[..12], (0..12).map(|row| f64::from(row / 4)).collect());
@@ -78,7 +78,7 @@ fn as_many_rows_each_is_the_other_layout() {
 
 /// What NumPy makes of whole numbers by itself are 64 bits.
 #[test]
-fn integers_of_every_width() {
+fn integers_of_every_width_are_read() {
     let here = directory("npz-integers");
     let file = here.join("data.npz");
     let owner = [4i64, 4, 9];
@@ -98,7 +98,7 @@ fn integers_of_every_width() {
 }
 
 #[test]
-fn arrays_that_do_not_go_together() {
+fn inconsistent_arrays_are_refused() {
     let here = directory("npz-owners");
     let file = here.join("data.npz");
     let values = numbers(60, 1);
@@ -167,7 +167,7 @@ proptest! {
 
     /// Every row is somebody's, once, in its order, whoever has how many.
     #[test]
-    fn every_row_is_its_owners(owners in prop::collection::vec(0u32..6, 1..40)) {
+    fn rows_go_to_their_owner_in_order(owners in prop::collection::vec(0u32..6, 1..40)) {
         let here = directory("npz-any");
         let file = here.join("data.npz");
         let n = owners.len() as u64;

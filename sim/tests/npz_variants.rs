@@ -86,7 +86,7 @@ fn same(ours: &Dataset, theirs: &Dataset, what: &str) {
 }
 
 #[test]
-fn every_type_order_shape_and_packing_is_the_same_data() {
+fn types_orders_shapes_and_packings_give_equal_data() {
     let here = directory("npz-variants");
     let data = data();
     csv(&here, &data);
@@ -138,7 +138,7 @@ fn every_type_order_shape_and_packing_is_the_same_data() {
 
 /// Clients by their places, as NumPy's axes are, in both orders.
 #[test]
-fn clients_by_place_are_clients_by_number() {
+fn clients_by_axis_equal_clients_by_number() {
     let here = directory("npz-variants-places");
     let data = data();
     // The rows of each client one after the other.
@@ -172,7 +172,7 @@ fn clients_by_place_are_clients_by_number() {
 
 /// Whatever cuts and scales a CSV file cuts and scales an npz file, and arrays have the names that they have.
 #[test]
-fn npz_and_csv_can_do_the_same() {
+fn npz_and_csv_support_the_same_options() {
     let here = directory("npz-variants-csv");
     let data = data();
     csv(&here, &data);
@@ -231,7 +231,7 @@ fn npz_and_csv_can_do_the_same() {
 
 /// Results of the program, to the last bit.
 #[test]
-fn summaries_are_those_of_the_csv_file() {
+fn npz_summaries_equal_those_of_csv() {
     let here = directory("npz-variants-summary");
     let data = data();
     csv(&here, &data);
@@ -271,7 +271,7 @@ fn summaries_are_those_of_the_csv_file() {
 
 /// What is no table says which array, which place, and what is there.
 #[test]
-fn arrays_that_are_none_are_named() {
+fn unusable_arrays_are_named() {
     let here = directory("npz-variants-bad");
     let data = data();
     let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
@@ -347,7 +347,7 @@ fn arrays_that_are_none_are_named() {
 
 /// A few bytes that speak of many: no more memory than a file of its size can mean.
 #[test]
-fn arrays_take_no_more_memory_than_their_file_can_mean() {
+fn array_memory_is_bounded_by_file_size() {
     let here = directory("npz-variants-large");
     let ones = |kind: &str, width: usize, shape: &[usize]| {
         raw(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)

@@ -50,7 +50,7 @@ const DIGITS: &str = "kind = \"digits\"\n[data.partition]\nclients = 20\nclasses
 /// The experiments of the papers' kind: 4000 and 1000 images, 80 and 20 for each of 50 clients; 1400 and 397, 70 for
 /// each of 20.
 #[test]
-fn a_split_by_class_gives_everyone_tests_of_its_own_classes() {
+fn class_partition_gives_tests_of_own_classes() {
     for (data, clients, train, test, per_class) in [(MNIST, 50, 80, 1000, 400), (DIGITS, 20, 70, 397, 140)] {
         let share = dataset(data);
         assert_eq!(share.clients.len(), clients);
@@ -72,7 +72,7 @@ fn a_split_by_class_gives_everyone_tests_of_its_own_classes() {
 
 /// No row of a test part is one that anybody trains on (the bundled digits have no two alike).
 #[test]
-fn tests_are_of_nobodys_training_part() {
+fn test_rows_are_not_training_rows() {
     for (extra, count) in [
         ("", 397),
         // A quarter of 140 of each of ten classes.
@@ -93,7 +93,7 @@ fn tests_are_of_nobodys_training_part() {
 }
 
 #[test]
-fn held_out_clients_label_a_few_and_are_tested_like_the_others() {
+fn held_out_clients_label_few_and_are_tested_alike() {
     let all = dataset(DIGITS);
     let held = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 3\n"));
     assert_eq!((held.clients.len(), held.newcomers.len()), (15, 5));
@@ -112,7 +112,7 @@ fn held_out_clients_label_a_few_and_are_tested_like_the_others() {
 
 /// FedRep, Figure 6: classes that nobody trains on.
 #[test]
-fn held_out_classes_are_only_the_newcomers() {
+fn held_out_classes_belong_to_newcomers_only() {
     for extra in ["by = \"time\"\n", "by = \"classes\"\n"] {
         let data = dataset(&format!(
             "kind = \"digits\"\n[data.partition]\nclients = 14\n[split]\n{extra}holdout_clients = 4\n\
@@ -138,7 +138,7 @@ fn held_out_classes_are_only_the_newcomers() {
 }
 
 #[test]
-fn sizes_and_dirichlet_stand_in_the_file() {
+fn sizes_and_dirichlet_are_read_from_the_file() {
     let sizes = |partition: &str| {
         let data =
             dataset(&format!("kind = \"mnist5k\"\n[data.partition]\n{partition}\n[split]\ntest = 0\n"));
@@ -159,7 +159,7 @@ fn sizes_and_dirichlet_stand_in_the_file() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_numbers() {
+fn impossible_partitions_are_refused_with_figures() {
     let partition = |text: &str| format!("kind = \"digits\"\n[data.partition]\n{text}\n");
     let split = |text: &str| format!("kind = \"digits\"\n[split]\n{text}\n");
     refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);

@@ -43,7 +43,7 @@ fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
 }
 
 #[test]
-fn a_run_from_given_data_and_start_agrees_with_the_reference() {
+fn run_from_given_start_agrees_with_the_reference() {
     let here = directory("reference");
     // What devices hold is f32: the reference gets the same values.
     let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
@@ -86,7 +86,7 @@ fn a_run_from_given_data_and_start_agrees_with_the_reference() {
 }
 
 #[test]
-fn files_are_found_beside_the_scenario() {
+fn files_are_found_relative_to_the_scenario() {
     let here = directory("beside");
     let values = numbers(60, 1);
     std::fs::create_dir(here.join("deep")).unwrap();

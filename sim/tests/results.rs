@@ -36,7 +36,7 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn a_run_writes_what_is_promised() {
+fn run_writes_the_documented_files() {
     let here = directory("run");
     let output = program(
         &here,
@@ -148,7 +148,7 @@ fn results_do_not_depend_on_threads() {
 }
 
 #[test]
-fn several_seeds_have_their_spread() {
+fn several_seeds_have_a_spread() {
     let here = directory("seeds");
     let arguments = [
         "run",
@@ -183,7 +183,7 @@ fn several_seeds_have_their_spread() {
 
 /// What an earlier run left is not mixed with what this one writes; what nobody here wrote stays.
 #[test]
-fn a_run_removes_what_earlier_runs_wrote_and_nothing_else() {
+fn run_removes_only_files_of_earlier_runs() {
     let here = directory("again");
     let out = here.join("out");
     let run = |more: &[&str]| {
@@ -214,7 +214,7 @@ fn a_run_removes_what_earlier_runs_wrote_and_nothing_else() {
 }
 
 #[test]
-fn a_run_that_cannot_begin_removes_nothing() {
+fn failed_start_removes_nothing() {
     let here = directory("kept");
     let run = |change: &str| {
         program(&here, &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"])
@@ -226,7 +226,7 @@ fn a_run_that_cannot_begin_removes_nothing() {
 }
 
 #[test]
-fn figures_that_apply_and_no_others() {
+fn only_applicable_figures_are_written() {
     let here = directory("figures");
     let figures = |scenario: &str, algorithm: &str| -> Vec<String> {
         let algorithm = format!("algorithm.name={algorithm}");
@@ -259,7 +259,7 @@ fn figures_that_apply_and_no_others() {
 }
 
 #[test]
-fn compare_sets_side_by_side() {
+fn compare_shows_scenarios_in_columns() {
     let here = directory("compare");
     let arguments = [
         "compare",

@@ -48,7 +48,7 @@ fn newcomers_fit_their_heads_with_the_published_ridge() {
 }
 
 #[test]
-fn labels_follow_the_newcomers_unless_the_file_says_otherwise() {
+fn ridge_labels_default_to_those_of_newcomers() {
     let labels = |changes: &[&str]| scenario(DIGITS, changes).algorithm.ridge_labels;
     assert_eq!(labels(&[]), Some(1));
     assert_eq!(labels(&["split.labels_per_class=3"]), Some(3));
@@ -65,7 +65,7 @@ fn labels_follow_the_newcomers_unless_the_file_says_otherwise() {
 
 /// Values have no classes, and what is private has no scores.
 #[test]
-fn no_ridges_are_scored_without_classes_or_with_noise() {
+fn ridges_are_not_scored_without_classes_or_with_noise() {
     let regression = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\noutputs = 2\n[model]\nk = 2\n\
                       [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.2\n";
     let regression = regression.replace("outputs = 2\n", "");
@@ -76,7 +76,7 @@ fn no_ridges_are_scored_without_classes_or_with_noise() {
 }
 
 #[test]
-fn bad_values_are_told() {
+fn bad_values_are_refused() {
     for (change, says) in [
         ("algorithm.final_ridge=\"automatic\"", "\"auto\", a number from 0 to 1e6"),
         ("algorithm.final_ridge=-1", "a number from 0 to 1e6"),
@@ -96,7 +96,7 @@ fn bad_values_are_told() {
 
 /// On all features, which a device sees through the identity, the host in f64 counts what devices do in f32.
 #[test]
-fn hosts_count_as_devices_do() {
+fn host_ridge_scores_equal_device_scores() {
     let scenario = scenario(DIGITS, &["algorithm.name=\"local-only\""]);
     let data = scenario.dataset(5).unwrap();
     let (d, c) = (data.features, data.outputs);
@@ -136,7 +136,7 @@ fn hosts_count_as_devices_do() {
 
 /// Who learns alone gets a ridge from the others who do.
 #[test]
-fn baselines_take_the_ridge_of_the_training_clients() {
+fn baselines_use_the_ridge_of_training_clients() {
     let auto = outcome(&["algorithm.name=\"local-only\""]);
     let chosen = auto.ridge.clone().unwrap();
     let by_hand =

@@ -33,7 +33,7 @@ fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Va
 /// Offsets of up to 1e5 deviations and units from 1e-6 to 1e6, step size and ridge left to the program. A table's scale is
 /// computed in f64: the figures are the same to the last digits but for roundings of the file's numbers, 1e5 * 2^-53 each.
 #[test]
-fn offsets_and_units_change_no_figure() {
+fn offsets_and_units_do_not_change_figures() {
     let place = directory("scales");
     let (units, offsets) = ([1e6, 1e-6, 1e3, 1.0, 1e-4], [1e5, -3e4, 0.0, 1013.0, -20.0]);
     for (scale, classes, method) in [
@@ -58,7 +58,7 @@ fn offsets_and_units_change_no_figure() {
 /// Devices scale in f32: an offset of R deviations leaves noise of R 2^-24 of them, which moves figures by as much; from 2^14 on
 /// that is said, with the names of the columns.
 #[test]
-fn offsets_and_units_change_a_fleet_by_what_f32_has_lost() {
+fn fleet_scale_error_is_bounded_by_f32_rounding() {
     let place = directory("scales-fleet");
     let units = [1e6, 1e-6, 1e3, 1.0, 1e-4];
     for (method, classes) in [

@@ -90,7 +90,7 @@ fn per_class(set: &Set) -> BTreeMap<u8, usize> {
 }
 
 #[test]
-fn what_trains_and_what_tests_are_a_window_apart() {
+fn training_and_test_windows_are_a_window_apart() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
@@ -113,7 +113,7 @@ fn what_trains_and_what_tests_are_a_window_apart() {
 }
 
 #[test]
-fn newcomers_label_so_many_windows_of_the_first_half_of_their_series() {
+fn newcomers_label_windows_of_the_first_half() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for (fold, labels_per_class) in [(0, 1), (1, 1), (2, 2), (3, 1), (4, 5)] {
@@ -140,7 +140,7 @@ fn newcomers_label_so_many_windows_of_the_first_half_of_their_series() {
 
 /// Two people are held out, with both wrists and all their exercises, and nobody twice.
 #[test]
-fn folds_hold_everyone_out_once() {
+fn folds_hold_each_person_out_once() {
     let windows = Windows::all();
     let mut out = Vec::new();
     for fold in 0..5 {
@@ -168,7 +168,7 @@ fn folds_hold_everyone_out_once() {
 /// Settings are chosen on windows that lie a window before every test window, and those who choose keep the
 /// same distance among themselves.
 #[test]
-fn validation_keeps_away_from_the_tests() {
+fn validation_windows_are_apart_from_test_windows() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
@@ -194,7 +194,7 @@ fn validation_keeps_away_from_the_tests() {
 }
 
 #[test]
-fn a_wider_gap_is_a_wider_gap() {
+fn gap_setting_widens_the_gap() {
     let windows = Windows::all();
     for gap in 1..6 {
         let dataset = watch::dataset(&WatchSettings { gap, ..settings("demo", &[]) }, 1).unwrap();
@@ -207,7 +207,7 @@ fn a_wider_gap_is_a_wider_gap() {
 
 /// The same windows train and test, whatever a sample is; and what scales them has seen no test.
 #[test]
-fn raw_windows_are_cut_as_their_features_are() {
+fn raw_windows_equal_the_windows_of_features() {
     let settings = settings("demo", &[]);
     let (features, raw) =
         (watch::dataset(&settings, 3).unwrap(), watch::raw_dataset(&settings, 2, 3).unwrap());

@@ -47,7 +47,7 @@ fn hit(runs: &[Outcome], target: f64) -> f64 {
 }
 
 #[test]
-fn a_round_takes_as_long_as_the_last_answer_it_waits_for() {
+fn round_ends_with_its_last_awaited_answer() {
     let stages = [FIXED, "participation.stage_rounds=3", "algorithm.rounds=15", "fleet.communication=2.0"];
     let outcome = outcome(&stages, 1);
     let n: Vec<usize> = outcome.rounds.iter().skip(1).map(|row| row.participants.len()).collect();
@@ -68,7 +68,7 @@ fn a_round_takes_as_long_as_the_last_answer_it_waits_for() {
 }
 
 #[test]
-fn devices_that_are_all_equal_gain_and_lose_nothing() {
+fn equal_devices_have_no_speedup() {
     let same = ["fleet.speed=\"constant\"", "algorithm.rounds=12", "fleet.communication=0.5"];
     let full = outcome(&[&same[..], &[FULL]].concat(), 3);
     let doubling = outcome(&same, 3);
@@ -78,7 +78,7 @@ fn devices_that_are_all_equal_gain_and_lose_nothing() {
 
 /// Nobody sees all arrive where one device in ten drops out of every round; who is missing counts as last.
 #[test]
-fn dropouts_do_not_make_the_adaptive_schedule_wait_for_all() {
+fn adaptive_schedule_tolerates_dropouts() {
     let runs = |changes: &[&str]| -> Vec<Outcome> {
         let dropout = ["fleet.dropout=0.1", "stop.distance=0.05"];
         (1..=8).map(|seed| outcome(&[&dropout[..], changes].concat(), seed)).collect()
@@ -96,7 +96,7 @@ fn dropouts_do_not_make_the_adaptive_schedule_wait_for_all() {
 
 /// A sample of the table that issue and docs ask for: 16 seeds, exponential speeds, drawn once.
 #[test]
-fn the_adaptive_schedule_gains_without_communication_and_loses_nothing_with_it() {
+fn adaptive_schedule_gains_without_communication_and_never_loses() {
     let runs = |changes: &[&str]| -> Vec<Outcome> { (1..=16).map(|seed| outcome(changes, seed)).collect() };
     for (communication, least) in [(0.0, 2.0), (1.0, 1.3), (100.0, 0.97)] {
         let c = format!("fleet.communication={communication}");
@@ -109,7 +109,7 @@ fn the_adaptive_schedule_gains_without_communication_and_loses_nothing_with_it()
 }
 
 #[test]
-fn more_devices_than_there_are_cannot_be_asked_for() {
+fn first_stage_larger_than_the_fleet_is_refused() {
     let text = Scenario::built_in("stragglers").unwrap();
     for (change, key) in [("participation.n0=65", "n0"), ("participation.cohort=65", "cohort")] {
         let scenario = Scenario::parse("stragglers", text, &[change.to_owned()]).unwrap();

@@ -112,7 +112,7 @@ fn every_way(mut each: impl FnMut(Writing)) -> usize {
 }
 
 #[test]
-fn every_way_to_write_a_table_is_the_same_table() {
+fn table_formats_give_equal_data() {
     let grid = grid();
     for classification in [true, false] {
         let columns = columns(classification);
@@ -129,7 +129,7 @@ fn every_way_to_write_a_table_is_the_same_table() {
 
 /// Clients and classes that are numbers, written in other ways from their second row on.
 #[test]
-fn every_way_to_write_a_number_is_the_same_name() {
+fn number_spellings_give_one_name() {
     let mut grid = grid();
     for (row, cells) in grid.rows.iter_mut().enumerate() {
         cells[7] = Cell::Text(["1", "2", "3.5"][row % 3].to_owned());
@@ -192,7 +192,7 @@ proptest! {
 
     /// One bad cell anywhere, in a file written in any way: the message has its line, its column and what stands there.
     #[test]
-    fn a_bad_cell_is_named_by_line_and_column(
+    fn bad_cell_is_reported_with_line_and_column(
         row in 0usize..60,
         which in 0usize..6,
         bad in 0usize..9,
@@ -225,7 +225,7 @@ proptest! {
 
 /// The program says the same of three ways, to the last bit.
 #[test]
-fn summaries_are_the_same_to_the_last_bit() {
+fn table_formats_give_equal_summaries() {
     let here = directory("table-variants");
     let grid = grid();
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
@@ -257,7 +257,7 @@ fn summaries_are_the_same_to_the_last_bit() {
 
 /// What no reader reads is told by its name.
 #[test]
-fn what_is_not_read_is_named() {
+fn unread_formats_are_named() {
     let plain = |text: &str| parse(text.as_bytes(), &columns(true)).unwrap_err();
     has(&plain(""), &["empty", "column names"]);
     has(&plain("\n\r\n \n"), &["empty"]);
@@ -294,7 +294,7 @@ fn what_is_not_read_is_named() {
 
 /// Names that are one value in several spellings are one, and the run says so; a table with one spelling has nothing to say.
 #[test]
-fn merged_names_are_said() {
+fn merged_names_are_reported() {
     let here = directory("table-variants-said");
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = [\"count\", \"flag\"]\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n";

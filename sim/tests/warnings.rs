@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// No built-in scenario is warned of, and no baseline on its data.
 #[test]
-fn nothing_is_said_of_built_in_scenarios() {
+fn built_in_scenarios_have_no_warnings() {
     for (name, _, file) in BUILT_IN {
         let scenario = Scenario::parse(name, file, &[]).unwrap();
         let job = Job::prepare(&scenario, scenario.seed).unwrap();
@@ -60,7 +60,7 @@ const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
 /// Wherever FedRep on raw columns learns less of a target of variance 4, that is said with the names of the columns; where it
 /// learns it, nothing is.
 #[test]
-fn columns_that_drown_are_named() {
+fn dominated_columns_are_named() {
     let place = directory("warnings-drowned");
     write_table(&place, |_, x| x);
     let (plain, said) = run(&place, FEDREP);
@@ -99,7 +99,7 @@ fn columns_that_drown_are_named() {
 
 /// Baselines name the columns in whose roundings something was lost; and count what they cut.
 #[test]
-fn baselines_say_what_they_cut() {
+fn baselines_report_truncated_directions() {
     let place = directory("warnings-cut");
     for method in ["name = \"local-only\"", "name = \"pooled\""] {
         write_table(&place, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
@@ -126,7 +126,7 @@ fn baselines_say_what_they_cut() {
 /// A ridge at the end of those that are compared, where features are in units for which the grid is not made. Scaled ones are as
 /// large as it expects.
 #[test]
-fn ridges_beyond_those_that_are_compared_are_told() {
+fn ridge_at_the_end_of_the_grid_is_reported() {
     let place = directory("warnings-ridge");
     let noise = numbers(9 * 24 * 5, 3);
     for (factor, scale, is_said) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)] {
@@ -156,7 +156,7 @@ fn ridges_beyond_those_that_are_compared_are_told() {
 
 /// A device has room for as many scores as its model has features times classes.
 #[test]
-fn ridges_that_nobody_compared_are_told() {
+fn uncompared_ridges_are_reported() {
     let place = directory("warnings-nobody");
     let noise = numbers(8 * 12 * 2, 5);
     let mut table = String::from("who,a,b,kind\n");

@@ -28,7 +28,7 @@ fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
 }
 
 #[test]
-fn more_than_65534_values() {
+fn more_than_65534_values_are_refused() {
     for model in MODELS {
         for features in [65_535, 65_536] {
             let said = ran(features, model).expect_err(model).to_string();
@@ -39,7 +39,7 @@ fn more_than_65534_values() {
 
 /// As many as there can be are trained on.
 #[test]
-fn as_many_as_65534_values() {
+fn samples_of_65534_values_are_accepted() {
     let outcome = ran(65_534, MODELS[0]).unwrap();
     assert_eq!(outcome.counters.rejected() + outcome.counters.declined, 0);
     assert_eq!(outcome.layers[0].values.len(), 65_535 * 2);

@@ -24,7 +24,7 @@ fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
 }
 
 #[test]
-fn with_its_coin_it_is_the_published_algorithm() {
+fn l2gd_with_recorded_coin_is_the_published_algorithm() {
     const EPOCHS: u16 = 2;
     let mut fleet =
         Fleet::new(NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.4 }, STEPS, EPOCHS);
@@ -57,7 +57,7 @@ fn with_its_coin_it_is_the_published_algorithm() {
 
 /// Both runs are geometric, independent, and one or longer: their means, and how often both are one.
 #[test]
-fn the_coin_falls_as_often_as_it_is_told() {
+fn coin_has_the_requested_probability() {
     const ROUNDS: u32 = 20_000;
     for coin in [0.1f32, 0.5, 0.8] {
         let mut algorithm = build(parameters(
@@ -85,7 +85,7 @@ fn the_coin_falls_as_often_as_it_is_told() {
 }
 
 #[test]
-fn a_server_that_starts_again_flips_on() {
+fn restarted_server_continues_the_coin() {
     let method = NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.3 };
     let mut fleet = Fleet::new(method, SMALL, 1);
     for _ in 0..3 {

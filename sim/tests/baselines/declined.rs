@@ -60,7 +60,7 @@ fn numbers_out_of_range_are_declined() {
 }
 
 #[test]
-fn steps_that_are_none_are_declined() {
+fn invalid_step_sizes_are_declined() {
     let wrong = [
         Descent { step_size: f32::NAN, ..SMALL },
         Descent { step_size: -0.1, ..SMALL },
@@ -121,7 +121,7 @@ fn tensors_of_another_shape_are_declined() {
 }
 
 #[test]
-fn the_rounds_of_another_method_are_declined() {
+fn rounds_of_another_algorithm_are_declined() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([NetworkMethod::FedAvg]) {
         let mut fleet = fleet_of(method);
         let other = if method == OF_EVERYONE[0] {
@@ -142,7 +142,7 @@ fn the_rounds_of_another_method_are_declined() {
 }
 
 #[test]
-fn values_that_are_no_numbers_are_declined() {
+fn non_finite_values_are_declined() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let mut fleet = fleet_of(method);
         let mut opening = fleet.opening();
@@ -153,7 +153,7 @@ fn values_that_are_no_numbers_are_declined() {
 
 /// The next round finds a device as it was.
 #[test]
-fn a_device_that_diverges_says_so_and_keeps_nothing_of_it() {
+fn diverged_device_declines_and_keeps_its_state() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let mut fleet = fleet_of(method);
         fleet.play(&ALL);
@@ -169,7 +169,7 @@ fn a_device_that_diverges_says_so_and_keeps_nothing_of_it() {
 }
 
 #[test]
-fn without_samples_there_is_no_round_and_bad_ones_are_passed_over() {
+fn device_without_samples_declines_and_bad_samples_are_skipped() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let mut fleet = fleet_of(method);
         fleet.sets[0] = samples(0, 0);

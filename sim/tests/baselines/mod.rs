@@ -46,7 +46,7 @@ fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
 }
 
 #[test]
-fn each_method_is_its_formula() {
+fn each_algorithm_matches_its_formula() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let descent =
             if method == NetworkMethod::Scaffold { Descent { momentum: 0.0, ..WHOLE } } else { WHOLE };
@@ -76,7 +76,7 @@ fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
 }
 
 #[test]
-fn what_everyone_shares_is_that_of_fedavg() {
+fn limit_cases_share_the_network_of_fedavg() {
     for method in [
         NetworkMethod::FedProx { proximal_weight: 0.0 },
         NetworkMethod::Ditto { proximal_weight: 0.7 },
@@ -96,7 +96,7 @@ fn what_everyone_shares_is_that_of_fedavg() {
 
 /// With one batch an epoch, which serves for the inner and the outer gradient.
 #[test]
-fn a_meta_step_without_inner_step_is_one_of_fedavg() {
+fn perfedavg_without_inner_step_is_fedavg() {
     for hessian_free in [false, true] {
         let method = |inner_step| NetworkMethod::PerFedAvg { inner_step, hessian_free };
         assert_eq!(bits(method(0.0), WHOLE), bits(NetworkMethod::FedAvg, WHOLE));
@@ -106,7 +106,7 @@ fn a_meta_step_without_inner_step_is_one_of_fedavg() {
 
 /// An epoch of seven samples has batches of 2, 2, 2 and 1: first order takes two steps, and so does Hessian-free.
 #[test]
-fn a_meta_step_takes_batches_of_its_own() {
+fn perfedavg_meta_step_takes_separate_batches() {
     for hessian_free in [false, true] {
         // Steps so small that the gradient is that of the start: their number shows.
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
@@ -129,7 +129,7 @@ fn a_meta_step_takes_batches_of_its_own() {
 }
 
 #[test]
-fn the_first_round_of_scaffold_is_one_of_fedavg_without_momentum() {
+fn first_scaffold_round_is_fedavg_without_momentum() {
     let [mut ours, mut theirs] =
         [NetworkMethod::Scaffold, NetworkMethod::FedAvg].map(|method| Fleet::new(method, PLAIN, 2));
     ours.play(&ALL);
@@ -142,7 +142,7 @@ fn the_first_round_of_scaffold_is_one_of_fedavg_without_momentum() {
 
 /// The server's c is the mean of the devices', those that were in no round included, whose are zero.
 #[test]
-fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
+fn scaffold_server_variate_is_the_mean_of_the_devices() {
     let mut fleet = Fleet::new(NetworkMethod::Scaffold, PLAIN, 2);
     for who in [&ALL[..2], &ALL, &ALL, &[1]] {
         fleet.play(who);
@@ -164,7 +164,7 @@ fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
 }
 
 #[test]
-fn who_is_drawn_nowhere_trains_alone() {
+fn zero_coupling_trains_alone() {
     for method in [
         NetworkMethod::L2gd { averaging_step: 0.0, averaging_probability: 0.0 },
         NetworkMethod::FedMtl { proximal_weight: 0.0 },
@@ -182,7 +182,7 @@ fn who_is_drawn_nowhere_trains_alone() {
 }
 
 #[test]
-fn a_mixture_of_one_network_is_that_network() {
+fn apfl_with_one_network_is_that_network() {
     let mut everyones =
         Fleet::new(NetworkMethod::Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }, SMALL, 2);
     let mut own = Fleet::new(NetworkMethod::Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }, SMALL, 2);
@@ -200,7 +200,7 @@ fn a_mixture_of_one_network_is_that_network() {
 }
 
 #[test]
-fn the_final_head_is_fitted_on_what_is_scored() {
+fn final_head_is_fitted_on_the_scored_network() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
@@ -223,7 +223,7 @@ fn the_final_head_is_fitted_on_what_is_scored() {
 }
 
 #[test]
-fn who_comes_after_training_begins_with_everyones_network() {
+fn newcomer_starts_from_the_shared_network() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
@@ -239,7 +239,7 @@ fn who_comes_after_training_begins_with_everyones_network() {
 
 /// Without a body for it, it trains all layers as in a round of the method with as many epochs.
 #[test]
-fn who_comes_after_training_without_a_body_trains_one() {
+fn newcomer_without_a_body_trains_all_layers() {
     for method in [NetworkMethod::LocalOnly, NetworkMethod::LgFedAvg { layers: 1 }] {
         for epochs in [1, 3] {
             let mut there = Fleet::new(method, SMALL, epochs);
@@ -257,7 +257,7 @@ fn who_comes_after_training_without_a_body_trains_one() {
 
 /// A step that makes numbers of no use: the round is declined, and the network is as it began.
 #[test]
-fn a_newcomer_that_diverges_keeps_what_it_began_with() {
+fn diverged_newcomer_keeps_its_initial_network() {
     let wild = Descent { step_size: 1e30, ..SMALL };
     let mut fleet = Fleet::new(NetworkMethod::LocalOnly, wild, 1);
     fleet.replace(1, 3);

@@ -56,7 +56,7 @@ fn rows(place: &Path, out: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_method_learns_and_sends_what_it_trains() {
+fn every_algorithm_learns_and_sends_only_trained_factors() {
     let place = directory("encoder-methods");
     sentences(&place);
     weights(&place);
@@ -102,7 +102,7 @@ fn results_do_not_depend_on_threads() {
 }
 
 #[test]
-fn what_cannot_be_used_is_one_line_that_says_why() {
+fn unusable_input_is_reported_in_one_line() {
     let place = directory("encoder-refused");
     sentences(&place);
     let refused = |more: &[&str], said: &[&str]| {

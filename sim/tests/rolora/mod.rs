@@ -47,7 +47,7 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
 
 /// The data are the paper's: one A* for all, `y = B_i*^T A*^T x`, B_i* as far from their mean as gamma says.
 #[test]
-fn generated_data_have_the_strength_and_the_spread_that_is_asked_for() {
+fn generated_data_have_requested_strength_and_heterogeneity() {
     for (rank, heterogeneity, seed) in [(1, 0.0, 1), (1, 0.7, 2), (3, 0.0, 3), (3, 2.5, 4)] {
         let data = LowRankRegression { outputs: 12, rank, heterogeneity, strength: 1.5, ..DATA };
         let (a, ups) = data.truth(seed);
@@ -133,7 +133,7 @@ fn whole(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
 }
 
 #[test]
-fn an_iteration_turns_the_angle_as_the_population_map_says() {
+fn iteration_follows_the_population_map() {
     let mut worst = 0.0f64;
     for seed in 0..20u64 {
         let heterogeneity = [0.0, 0.3, 2.0][seed as usize % 3];
@@ -142,7 +142,7 @@ fn an_iteration_turns_the_angle_as_the_population_map_says() {
             for x in [0.1, 0.25, 0.5, 1.0] {
                 let mut a = tilted(&truth, start, seed);
                 for iterations in 0..6 {
-                    let (found, said) = (sine(&a, &truth), rolora::after(iterations, start, x));
+                    let (found, said) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
                     worst = worst.max((found - said).abs());
                     a = down(&clients, &a, &up(&clients, &a), x);
                 }
@@ -155,33 +155,39 @@ fn an_iteration_turns_the_angle_as_the_population_map_says() {
 
 /// Lemma 5.3 allows eta = 1/L^2, where it is false by far; at half of that it holds (with all samples there are), and Lemma A.16 with it.
 #[test]
-fn the_lemma_fails_at_its_own_endpoint() {
+fn lemma_5_3_fails_at_its_endpoint() {
     for hundredths in 1..100u32 {
         let start = f64::from(hundredths) / 100.0;
         for x in [0.01, 0.1, 0.25, 0.4, 0.5] {
             for iterations in [1, 2, 5, 20] {
-                let sine = rolora::after(iterations, start, x);
+                let sine = rolora::sine_after(iterations, start, x);
                 // Rounding.
                 let holds = |bound: f64| sine <= bound * (1.0 + 1e-12) + 1e-300;
-                assert!(holds(rolora::alike(iterations, start, x)), "{start} {x} {iterations}");
-                assert!(holds(rolora::unlike(iterations, start, x)), "{start} {x} {iterations}");
+                assert!(
+                    holds(rolora::identical_clients_bound(iterations, start, x)),
+                    "{start} {x} {iterations}"
+                );
+                assert!(
+                    holds(rolora::heterogeneous_clients_bound(iterations, start, x)),
+                    "{start} {x} {iterations}"
+                );
             }
         }
     }
     // At the endpoint a small angle hardly shrinks, where the lemma has it shrink by itself.
-    let (said, is) = (rolora::alike(1, 0.1, 1.0), rolora::after(1, 0.1, 1.0));
+    let (said, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
     assert!((said - 0.01).abs() < 1e-12 && is > 0.095, "{said} {is}");
     // The same of the algorithm.
     let (truth, clients) = whole(&DATA, 3);
     let a = tilted(&truth, 0.1, 3);
     let b = up(&clients, &a);
     assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * said);
-    assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::alike(1, 0.1, 0.5));
+    assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::identical_clients_bound(1, 0.1, 0.5));
 }
 
 /// Proposition A.17 where samples are all there are; RoLoRA gets below, to gamma^2.
 #[test]
-fn ffa_lora_ends_at_its_floor_and_rolora_does_not() {
+fn ffa_lora_ends_at_its_floor_and_rolora_below() {
     for (seed, heterogeneity, start) in [(1, 0.0, 0.9), (2, 0.5, 0.3), (3, 1.5, 0.7)] {
         let (truth, clients) = whole(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
         let mut a = tilted(&truth, start, seed);
@@ -189,19 +195,19 @@ fn ffa_lora_ends_at_its_floor_and_rolora_does_not() {
             let b = up(&clients, a);
             mean(&clients, |client| client.loss(a, &b))
         };
-        let floor = rolora::floor(heterogeneity, 1.2, start);
+        let floor = rolora::final_residual(heterogeneity, 1.2, start);
         assert!((loss(&a) - floor).abs() < 1e-12 * (1.0 + floor), "{} {floor}", loss(&a));
         for _ in 0..40 {
             a = down(&clients, &a, &up(&clients, &a), 0.25 / 1.44);
         }
-        assert!((loss(&a) - rolora::floor(heterogeneity, 1.2, 0.0)).abs() < 1e-12);
+        assert!((loss(&a) - rolora::final_residual(heterogeneity, 1.2, 0.0)).abs() < 1e-12);
     }
 }
 
 /// Proposition 5.5, with the constant that its proof has: the mean over many draws is within four standard errors of what it says, and
 /// nearer to it than to the same without the constant.
 #[test]
-fn the_floor_on_few_samples_is_that_of_the_proposition() {
+fn finite_sample_floor_matches_proposition_5_5() {
     let (clients, samples) = (3, 6);
     let draws = 4000u64;
     let data = LowRankRegression { clients, samples, d: 8, outputs: 4, ..DATA };
@@ -217,13 +223,13 @@ fn the_floor_on_few_samples_is_that_of_the_proposition() {
             };
             let clients: Vec<Client> = (0..clients as u64).map(client).collect();
             let b = up(&clients, &a);
-            mean(&clients, |client| client.loss(&a, &b)) / rolora::floor(0.0, 1.0, 0.6)
+            mean(&clients, |client| client.loss(&a, &b)) / rolora::final_residual(0.0, 1.0, 0.6)
         })
         .collect();
     let center = losses.iter().sum::<f64>() / draws as f64;
     let variance = losses.iter().map(|loss| (loss - center).powi(2)).sum::<f64>() / (draws - 1) as f64;
     let error = (variance / draws as f64).sqrt();
-    let said = 1.0 + rolora::sampled(clients as u32, samples as u32);
+    let said = 1.0 + rolora::finite_sample_excess(clients as u32, samples as u32);
     assert!((center - said).abs() < 4.0 * error, "{center} {said} {error}");
     assert!((center - 1.0).abs() > 4.0 * error, "so few draws show nothing: {center} {error}");
     println!("floor over population: {center:.4} +- {error:.4}, said {said:.4}");
@@ -231,7 +237,7 @@ fn the_floor_on_few_samples_is_that_of_the_proposition() {
 
 /// FFA-LoRA on devices: nothing moves after the first round, A is not sent again, and the loss is the floor's.
 #[test]
-fn ffa_lora_on_devices_stays_where_it_began() {
+fn ffa_lora_keeps_its_angle_on_devices() {
     let scenario = scenario(&[
         "algorithm.name=ffa-lora",
         "algorithm.rounds=4",
@@ -245,7 +251,7 @@ fn ffa_lora_on_devices_stays_where_it_began() {
     }
     let losses: Vec<f64> = outcome.rounds.iter().map(|row| row.scores.unwrap().loss.unwrap()).collect();
     assert_eq!(losses[1].to_bits(), losses[4].to_bits());
-    let floor = rolora::floor(0.5, 1.0, 0.9) / 2.0;
+    let floor = rolora::final_residual(0.5, 1.0, 0.9) / 2.0;
     assert!((losses[4] - floor).abs() < 0.05 * floor, "{} {floor}", losses[4]);
     let down: Vec<u64> = outcome.rounds.iter().map(|row| row.bytes_down).collect();
     assert!(down[2] < down[1] / 2 && down[2] == down[4], "{down:?}");
@@ -253,7 +259,7 @@ fn ffa_lora_on_devices_stays_where_it_began() {
 
 /// One factor goes each way in a round; the bits do not depend on threads, order or what was sent before.
 #[test]
-fn half_of_the_factors_travels() {
+fn rolora_sends_one_factor_per_round() {
     let plain = |rounds: u32| {
         let rounds = format!("algorithm.rounds={rounds}");
         outcome(&scenario(&["data.clients=4", "data.d=100", "data.outputs=100", &rounds]), 5)
@@ -279,7 +285,7 @@ fn half_of_the_factors_travels() {
 }
 
 #[test]
-fn what_an_adapter_cannot_be_is_refused() {
+fn impossible_adapters_are_refused() {
     let refused = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         Scenario::parse("rolora", Scenario::built_in("rolora").unwrap(), &changes).unwrap_err().to_string()
@@ -309,7 +315,7 @@ fn what_an_adapter_cannot_be_is_refused() {
 }
 
 #[test]
-fn the_command_shows_angles_beside_bounds() {
+fn theory_command_shows_angles_and_bounds() {
     let here = directory("theory-rolora");
     let output =
         program(&here, &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"]);
@@ -343,7 +349,7 @@ fn the_command_shows_angles_beside_bounds() {
 
 /// Of values there is no accuracy: methods are compared by their loss.
 #[test]
-fn methods_on_values_are_compared_by_loss() {
+fn regression_algorithms_are_compared_by_loss() {
     let here = directory("compare-rolora");
     let short = ["--algorithms", "all", "--seeds", "2"];
     let output = program(&here, &[&["compare", "rolora"][..], &short].concat());
@@ -357,7 +363,7 @@ fn methods_on_values_are_compared_by_loss() {
 
 /// The table of the page is what the command prints.
 #[test]
-fn the_page_has_what_the_command_prints() {
+fn adapters_page_equals_the_command_output() {
     let here = directory("theory-rolora-page");
     let shown = text(&program(&here, &["theory", "rolora"]));
     let page = include_str!("../../ADAPTERS.md");
@@ -371,7 +377,7 @@ fn the_page_has_what_the_command_prints() {
 }
 
 #[test]
-fn the_scenario_says_what_its_data_are() {
+fn scenario_header_describes_its_data() {
     let DataSection::LowRank(data) = scenario(&[]).data else { panic!("other data") };
     assert_eq!(data, DATA);
 }
