@@ -1,4 +1,4 @@
-//! Data files that are not what they should be: exit 2 with the file and the place, and never a panic.
+//! Malformed data files: exit code 2 with the file and the position, and never a panic.
 
 use crate::common;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn npz_values_outside_f32_are_refused() {
     let here = directory("npz-values");
     let good = numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"";
-    // Which array, what stands there, and what the message shows: element 7 of each.
+    // The array, its bad value, and the parts of the message; the bad value is at element 7.
     for (key, bad, parts) in [
         ("x", f64::NAN, ["x at [0, 1, 2]", "NaN"]),
         ("y", f64::NEG_INFINITY, ["y at [1, 3]", "-inf"]),
@@ -90,7 +90,7 @@ fn npz_truth_with_dependent_columns_is_refused() {
     }
 }
 
-/// The span is what a distance is about, not the basis that the file happens to hold.
+/// A distance depends on the span of the truth, not on the basis that the file stores.
 #[test]
 fn distance_does_not_depend_on_the_basis_of_the_truth() {
     let here = directory("npz-basis");
@@ -118,7 +118,8 @@ fn distance_does_not_depend_on_the_basis_of_the_truth() {
     }
 }
 
-/// Numbers that a device cannot reckon with never end as figures, and never as missing ones; a host reckons with them.
+/// Values that overflow f32 on a device fail the run instead of becoming figures. Methods that run on the host
+/// accept them.
 #[test]
 fn non_finite_figures_fail_the_run() {
     let here = directory("overflow");

@@ -8,7 +8,7 @@ use fedspan_sim_core::scenario::Scenario;
 const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10\nd = 8\nk = 2\nsamples = 6\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
-/// Runs GOOD with a replacement; the message.
+/// Error message of a run of GOOD with `from` replaced by `to`.
 fn message(name: &str, from: &str, to: &str) -> String {
     let here = directory(&format!("bad-{name}"));
     assert!(GOOD.contains(from), "{from}");
@@ -112,7 +112,7 @@ fn error_names_place_and_allowed_values() {
     }
 }
 
-/// A line in `[fleet]`, which begins in the second line.
+/// Each case is the content of `[fleet]`, which begins in the second line.
 #[test]
 fn impossible_fleets_are_refused() {
     const ALL: &str =
@@ -195,7 +195,7 @@ fn impossible_fleets_are_refused() {
     ] {
         let said =
             message(&format!("fleet-{name}"), "seed = 7\n", &format!("seed = 7\n[fleet]\n{before}{line}\n"));
-        // A key that is missing is missing from the section.
+        // A missing key is reported against its section.
         let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
         assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
         for part in parts {
@@ -250,7 +250,7 @@ fn impossible_sizes_are_refused() {
             assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
         }
     }
-    // The sizes of another seed than the file's may be too much, too.
+    // With another seed than the file's the sizes may be too large, too.
     let here = directory("bad-sizes-seed");
     let text = GOOD.replace("samples = 6", "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 2");
     std::fs::write(here.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
@@ -264,7 +264,7 @@ fn impossible_sizes_are_refused() {
     let output = program(&here, &["run", "my.toml", "--seed", &too_much]);
     assert_eq!(code(&output), 2, "{}", errors(&output));
     assert!(errors(&output).contains("my.toml") && errors(&output).contains("2147483648"));
-    // Images are cut by the same laws.
+    // Partitions of images follow the same rules.
     for (change, parts) in [
         ("data.partition.sizes=normal", ["data.partition.sizes", laws]),
         ("data.partition.size_sigma=1", ["data.partition.size_sigma", "unknown key"]),
@@ -275,7 +275,7 @@ fn impossible_sizes_are_refused() {
     }
 }
 
-/// Whose tasks are alike is not known of regression without a known truth.
+/// Similarity of regression tasks can only be computed from a known truth.
 #[test]
 fn speed_by_task_needs_known_tasks() {
     let text = "[data]\nkind = \"npz\"\npath = \"f\"\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
@@ -295,7 +295,7 @@ fn moments_start_needs_regression() {
     assert!(errors(&output).contains("regression"), "{}", errors(&output));
 }
 
-/// What a target needs is not in the data: the run would never stop.
+/// A target whose figure the data cannot give would never end the run.
 #[test]
 fn stop_targets_need_matching_data() {
     let here = directory("targets");
@@ -373,7 +373,8 @@ fn command_line_changes_are_checked_like_the_file() {
     }
 }
 
-/// What is no file is not waited for and not read to its end, and what is too long, or no text, or too deep, is told in a line.
+/// Pipes and devices are not read, and files that are too long, not text, or nested too deeply are refused in
+/// one line.
 #[test]
 fn non_scenario_files_are_refused_in_one_line() {
     let here = directory("no-scenario");
@@ -427,7 +428,7 @@ fn non_scenario_files_are_refused_in_one_line() {
             let said = run(&[command, &["--set", change]].concat());
             assert!(said.contains("--set "), "{said}");
         }
-        // The same within the name of a scenario.
+        // The same inside the name of a scenario.
         run(&["compare", "good.toml", &format!("good.toml,{change}")]);
     }
 }

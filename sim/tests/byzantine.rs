@@ -1,4 +1,4 @@
-//! The Byzantine grid in small, with the thresholds that `aggregator/POISON.md` promises; and attackers as such.
+//! A small Byzantine grid, with the thresholds that `aggregator/POISON.md` states, and properties of attackers.
 
 use std::sync::atomic::AtomicBool;
 
@@ -42,7 +42,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut NoProgress).unwrap()
 }
 
-/// The recommended rule, every attack of the grid, every seed.
+/// The recommended rule under every attack of the grid, with every seed.
 #[test]
 fn geometric_median_withstands_a_fifth_of_attackers() {
     let rows = measured(&settings(GRIDS[0], &["geometric median"], &[0.05, 0.1, 0.2]));
@@ -59,7 +59,7 @@ fn geometric_median_withstands_a_fifth_of_attackers() {
     assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
 }
 
-/// The attacks are attacks: some of them take everything from the mean.
+/// Control: some of the attacks destroy the model under the mean.
 #[test]
 fn mean_fails_under_attack() {
     let all = settings(GRIDS[0], &["mean"], &[0.2]);
@@ -93,7 +93,7 @@ fn results_do_not_depend_on_threads_and_table_is_complete() {
     assert_eq!(markdown(&one).lines().count(), 2 + one.len());
 }
 
-/// Rules stand behind every policy: stages that double, by devices or by samples, and a start by moments.
+/// Rules work with every policy: stages that double by devices or by samples, and a moments start.
 #[test]
 fn robust_rules_hold_under_doubling_participation() {
     for policy in [
@@ -110,7 +110,7 @@ fn robust_rules_hold_under_doubling_participation() {
     }
 }
 
-/// Figures are of those who do not lie.
+/// Figures cover honest clients only.
 #[test]
 fn attackers_are_not_scored() {
     let one = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);

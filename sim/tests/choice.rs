@@ -1,4 +1,5 @@
-//! The demo's settings are chosen without what tests them, and the recorded choice is what choosing gives.
+//! The demo's settings are chosen without the test windows of their fold, and the recorded choice is
+//! reproducible.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +23,7 @@ const SETTINGS: WatchSettings = WatchSettings {
     validation: None,
 };
 
-/// Windows by their bits. No two windows of the recordings are alike.
+/// Windows by the bits of their features. No two windows of the recordings are equal.
 type Windows = BTreeSet<Vec<u32>>;
 
 fn bits(row: &[f32]) -> Vec<u32> {
@@ -46,7 +47,7 @@ fn test_windows_do_not_influence_the_settings() {
     let recordings = watch::recordings().unwrap();
     for fold in 0..5 {
         let whole = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
-        // The test halves of those who train, and all windows of those who are held out.
+        // The test halves of training wearers, and all windows of held-out wearers.
         let mut tests = windows(&whole, scored(&whole.clients));
         for series in recordings.iter().filter(|series| series.person / SETTINGS.holdout_users == fold) {
             tests.extend(watch::windows(series).iter().map(|row| bits(row)));
@@ -75,15 +76,15 @@ impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
-/// The settings of FedRep that a choice names.
+/// The FedRep settings of a choice.
 fn candidate(choice: &Choice, features: Features) -> Candidate {
     let FedRepChoice { k, step_size, head_samples_per_class, .. } = choice.fedrep(features);
     Candidate { features, k, step_size, head_samples_per_class }
 }
 
-/// One fold stands for all, and what was chosen in other folds of its part for all that is tried: what is recorded
-/// must score what is recorded to the last bit, and nothing else may score more. Choosing for all folds among
-/// everything takes minutes (`fedspan-sim choose`).
+/// One fold is recomputed, over the candidates that were chosen in any fold of its part. The recorded choice
+/// must reproduce its score to the last bit, and no other candidate may score higher. A search over all folds
+/// and candidates takes minutes (`fedspan-sim choose`).
 #[test]
 fn recorded_choice_is_reproduced_by_choosing() {
     const FOLD: usize = 2;
@@ -103,7 +104,7 @@ fn recorded_choice_is_reproduced_by_choosing() {
     assert_eq!(chosen, *own);
 }
 
-/// What was not tried was not chosen, in any fold.
+/// Every choice is a member of the search space.
 #[test]
 fn recorded_choices_are_in_the_search_space() {
     let tried = SearchSpace::all();

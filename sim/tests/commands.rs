@@ -1,4 +1,4 @@
-//! The command line: what each command prints, and its exit codes.
+//! Command line: output and exit codes of each command.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -51,7 +51,7 @@ fn wrong_command_line_exits_with_2() {
     }
 }
 
-/// Firmware is made for one shape; what it cannot do is found out before anything is built.
+/// Firmware has fixed sizes; a scenario that does not fit is refused before anything is built.
 #[test]
 fn emulate_refuses_scenarios_of_another_shape() {
     let here = directory("emulate");
@@ -69,7 +69,8 @@ fn emulate_refuses_scenarios_of_another_shape() {
     }
 }
 
-/// A device, a board and a server are what they are: nobody gets a run without attackers who asked for some.
+/// Attacks exist only in simulations. `emulate`, `live` and `device` refuse a scenario with attackers instead
+/// of ignoring them.
 #[test]
 fn attacks_are_refused_outside_simulations() {
     let here = directory("attackers");
@@ -94,7 +95,7 @@ fn attacks_are_refused_outside_simulations() {
     assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
 }
 
-/// What a run would need is looked at before it runs: nobody loses an hour to a name.
+/// The output directory is checked before the first run, so that no result is lost to a wrong path.
 #[test]
 fn unusable_output_directory_exits_with_2_before_any_run() {
     let here = directory("unmakeable");
@@ -200,7 +201,7 @@ fn full_disk_on_standard_output_is_an_error() {
     assert!(errors(&output).contains("standard output"), "{}", errors(&output));
 }
 
-/// With noise on, no client is asked for what can equal a record: the run is refused.
+/// The moments start sends matrices that can equal a client's records, so a private run refuses it.
 #[test]
 fn moments_start_is_refused_with_noise() {
     let here = directory("moments-private");

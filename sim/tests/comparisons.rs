@@ -1,4 +1,4 @@
-//! What `compare` shows of networks: times to accuracies, spread over folds, clients that come after training.
+//! `compare` on networks: times to accuracies, spread over folds, clients that join after training.
 
 use crate::common::{self, code, directory, errors, has, numbers, program, text};
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
@@ -18,7 +18,8 @@ fn accuracies(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().accuracy.unwrap()).collect()
 }
 
-/// With no epochs on the heads `+ft` is the method itself; with some it is ahead after every round, and trains the same.
+/// With no fine-tuning epochs `+ft` equals the algorithm itself. With some it is more accurate after every
+/// round, and training does not change.
 #[test]
 fn fine_tuned_heads_are_scored_after_every_round() {
     let plain = outcome(&["algorithm.name=\"fedavg\""]);
@@ -54,7 +55,7 @@ fn reached(place: &str, more: &[&str]) -> Vec<Value> {
     all["reached"].as_array().unwrap().clone()
 }
 
-/// Times at a cost of communication are those of a run that has it.
+/// Times that are shifted to another communication cost equal those of a run with that cost.
 #[test]
 fn shifted_times_equal_times_of_real_runs() {
     let at_once = reached("comparisons-at-once", &["--communication", "0,10"]);
@@ -70,7 +71,7 @@ fn shifted_times_equal_times_of_real_runs() {
             (a, b) => assert_eq!(a, b),
         }
     }
-    // Only what doubles is compared with what waits.
+    // Only doubling entries are compared with an entry that waits for all clients.
     assert!(
         at_once.iter().all(|one| !one["label"].as_str().unwrap().contains("full") || one["gain"].is_null())
     );
@@ -109,7 +110,8 @@ fn communication_dependent_runs_are_refused() {
     }
 }
 
-/// Folds are like seeds: one cell for all of them. Who came after training has a table of their own.
+/// Folds are treated like seeds: one cell for all of them. Clients that join after training have a table of
+/// their own.
 #[test]
 fn table_cell_covers_all_values_of_over() {
     let place = directory("comparisons-over");
@@ -135,7 +137,7 @@ fn table_cell_covers_all_values_of_over() {
     assert!(!shown.contains("fold"), "{shown}");
 }
 
-/// Fifteen speakers with ten features and twelve vowels each, as a table.
+/// Writes a table of fifteen speakers with ten features and twelve vowels each.
 fn write_speakers(place: &std::path::Path) {
     let mut table = String::from("speaker,vowel");
     (0..10).for_each(|j| table += &format!(",f{j}"));
@@ -159,7 +161,7 @@ fn write_speakers(place: &std::path::Path) {
     std::fs::write(place.join("speakers.toml"), scenario).unwrap();
 }
 
-/// More classes than features: every method there is, on a linear model or on a network, in one table.
+/// More classes than features: every algorithm, on a linear model or a network, in one table.
 #[test]
 fn all_algorithms_run_on_a_table_of_many_classes() {
     let place = directory("comparisons-speakers");
@@ -190,7 +192,7 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
     }
     assert!(shown.contains("networks of one hidden layer of 32"), "{shown}");
     assert!(!shown.contains("hidden="), "labels are those of the algorithms: {shown}");
-    // The network of the file, and its steps, for the methods that need one; the linear model for the others.
+    // Algorithms that need a network use the file's network and step size; the others use the linear model.
     let beside = [
         "--set",
         "model.network.hidden=[64, 7]",
@@ -207,7 +209,7 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
     assert!(place.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
 }
 
-/// A method without the model that it needs says which.
+/// An algorithm without the model that it needs names that model.
 #[test]
 fn algorithm_errors_name_the_needed_model() {
     let place = directory("comparisons-needs");
@@ -254,7 +256,7 @@ fn algorithm_errors_name_the_needed_model() {
     }
 }
 
-/// One run that diverges leaves a note, and the others their figures.
+/// A diverged run leaves a note; the other runs keep their figures.
 #[test]
 fn failed_run_does_not_end_the_others() {
     let place = directory("comparisons-stopped");
@@ -271,7 +273,7 @@ fn failed_run_does_not_end_the_others() {
     );
 }
 
-/// Networks are as wide as one likes, on tables and on recordings.
+/// Hidden layers may be wider than the samples, on tables and on recordings.
 #[test]
 fn networks_may_be_wider_than_their_samples() {
     let place = directory("comparisons-wide");
@@ -317,7 +319,8 @@ fn linear_and_network_scenarios_get_the_same_algorithms() {
     }
 }
 
-/// A step that is measured is none of a network's, and means nothing to methods without rounds: one file serves them all.
+/// A measured step size does not apply to networks or to algorithms without rounds; one file serves all of
+/// them.
 #[test]
 fn measured_step_size_is_accepted_by_every_algorithm() {
     let place = directory("comparisons-auto");

@@ -1,4 +1,4 @@
-//! FedPower as devices and server do it, against the same on Gram matrices in f64.
+//! FedPower on devices and server, compared with the same computation on Gram matrices in f64.
 
 use fedspan_experiments::power::{Case, Grams, PrivacyTarget};
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};
@@ -17,7 +17,7 @@ fn distances(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
 }
 
-/// The setting of a scenario.
+/// The FedPower setting of a scenario.
 fn case(scenario: &Scenario) -> Case {
     let power = scenario.algorithm.power.unwrap();
     Case {
@@ -36,7 +36,8 @@ fn case(scenario: &Scenario) -> Case {
     }
 }
 
-/// Without noise, samples that stream through a device's two buffers give what Gram matrices do, exchange by exchange.
+/// Without noise, samples that stream through a device's two buffers give the same distances as Gram matrices,
+/// exchange by exchange.
 #[test]
 fn devices_agree_with_gram_matrices() {
     for changes in [
@@ -59,14 +60,14 @@ fn devices_agree_with_gram_matrices() {
     }
 }
 
-/// With noise, and the same seeds of it, too: integers on devices, floats on matrices.
+/// The same with noise from the same seeds: integers on devices, floats on matrices.
 #[test]
 fn private_devices_agree_with_gram_matrices() {
     for (changes, close) in [
         (&["privacy.epsilon=10"][..], 1e-4),
         (&["privacy.epsilon=10", "privacy.calibration=paper", "algorithm.local_steps=4"], 1e-4),
         (&["privacy.epsilon=4", "algorithm.local_steps=1"], 1e-4),
-        // One column for one direction converges slowly, and what was rounded early is turned into distance late.
+        // A single column converges slowly, so early rounding errors remain visible in the distance for long.
         (&["privacy.epsilon=10", "data.k=1", "model.k=1"], 5e-4),
     ] {
         let scenario = scenario("fedpower", &[changes, &["data.samples=2000"]].concat());
@@ -74,14 +75,15 @@ fn private_devices_agree_with_gram_matrices() {
     }
 }
 
-/// The paper's Model I at its size: two million rows, 800 MB of them, through the devices' buffers (a minute or two).
+/// The paper's Model I in full size: two million rows, 800 MB, through the devices' buffers (a minute or two).
 #[test]
 #[ignore = "gigabytes"]
 fn one_cell_at_the_size_that_is_printed() {
     agrees(&scenario("fedpower", &["data.samples=100000"]), 1e-4);
 }
 
-/// Devices end up where Gram matrices do, exchange by exchange, and not where they would without noise.
+/// Checks that devices and Gram matrices have the same distances at every exchange, and that these differ from
+/// a run without noise.
 fn agrees(scenario: &Scenario, close: f64) {
     let fleet = Grams::from_scenario(scenario).unwrap();
     let devices = distances(&run(scenario));
@@ -96,7 +98,8 @@ fn agrees(scenario: &Scenario, close: f64) {
     assert!((devices[last] - clean[last]).abs() > 1e-3, "there is noise");
 }
 
-/// What is reported is the account of what was sent: all of epsilon where it was tight and everybody took part, less otherwise.
+/// The report has the account of what was sent: all of epsilon with tight calibration and full participation,
+/// less otherwise.
 #[test]
 fn privacy_account_is_reported() {
     let epsilon = |changes: &[&str]| {
@@ -121,7 +124,7 @@ fn privacy_account_is_reported() {
     assert!(run(&open).privacy.is_none());
 }
 
-/// What cannot be promised is said before anything is computed.
+/// Impossible privacy guarantees are refused before anything is computed.
 #[test]
 fn impossible_privacy_guarantees_are_refused() {
     let said = |changes: &[&str]| {
@@ -155,7 +158,8 @@ fn impossible_privacy_guarantees_are_refused() {
     assert!(said.contains("privacy.clip: missing"), "{said}");
 }
 
-/// Any participation policy goes with it, and any data: digits, whose principal directions are those of all rows.
+/// Every participation policy and every kind of data works; for digits the principal directions are those of
+/// all rows.
 #[test]
 fn policies_and_data_kinds_combine() {
     for changes in [
@@ -182,7 +186,7 @@ fn policies_and_data_kinds_combine() {
     assert!(outcome.scores.accuracy.unwrap() > 0.5, "heads on principal directions: {:?}", outcome.scores);
 }
 
-/// A round without alignment of the two tensors costs twice what one with one step does.
+/// Without alignment a round with one local step sends half as much as a round that sends product and basis.
 #[test]
 fn basis_is_sent_only_for_alignment() {
     let bytes = |changes: &[&str]| {
@@ -198,7 +202,7 @@ fn basis_is_sent_only_for_alignment() {
     assert_eq!(alone, last);
 }
 
-/// Every power iteration takes a computation's time, and every exchange `communication` on top.
+/// Every power iteration takes one computation time, and every exchange takes `communication` in addition.
 #[test]
 fn run_time_is_iterations_plus_exchanges() {
     for (steps, decay, exchanges) in [(1, "false", 10), (2, "false", 5), (4, "false", 3), (4, "true", 4)] {

@@ -93,7 +93,7 @@ fn impossible_boards_are_errors() {
     assert_eq!(error, "data.head_samples_per_class is 9; a board draws at most 8 windows a class");
 }
 
-/// A client of a regression problem: its table has its samples, bit for bit, in their order.
+/// The table of a regression client has the client's samples, bit for bit and in their order.
 #[test]
 fn table_has_the_samples_of_its_client() {
     let scenario = Scenario::parse("smallest", Scenario::built_in("smallest").unwrap(), &[]).unwrap();

@@ -1,5 +1,5 @@
-//! `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude are learnt from as those are
-//! that were standardised before, and every kind of data goes through the same stage.
+//! `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude give the results of
+//! standardised features, and every kind of data can be scaled.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
@@ -14,8 +14,8 @@ fn outcome(text: &str, changes: &[&str]) -> Outcome {
     Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
-/// A table of 12 clients, 40 samples each, 6 features, a target of two of their directions; feature j is
-/// `offset_j + scale_j times` a number around 0.
+/// Writes a table of 12 clients with 40 samples of 6 features, and a target that depends on two directions;
+/// feature j is `offset_j + scale_j times` a number around 0.
 fn table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
     let mut state = 7u64;
     let mut normal = || {
@@ -49,7 +49,8 @@ fn scenario(path: &Path, algorithm: &str) -> String {
 
 const FED_REP: &str = "name = \"fedrep\"\nrounds = 60\nstep_size = 0.05";
 
-/// Offsets of up to 1e5 deviations, scales that differ by 1e6: what f32 keeps of the samples is 1e5 2^-24 of a deviation.
+/// Offsets of up to 1e5 deviations and scales that differ by 1e6; f32 keeps the samples to 1e5 2^-24 of a
+/// deviation.
 #[test]
 fn units_and_offsets_do_not_change_results() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,10 +62,11 @@ fn units_and_offsets_do_not_change_results() {
     let found = outcome(&scenario(&other, FED_REP), &[]);
     let (wanted, got) = (expected.scores.test_mse.unwrap(), found.scores.test_mse.unwrap());
     let (wanted_loss, got_loss) = (expected.scores.loss.unwrap(), found.scores.loss.unwrap());
-    // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, targets (of variance 12 or so) by 3e-3 of them.
+    // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, and targets (of variance about 12) by 3e-3 of
+    // theirs.
     assert!((wanted - got).abs() <= 0.02 * wanted + 1e-3, "{wanted} {got}");
     assert!((wanted_loss - got_loss).abs() <= 0.02 * wanted_loss + 1e-3, "{wanted_loss} {got_loss}");
-    // The same without a scale learns next to nothing.
+    // Without the scale the same data give almost no learning.
     let without = outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]);
     assert!(without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * got + 0.1), "{:?} {got}", without.scores);
 
@@ -72,12 +74,12 @@ fn units_and_offsets_do_not_change_results() {
     for (j, size) in scales.iter().enumerate() {
         assert!((f64::from(scale.factor()[j]) * size - 1.0).abs() < 0.2, "{j}: {:?}", scale.factor());
     }
-    // The constant one stays as it is.
+    // The constant feature is not scaled.
     assert_eq!((scale.shift()[6], scale.factor()[6]), (0.0, 1.0));
     assert_eq!(outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]).scale, None);
 }
 
-/// Pooled and local-only have no rounds; they get the scale that a campaign would find, to the bit.
+/// Pooled and local-only have no rounds; they use the scale that a campaign would find, to the bit.
 #[test]
 fn baselines_use_the_scale_of_the_campaign() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Devices that differ in speed, fail, and have slow links: what a round takes, who counts, and what it does not change.
+//! Devices that differ in speed, drop out, and have slow links: round times, counted devices, and results that
+//! must not change.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     try_run(&scenario(LINEAR, changes), seed).unwrap()
 }
 
-/// The scenario's times and data.
+/// Times and data of a scenario.
 fn times(text: &str, changes: &[&str], seed: u64) -> (Times, Dataset) {
     let scenario = scenario(text, changes);
     let dataset = scenario.dataset(seed).unwrap();
@@ -48,7 +49,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(1.0)
 }
 
-/// A directory with a scenario that reads `trace.csv`.
+/// Makes a directory with a scenario that reads `trace.csv`.
 fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
     let here = directory(&format!("trace-{name}"));
     std::fs::write(here.join("trace.csv"), trace).unwrap();
@@ -72,12 +73,12 @@ fn round_times_follow_the_trace_cyclically() {
     assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| close(*a, b)));
     let arrivals: Vec<&[u64]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
     assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]]);
-    // Columns in any order, and no rounds: all are alike.
+    // The order of columns does not matter, and without a round column all rounds are equal.
     let same = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
     assert!(durations(&same).iter().all(|time| close(*time, 2.5)));
 }
 
-/// The exchanges of the start are rounds, too: training begins in the middle of the trace.
+/// The exchanges of the start consume rows of the trace, too: training begins in the middle of it.
 #[test]
 fn trace_counts_the_exchanges_of_the_start() {
     let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
@@ -122,7 +123,7 @@ fn unusable_traces_are_refused() {
 }
 
 proptest! {
-    /// Whatever stands in a trace, it is read or refused.
+    /// Any content of a trace is read or refused.
     #[test]
     fn damaged_traces_never_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
         let here = traced("any", &format!("client,round,time\n{rows}"), "");
@@ -142,7 +143,7 @@ fn recorded_times_are_reproduced() {
     );
 }
 
-/// Who has no time never answers: the others are enough, or the run ends and says so.
+/// A device without a time never answers. The others suffice for the round, or the run ends with an error.
 #[test]
 fn devices_without_times_never_answer() {
     let run = |first: &str| {
@@ -157,7 +158,7 @@ fn devices_without_times_never_answer() {
     assert!(matches!(run("4"), Err(RunError::Silent)));
 }
 
-/// A client with more samples is slower; one with the same classes as another is about as fast.
+/// A client with more samples is slower; clients with the same classes have similar speeds.
 #[test]
 fn speed_follows_the_data_on_request() {
     let sizes = ["fleet.speed=exponential", "fleet.correlation=samples", "data.sizes=log-normal"];
@@ -180,7 +181,7 @@ fn speed_follows_the_data_on_request() {
     pairs.sort_by(|a, b| a.1.total_cmp(&b.1));
     assert!(pairs.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{pairs:?}");
 
-    // Times are dealt, not made: with and without, the fleet has the same ones.
+    // Correlation only reorders the times: the fleet has the same set of times with and without it.
     for change in ["fleet.correlation=task", "fleet.correlation=samples"] {
         let sorted = |changes: &[&str]| {
             let (times, _) = times(LINEAR, changes, 3);
@@ -193,7 +194,7 @@ fn speed_follows_the_data_on_request() {
     }
 }
 
-/// Fast devices that are alike: their first answers span little, so that a stage of them ends farther from the truth.
+/// Fast devices with similar tasks span few directions, so a stage of fast devices ends farther from the truth.
 #[test]
 fn fast_devices_have_similar_regression_tasks() {
     let runs = |changes: &[&str]| -> f64 {
@@ -210,7 +211,7 @@ fn fast_devices_have_similar_regression_tasks() {
     assert!(alike > 1.5 * chance, "{alike} {chance}");
 }
 
-/// A device that loses a round is not among those who count; how often that is, the probability says.
+/// A device that drops out of a round does not count in it; the dropout frequency matches the probability.
 #[test]
 fn dropout_rate_equals_the_probability() {
     for probability in [0.0, 0.2, 0.7] {
@@ -219,7 +220,7 @@ fn dropout_rate_equals_the_probability() {
         let asked: usize = trained(&outcome).iter().map(|row| row.cohort.len()).sum();
         let counted: usize = trained(&outcome).iter().map(|row| row.participants.len()).sum();
         assert_eq!(asked, 4000);
-        // Four deviations of a binomial variable.
+        // Four standard deviations of a binomial variable.
         let off = 4.0 * (probability * (1.0 - probability) / 4000.0f64).sqrt();
         let lost = 1.0 - counted as f64 / asked as f64;
         assert!((lost - probability).abs() <= off, "{probability}: {lost}");
@@ -228,7 +229,7 @@ fn dropout_rate_equals_the_probability() {
     }
 }
 
-/// The next to answer takes the place of one that drops out, and the round lasts as long as that takes.
+/// The next device to answer replaces one that drops out, and the round lasts until that answer.
 #[test]
 fn next_arrival_replaces_a_dropout() {
     let doubling =
@@ -245,7 +246,7 @@ fn next_arrival_replaces_a_dropout() {
         assert!(close(took, times.time(slowest as usize, 1, &ONE)), "the slowest that counts");
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
-        // Who counts is in order of time, with gaps where someone dropped out.
+        // Counted devices are in order of their times, with gaps at dropouts.
         let ranks: Vec<usize> =
             row.participants.iter().map(|id| by_time.iter().position(|other| other == id).unwrap()).collect();
         assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]));
@@ -253,7 +254,8 @@ fn next_arrival_replaces_a_dropout() {
     assert!(replaced > 5, "{replaced}");
 }
 
-/// A round that everyone loses is repeated, as often as it takes; its time and its communication are gone.
+/// A round in which all devices drop out is repeated until one answers; the time and communication of lost
+/// attempts are spent.
 #[test]
 fn rounds_without_answers_are_repeated() {
     let changes = ["data.clients=2", "fleet.dropout=0.9", "fleet.communication=10", "algorithm.rounds=20"];
@@ -264,7 +266,7 @@ fn rounds_without_answers_are_repeated() {
     assert!(close(outcome.rounds[20].time, tries as f64 * 11.0), "one computation and the communication");
 }
 
-/// Only dropouts pass: a fleet without samples fails with dropouts as it does without.
+/// Only dropouts are temporary: a fleet without samples fails with dropouts as it does without.
 #[test]
 fn fleet_without_samples_fails_with_dropouts() {
     for dropout in ["fleet.dropout=0", "fleet.dropout=0.2"] {
@@ -277,13 +279,13 @@ fn with_link(changes: &[&str], seed: u64) -> Outcome {
     outcome(&[&["algorithm.rounds=20"], changes].concat(), seed)
 }
 
-/// What is sent takes bytes over bandwidth; the bytes are those of the encoded frames, but for zeros in them.
+/// Transfer time is bytes over bandwidth. The bytes are those of the encoded frames, up to escaped zeros.
 #[test]
 fn round_time_is_computation_plus_transfer() {
     for (features, chunked) in [("data.d=6", false), ("data.d=200", true)] {
         let link = with_link(&[features, "fleet.bandwidth=1000", "fleet.communication=3"], 1);
         for (row, took) in trained(&link).iter().zip(durations(&link)) {
-            // The opening and the update, less acknowledgements: 9 bytes at most.
+            // The round opening and the update, without acknowledgements: 9 bytes at most.
             let counted = (row.bytes_up + row.bytes_down) as f64 / 12.0 / 1000.0;
             let sending = took - 4.0;
             assert!(sending > counted - 0.012 && sending < 1.005 * counted + 0.003, "{sending} {counted}");
@@ -292,13 +294,13 @@ fn round_time_is_computation_plus_transfer() {
     }
     let free = with_link(&["fleet.communication=3"], 1);
     assert!(durations(&free).iter().all(|took| close(*took, 4.0)));
-    // What is sent, and what comes of it, is the same.
+    // Traffic and results do not depend on the link.
     let link = with_link(&["fleet.bandwidth=1000"], 1);
     assert_eq!(link.representation, free.representation);
     assert_eq!(link.bytes, free.bytes);
 }
 
-/// A link with losses is slower by 1 / (1 - p) in the mean, and each round is drawn anew.
+/// A link with loss rate p is slower by 1 / (1 - p) on average, and losses are drawn in each round.
 #[test]
 fn lost_frames_are_retransmitted() {
     let took = |changes: &[&str]| {
@@ -314,7 +316,7 @@ fn lost_frames_are_retransmitted() {
     assert!(durations(&spread).windows(2).any(|pair| !close(pair[0], pair[1])));
 }
 
-/// Links differ where they are asked to, around the median, and always in the same way.
+/// Links vary around the median if that is requested, with the same values in every round.
 #[test]
 fn links_differ_between_devices_not_between_rounds() {
     let alike = with_link(&["fleet.bandwidth=100"], 1);
@@ -345,7 +347,7 @@ fn sample_counts_follow_their_distribution() {
         .unwrap();
 }
 
-/// All of it at once: the same bits with one thread and with two.
+/// All of these options together: equal bits with one thread and with two.
 #[test]
 fn results_do_not_depend_on_threads() {
     let here = directory("heterogeneity-threads");
@@ -371,7 +373,7 @@ fn results_do_not_depend_on_threads() {
     assert!(run("1") == run("2"));
 }
 
-/// The built-in scenarios that redo a paper's figures run, with few rounds, and as they are compared.
+/// The built-in scenarios of the papers' figures run, with few rounds, in the comparisons of their headers.
 #[test]
 fn paper_scenarios_run() {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
@@ -391,7 +393,7 @@ fn paper_scenarios_run() {
     }
 }
 
-/// What the headers of these scenarios tell the reader to type is a command that works.
+/// The commands in the headers of these scenarios are valid.
 #[test]
 fn commands_in_scenario_headers_work() {
     let here = directory("headers");

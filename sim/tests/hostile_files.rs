@@ -1,5 +1,5 @@
-//! Files that are made to hurt: they unpack to more than they can mean, name more than there can be, or are no files. Bounds
-//! are on what is read, as far as it is said; none is on the clock.
+//! Hostile files: they unpack to more data than allowed, name more clients or classes than allowed, or are not
+//! regular files. The tests bound the amount that is read, as error messages report it, and never the time.
 
 use std::io::Write;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn refused(bytes: &[u8], columns: &Columns) -> String {
     said
 }
 
-/// Members of a mebibyte, one after the other: four gibibytes in four megabytes.
+/// 4096 members of a mebibyte each: four gibibytes in four megabytes.
 #[test]
 fn gzip_bombs_are_read_up_to_their_bound() {
     let gzip = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
@@ -41,7 +41,7 @@ fn gzip_bombs_are_read_up_to_their_bound() {
         let said = refused(&bomb, &columns(&["a", "b"]));
         has(&said, &["t.csv", "after decompression"]);
         let read: usize = said.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
-        // 64 mebibytes, or 200 times what is read, and one member more.
+        // 64 mebibytes, or 200 times the bytes read, plus one member.
         assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{said}, of {} bytes", bomb.len());
     }
 }
@@ -71,14 +71,14 @@ fn too_many_columns_are_refused() {
     has(&refused(table(100_000).as_bytes(), &columns(&all)), &["data.features", "100000", "65535"]);
     let most = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
     assert_eq!(most.features.len(), 65_535);
-    // A constant is one more.
+    // The constant is one column more.
     let here = directory("hostile-columns");
     std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
     has(&message(&here, data), &["t.csv", "65535 features beside the constant 1", "at most 65534"]);
 }
 
-/// A pipe that nobody writes to would be waited for, and a device never ends.
+/// Opening a pipe without a writer would block, and a device file never ends.
 #[cfg(unix)]
 #[test]
 fn non_regular_files_are_refused() {
@@ -132,7 +132,7 @@ fn non_regular_files_are_refused() {
     }
 }
 
-/// Traces are tables, too: in the encodings that tables have.
+/// Traces are tables and may have the same encodings.
 #[test]
 fn traces_are_read_in_all_table_encodings() {
     use crate::common::table::Encoding;

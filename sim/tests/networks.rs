@@ -1,4 +1,5 @@
-//! Networks in the simulator: what leaves a client, which model is scored, runs that diverge, what a file may ask for.
+//! Networks in the simulator: data that leave a client, the scored model, diverging runs, and accepted
+//! settings.
 
 use crate::common::{code, directory, errors, program, text};
 use fedspan_engine::config::AlgorithmName;
@@ -7,7 +8,7 @@ use fedspan_sim_core::data::Labels;
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Digits of two classes a client, a few rounds.
+/// Digits with two classes per client, a few rounds.
 fn scenario(changes: &[&str]) -> Result<Scenario, String> {
     let small = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
     let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
@@ -15,7 +16,7 @@ fn scenario(changes: &[&str]) -> Result<Scenario, String> {
     Scenario::parse("digits-network", text, &changes).map_err(|problem| problem.to_string())
 }
 
-/// The same with another model.
+/// The same scenario with another model.
 fn scenario_with(changes: &[&str]) -> Result<Scenario, String> {
     let small = ["algorithm.rounds=3"].iter().chain(changes).map(|change| (*change).to_owned());
     let text = Scenario::built_in("digits-network").unwrap();
@@ -34,7 +35,7 @@ fn named(name: &str) -> String {
     format!("algorithm.name=\"{name}\"")
 }
 
-/// A head that is one's own is not among what travels, and is not among the bytes either.
+/// A personal head is neither sent nor counted in the bytes.
 #[test]
 fn only_shared_layers_are_sent() {
     let (body, head) = (65 * 16, 17 * 10);
@@ -50,13 +51,13 @@ fn only_shared_layers_are_sent() {
         assert_eq!(travelled, roles, "{name}");
         for row in &outcome.rounds[1..] {
             let each = row.bytes_up / row.participants.len() as u64;
-            // Frames: a few bytes of head in each of a few dozen.
+            // Framing: a few bytes of header in each of a few dozen frames.
             assert!((4 * values..4 * values + 40 + 4 * values / 10).contains(&each), "{name}: {each}");
         }
     }
 }
 
-/// Whoever is never asked keeps the head it began with, zeros, under a body that it never held.
+/// A client that was never asked is scored with the shared body and its initial head of zeros.
 #[test]
 fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
     let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
@@ -68,11 +69,12 @@ fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
             assert!((client.loss - 10f64.ln()).abs() < 1e-6);
         }
     }
-    // At the end everybody has trained a head.
+    // At the end all clients have trained a head.
     assert!(outcome.tuned.iter().all(|client| client.head.iter().any(|value| *value != 0.0)));
 }
 
-/// One network for all is scored as it is, and after epochs on its head by each client; `+ft` names the second.
+/// One shared network is scored as it is, and after each client fine-tuned its head; `+ft` names the second
+/// score.
 #[test]
 fn scores_name_the_scored_model() {
     let plain = outcome(&[&named("fedavg")]);
@@ -88,7 +90,8 @@ fn scores_name_the_scored_model() {
     assert!(accuracy(&plain.tuned) > accuracy(&plain.clients));
 }
 
-/// Those whose method has no body for them train one: with as many labels as the others they are as good.
+/// Newcomers of an algorithm without a shared body train all layers, and with as many labels reach the accuracy
+/// of the others.
 #[test]
 fn newcomers_without_a_body_train_all_layers() {
     let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
@@ -106,7 +109,8 @@ fn newcomers_without_a_body_train_all_layers() {
     assert!(said.contains("\"accuracy_new_clients\""), "{said}");
 }
 
-/// Two classes a client: of the personal networks more is right than of one for all, in every one of three seeds.
+/// With two classes per client personal networks are more accurate than the shared one, for each of three
+/// seeds.
 #[test]
 fn personal_heads_win_on_heterogeneous_clients() {
     for seed in 1..=3 {
@@ -133,7 +137,8 @@ fn results_do_not_depend_on_threads() {
     }
 }
 
-/// Every method takes a network of filters or cells: an image, and raw windows of motion, which are signals.
+/// Every algorithm trains convolutional and recurrent networks: on images, and on raw windows of motion as
+/// signals.
 #[test]
 fn every_algorithm_trains_convolutions_and_lstm_cells() {
     let filters = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
@@ -157,10 +162,10 @@ fn every_algorithm_trains_convolutions_and_lstm_cells() {
     }
 }
 
-/// An adapter of rank 2 beside nothing.
+/// A LoRA network of rank 2 without a base network.
 const ADAPTER: &str = "model={ kind = \"lora-mlp\", rank = 2, width = 12 }";
 
-/// One factor a round is sent, and came back changed; what averages both says what that costs.
+/// One factor per round is sent in each direction; averaging both factors reports its interference.
 #[test]
 fn adapters_send_only_trained_factors() {
     let (down, up) = (64 * 2, 2 * 12);
@@ -177,14 +182,14 @@ fn adapters_send_only_trained_factors() {
             let each = |bytes: u64| bytes / row.participants.len() as u64;
             let around = |values: u64| 4 * values..4 * values + 120;
             assert!(around(trained[number]).contains(&each(row.bytes_up)), "{name}: {row:?}");
-            // Who was not in the round before gets both.
+            // A client that missed the previous round receives both factors.
             let most = around(down + up).end;
             assert!((4 * came[number]..most).contains(&each(row.bytes_down)), "{name}: {row:?}");
             let interference = row.interference.unwrap();
             assert_eq!(interference > 0.0, name == "lora" || name == "flexlora", "{name}: {interference}");
         }
     }
-    // With everyone in every round half is sent from the second on.
+    // With full participation half of the values are sent from the second round on.
     let everyone = "participation={ policy = \"full\" }";
     let whole = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
     let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
@@ -201,7 +206,7 @@ fn adapters_send_only_trained_factors() {
     }
 }
 
-/// A file that asks for what there is not.
+/// Each case combines an adapter with an unsupported option.
 #[test]
 fn adapters_refuse_other_algorithms() {
     for (changes, expected) in [
@@ -219,7 +224,7 @@ fn adapters_refuse_other_algorithms() {
     }
 }
 
-/// The first layer of filters and what is behind it travel, in the sizes that the specification gives them.
+/// The first convolution and the layers behind it are sent in the sizes of the specification.
 #[test]
 fn filters_are_sent_as_layers() {
     let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 2, hidden = [8] }";
@@ -231,7 +236,7 @@ fn filters_are_sent_as_layers() {
     assert_eq!(sizes, [(9 + 1, 4), (9 * 4 + 1, 3), (4 * 4 * 3 + 1, 8)]);
 }
 
-/// Training ends where a loss is not finite any more; the message says whose, and what came before is kept.
+/// Training ends when a loss is not finite; the message names the client, and earlier results are kept.
 #[test]
 fn diverged_run_names_client_and_keeps_results() {
     let place = directory("network-diverges");
@@ -247,7 +252,7 @@ fn diverged_run_names_client_and_keeps_results() {
     assert!(rounds.lines().next().unwrap().contains("\"accuracy\""));
 }
 
-/// Whatever a loss that is not finite shows in: a decline, an update over the bound, a body that its client has lost.
+/// Divergence may appear as a declined round, an update above the bound, or a lost body.
 #[test]
 fn every_diverged_algorithm_keeps_its_results() {
     for (name, momentum) in [("fedprox", "0.5"), ("scaffold", "0.0"), ("ditto", "0.5"), ("lg-fedavg", "0.5")]
@@ -259,14 +264,14 @@ fn every_diverged_algorithm_keeps_its_results() {
         assert!(outcome.scores.accuracy.is_some() && outcome.scores.loss.unwrap().is_finite(), "{name}");
         assert_eq!(outcome.clients.len(), 20);
     }
-    // And those who come then and train alone lose nothing either.
+    // Newcomers that train alone afterwards keep their results, too.
     let changes = [&*named("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
     let outcome = outcome(&changes);
     assert!(outcome.diverged.is_some());
     assert!(outcome.newcomers.len() == 5 && outcome.newcomers.iter().all(|client| client.loss.is_finite()));
 }
 
-/// Where training ends has no influence on which model is scored: not the one with tuned heads.
+/// An early end does not select the fine-tuned model for scoring.
 #[test]
 fn early_end_does_not_change_the_scored_model() {
     let early = |evaluate: &str| outcome(&[&named("fedavg"), "stop.simulated_time=5.0", evaluate]);
@@ -350,22 +355,23 @@ fn impossible_network_settings_are_refused() {
     let regression =
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
     assert!(Scenario::parse("linear", &regression, &[]).is_err());
-    // A method's own goes before what is common to all.
+    // The algorithm's own key overrides the common one.
     let own = ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
     assert_eq!(scenario(&own).unwrap().algorithm, scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm);
     for coin in ["1e-60", "0.005"] {
         let said = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
         assert!(said.contains("0, or 0.01 to 0.99"), "{said}");
     }
-    // What stands in the table of another method is read, and nothing is done with it.
+    // A table of another algorithm is checked but not used.
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
-    // A network that no frames can carry.
+    // A network too large for the frames.
     let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
     let refused = run(&wide, 1, &mut NoProgress).unwrap_err();
     assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
 }
 
-/// An adapter is put into what another run has learnt: it begins as good as that was, goes on from there, and changes nothing of it.
+/// An adapter on the network of another run: it starts with that run's loss, improves on it, and does not
+/// change the base.
 #[test]
 fn adapter_starts_from_its_base_model() {
     let place = directory("networks-base");
@@ -407,7 +413,7 @@ fn adapter_starts_from_its_base_model() {
     };
     let loss = |row: &serde_json::Value| row["loss"].as_f64().unwrap();
     let (ended, after) = (loss(rows("first").last().unwrap()), rows("second"));
-    // B is not zero at first, and nearly so.
+    // B is small but not zero at the start.
     assert!((loss(&after[0]) - ended).abs() < 0.01 * ended, "{} {ended}", loss(&after[0]));
     assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
 

@@ -1,4 +1,4 @@
-//! The comparison of schedules with full participation: what it takes for granted, in small.
+//! Speedup measurement: its assumptions, checked on small fleets.
 
 use std::sync::atomic::AtomicBool;
 
@@ -57,7 +57,8 @@ fn results_do_not_depend_on_threads() {
     assert_eq!(markdown(&one.rows).lines().count(), 8);
 }
 
-/// Full participation against itself: as it is, as a schedule of one stage, and run anew for each communication.
+/// Full participation compared with itself: as a policy, as a schedule of one stage, and run separately for
+/// each communication cost.
 #[test]
 fn full_participation_has_speedup_one_over_itself() {
     let one_stage = ["participation.schedule=\"fixed\"", "participation.stage_rounds=1000000"];
@@ -74,8 +75,8 @@ fn full_participation_has_speedup_one_over_itself() {
             }
         }
     }
-    // Run anew for each communication, because they adapt or because it is in a change: times are added in another
-    // order.
+    // Policies that are run for each communication cost, because they adapt or contain the cost; their times
+    // are summed in another order.
     let full = "participation={ policy = \"full\" }";
     let told = policy("told", false, &[full, "fleet.communication={communication}"]);
     for row in measured(&settings(vec![policy("adapts", true, &[full]), told])).rows {
@@ -105,7 +106,7 @@ fn bounds_contain_the_ratio_and_unreached_targets_give_upper_bounds() {
     assert!(table.contains("**") && table.contains("<0.2"), "{table}");
 }
 
-/// What is recomputed for another communication is what a run with it gives.
+/// Times recomputed for another communication cost equal those of a run with that cost.
 #[test]
 fn communication_only_shifts_times_of_fixed_schedules() {
     for speed in SPEEDS {
@@ -135,7 +136,7 @@ fn communication_only_shifts_times_of_fixed_schedules() {
     }
 }
 
-/// Distances alone are those that a run with all figures has.
+/// A run that measures distances only has the distances of a run with all figures.
 #[test]
 fn trajectory_distances_equal_those_of_a_full_run() {
     let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
@@ -146,8 +147,8 @@ fn trajectory_distances_equal_those_of_a_full_run() {
     assert!(whole.scores.loss.is_some());
 }
 
-/// The recorded figure for the smallest fleet, measured anew; the standard error of a median over 20 seeds of 150
-/// rounds, which are correlated over about ten, is about 2 %.
+/// Measures the recorded figure of the smallest fleet again. The standard error of a median over 20 seeds of
+/// 150 rounds, correlated over about ten rounds, is about 2 %.
 #[test]
 fn recorded_stationary_distance_is_reproduced() {
     let settings = Settings { seeds: 20, ..settings(Vec::new()) };

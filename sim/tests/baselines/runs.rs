@@ -1,4 +1,4 @@
-//! Whole simulations: the same figures, to the bit, where methods are the same.
+//! Complete simulations: equal figures, to the bit, for algorithms that coincide.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;

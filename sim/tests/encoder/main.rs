@@ -1,4 +1,5 @@
-//! The encoder beside torch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and federated on a tiny model.
+//! The encoder compared with PyTorch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and
+//! federated training of a tiny model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "../common/mod.rs"]

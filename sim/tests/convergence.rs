@@ -1,4 +1,4 @@
-//! What a simulation must show: FedRep's laws on small cases, and how runs end.
+//! Convergence properties of FedRep on small cases, and the ways in which runs end.
 
 use fedspan_sim_core::evaluate::Scores;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, Watcher, run};
@@ -49,7 +49,7 @@ fn start_has_the_requested_distance() {
     assert!((first.distance.unwrap() - 0.9).abs() < 1e-6);
 }
 
-/// Stops a run after some rounds.
+/// Watcher that stops a run after some rounds.
 struct Until(u32);
 
 impl Watcher for Until {
@@ -80,7 +80,7 @@ fn interrupted_run_keeps_finished_rounds() {
     }
 }
 
-/// The engine ends it, as it does on a server: what comes out is what as many rounds give.
+/// The engine ends the run as on a server; the result equals that of a run with as many rounds.
 #[test]
 fn run_ends_when_the_representation_stops_moving() {
     let mut lengths = Vec::new();
@@ -102,7 +102,7 @@ fn run_ends_when_the_representation_stops_moving() {
 fn targets_end_a_run_in_any_round() {
     let whole = outcome(&["algorithm.rounds=30"], 1);
     let reached = whole.rounds[30].scores.unwrap().loss.unwrap();
-    // A loss that only the last rounds reach, and one that the first row has already.
+    // A loss that only the last rounds reach, and a loss that the first row already has.
     let target = format!("stop.loss={reached:e}");
     let ended = outcome(&["algorithm.rounds=30", &target], 1);
     assert!(ended.scores.loss.unwrap() <= reached && !ended.interrupted);
