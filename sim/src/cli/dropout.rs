@@ -1,10 +1,10 @@
-//! `dropout`: campaigns whose devices do not answer.
+//! `dropout`: campaigns in which devices drop out.
 
 use clap::Args;
 use serde::Serialize;
 
-use super::Stop;
-use super::figures::{Figures, FiguresOptions, chosen, number};
+use super::CommandError;
+use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
 use fedspan_experiments::demo::DemoError;
 use fedspan_experiments::dropout::{self, FOLDS, PATTERNS, POLICIES, Settings};
 
@@ -33,42 +33,51 @@ pub struct DropoutOptions {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]
-    figures: FiguresOptions,
+    measurement: MeasurementOptions,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 0.0 && value <= 0.9, "a number above 0 to 0.9")
+    parse_number(text, |value| value > 0.0 && value <= 0.9, "a number above 0 to 0.9")
 }
 
-/// What is its own in `figures.json`.
+/// The fields of `figures.json` that only this command writes.
 #[derive(Serialize)]
-struct Own<'a> {
+struct ExtraFields<'a> {
     folds: u8,
     changes: &'a [String],
 }
 
 /// `fedspan-sim dropout`.
-pub fn command(options: &DropoutOptions) -> Result<(), Stop> {
+pub fn command(options: &DropoutOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
-    let own = Own { folds: options.folds, changes: &options.changes };
-    let (rows, timing) = options.figures.measure("dropout", |threads, stop, progress| {
+    let extra = ExtraFields { folds: options.folds, changes: &options.changes };
+    let (rows, timing) = options.measurement.measure("dropout", |threads, stop, progress| {
         dropout::measure(&Settings { threads, ..settings }, stop, progress)
     })?;
     let rows = rows.map_err(|error| match error {
-        DemoError::Scenario(_) => Stop::Usage(error.to_string()),
-        _ => Stop::Failed(error.to_string()),
+        DemoError::Scenario(_) => CommandError::Usage(error.to_string()),
+        _ => CommandError::Failed(error.to_string()),
     })?;
-    let Some(rows) = rows else { return Err(Stop::Failed("interrupted; nothing was finished".to_owned())) };
+    let Some(rows) = rows else {
+        return Err(CommandError::Failed("interrupted; nothing was finished".to_owned()));
+    };
     let (seed, seeds, scenario) = (options.seed, options.seeds, dropout::SCENARIO);
-    let figures =
-        Figures { version: env!("CARGO_PKG_VERSION"), scenario, seed, seeds, own, rows: &rows, timing };
-    options.figures.show(&dropout::markdown(&rows), &figures)
+    let figures = MeasurementFile {
+        version: env!("CARGO_PKG_VERSION"),
+        scenario,
+        seed,
+        seeds,
+        extra,
+        rows: &rows,
+        timing,
+    };
+    options.measurement.show(&dropout::markdown(&rows), &figures)
 }
 
-fn settings(options: &DropoutOptions) -> Result<Settings, Stop> {
+fn settings(options: &DropoutOptions) -> Result<Settings, CommandError> {
     Ok(Settings {
-        policies: among("--policies", &options.policies, &POLICIES, |policy| policy.name)?,
-        patterns: among("--patterns", &options.patterns, &PATTERNS, |pattern| pattern.name)?,
+        policies: select_or_all("--policies", &options.policies, &POLICIES, |policy| policy.name)?,
+        patterns: select_or_all("--patterns", &options.patterns, &PATTERNS, |pattern| pattern.name)?,
         rates: options.rates.clone(),
         folds: options.folds.into(),
         changes: options.changes.clone(),
@@ -78,12 +87,12 @@ fn settings(options: &DropoutOptions) -> Result<Settings, Stop> {
     })
 }
 
-/// Those that are asked for, or all.
-fn among<T: Clone>(
+/// The elements with the requested names, or all if none are requested.
+fn select_or_all<T: Clone>(
     option: &str,
     names: &[String],
     known: &[T],
     name: impl Fn(&T) -> &str,
-) -> Result<Vec<T>, Stop> {
-    if names.is_empty() { Ok(known.to_vec()) } else { chosen(option, names, known, name) }
+) -> Result<Vec<T>, CommandError> {
+    if names.is_empty() { Ok(known.to_vec()) } else { select_by_name(option, names, known, name) }
 }

@@ -1,10 +1,10 @@
-//! `emulate`: a fleet of emulated boards beside the simulated one.
+//! `emulate`: a fleet of emulated boards, compared with the same fleet in the simulator.
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::{Format, Stop, load, output};
+use super::{CommandError, Format, load, output};
 use fedspan_sim_core::emulate::{
     self, BoardFaults, BoardReport, CORES, Core, EmulateError, EmulationResult, Expected, Firmware, Plan,
 };
@@ -53,17 +53,17 @@ enum Link {
 }
 
 /// `fedspan-sim emulate`.
-pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
+pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
-    let core = core.ok_or_else(|| Stop::Usage(format!("--core {}: unknown", options.core)))?;
+    let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
     let usual = match core.firmware {
         Firmware::Watch => "demo",
         Firmware::Table => "smallest",
     };
     let scenario = load::scenario(options.scenario.as_deref().unwrap_or(usual), &options.changes)?;
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
-    let scratch = scratch.map_err(|error| Stop::Failed(format!("a temporary directory: {error}")))?;
-    // Firmware and emulator are found beside the sources that this program was built from.
+    let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
+    // Firmware and emulator scripts are found relative to the sources that this program was built from.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let faults =
         BoardFaults { board: 1, resets: options.resets, power_cuts: options.power_cuts, flash: None };
@@ -82,15 +82,15 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
         scratch: scratch.path(),
     };
     if options.plaintext {
-        output::say("emulate: PLAINTEXT, for the bench: frames are neither secret nor authentic");
+        output::log_line("emulate: PLAINTEXT, for the bench: frames are neither secret nor authentic");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Stop::Failed(error.to_string()))?;
+    let runtime = runtime.map_err(|error| CommandError::Failed(error.to_string()))?;
     let mut progress = Progress::default();
     let ended = runtime.block_on(emulate::run(&plan, interrupted(), &mut progress));
     drop(runtime);
-    let emulated = ended.map_err(|error| stop(&error))?;
-    // A board that has lost its power may have sat out a round, which is another campaign.
+    let emulated = ended.map_err(|error| to_command_error(&error))?;
+    // A board that lost power may have missed a round, which makes the campaign incomparable.
     let undisturbed = options.resets == 0 && options.power_cuts == 0;
     let simulated = if undisturbed { simulated(&scenario, &emulated)? } else { None };
     match options.format {
@@ -103,24 +103,26 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
     }
     let wrong = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if wrong > 0 {
-        return Err(Stop::Failed(format!("{wrong} boards have learnt something else than the simulator")));
+        return Err(CommandError::Failed(format!(
+            "{wrong} boards have learnt something else than the simulator"
+        )));
     }
     Ok(())
 }
 
-fn stop(error: &EmulateError) -> Stop {
+fn to_command_error(error: &EmulateError) -> CommandError {
     match error {
         EmulateError::Scenario { .. }
         | EmulateError::AttackNotAllowed(_)
         | EmulateError::Room { .. }
         | EmulateError::Image(_)
         | EmulateError::Data(_)
-        | EmulateError::NoQemu { .. } => Stop::Usage(error.to_string()),
-        _ => Stop::Failed(error.to_string()),
+        | EmulateError::NoQemu { .. } => CommandError::Usage(error.to_string()),
+        _ => CommandError::Failed(error.to_string()),
     }
 }
 
-/// Ctrl-C or SIGTERM: both leave no board behind.
+/// Waits for Ctrl-C or SIGTERM; on both, `emulate` shuts the boards down.
 pub async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let terminated = async {
@@ -137,10 +139,10 @@ pub async fn interrupted() {
     }
 }
 
-/// The simulator's answers, where the boards are the scenario's clients, one each.
-fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, Stop> {
+/// The simulator's results, if the boards are exactly the scenario's clients, one board each.
+fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, CommandError> {
     let expected = emulate::expected(scenario);
-    let (_, each) = expected.map_err(|error| Stop::Failed(format!("{}: {error}", scenario.name)))?;
+    let (_, each) = expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
     Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
 }
 
@@ -191,7 +193,7 @@ fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>
     }
 }
 
-/// A line now and then.
+/// Prints the round each time another tenth of the rounds is done.
 #[derive(Debug, Default)]
 struct Progress {
     shown: u64,
@@ -199,7 +201,7 @@ struct Progress {
 
 impl emulate::EmulationWatcher for Progress {
     fn message(&mut self, text: &str) {
-        output::say(&format!("emulate: {text}"));
+        output::log_line(&format!("emulate: {text}"));
     }
 
     fn status(&mut self, status: &serde_json::Value) {
@@ -207,7 +209,7 @@ impl emulate::EmulationWatcher for Progress {
         let (round, rounds) = (number("round"), number("rounds").max(1));
         if round * 10 / rounds > self.shown {
             self.shown = round * 10 / rounds;
-            output::say(&format!("emulate: round {round}/{rounds}"));
+            output::log_line(&format!("emulate: round {round}/{rounds}"));
         }
     }
 }

@@ -3,24 +3,24 @@
 
 mod byzantine;
 mod compare;
+mod compare_algorithms;
 mod device;
 mod dropout;
 mod emulate;
 #[cfg(feature = "encoder")]
 mod encoder;
 mod execute;
-mod figures;
 mod interrupt;
 mod live;
 mod load;
-mod methods;
+mod measurement;
 mod output;
 mod power;
 mod progress;
-mod reach;
 mod replay;
 mod speedup;
 mod theory;
+mod time_to_accuracy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -242,28 +242,28 @@ enum Format {
 }
 
 impl Format {
-    /// The text of a table: aligned columns, or Markdown where that is asked for.
+    /// Renders a table as Markdown if that is requested, otherwise with aligned columns.
     fn shown(self, table: &Table) -> String {
         if self == Self::Markdown { table.markdown() } else { table.text() }
     }
 }
 
-/// Why a command ended early.
+/// Error that ends a command, with its exit code.
 #[derive(Debug)]
-enum Stop {
+enum CommandError {
     /// The command line or a file is wrong: exit code 2.
     Usage(String),
     /// The run failed, or was interrupted: exit code 1.
     Failed(String),
 }
 
-impl From<fedspan_sim_core::report::files::WriteError> for Stop {
+impl From<fedspan_sim_core::report::files::WriteError> for CommandError {
     fn from(error: fedspan_sim_core::report::files::WriteError) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-/// The whole program.
+/// Runs the program and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -273,7 +273,7 @@ pub fn main() -> ExitCode {
         Some(Command::List { algorithms, .. }) => output::print(&list(algorithms)),
         Some(Command::Show { name }) => match Scenario::built_in(&name) {
             Some(text) => output::print(text),
-            None => Err(Stop::Usage(load::unknown(&name))),
+            None => Err(CommandError::Usage(load::unknown(&name))),
         },
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
@@ -292,12 +292,12 @@ pub fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Usage(message)) => {
-            output::say(&format!("error: {message}"));
+        Err(CommandError::Usage(message)) => {
+            output::log_line(&format!("error: {message}"));
             ExitCode::from(2)
         }
-        Err(Stop::Failed(message)) => {
-            output::say(&format!("error: {message}"));
+        Err(CommandError::Failed(message)) => {
+            output::log_line(&format!("error: {message}"));
             ExitCode::from(1)
         }
     }
@@ -314,46 +314,51 @@ fn list(algorithms: bool) -> String {
 }
 
 /// Sets the number of threads for the whole program.
-fn use_threads(threads: Option<u16>) -> Result<(), Stop> {
+fn use_threads(threads: Option<u16>) -> Result<(), CommandError> {
     let Some(threads) = threads else { return Ok(()) };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global();
-    pool.map_err(|error| Stop::Failed(format!("cannot start {threads} threads: {error}")))
+    pool.map_err(|error| CommandError::Failed(format!("cannot start {threads} threads: {error}")))
 }
 
-/// A directory that results can go to: one that is there, or nothing yet.
-fn check_out(out: &std::path::Path) -> Result<(), Stop> {
+/// Checks that `out` is a directory or does not exist yet.
+fn check_out(out: &std::path::Path) -> Result<(), CommandError> {
     if out.exists() && !out.is_dir() {
         let message = format!("--out {}: found a file, allowed: a directory", out.display());
-        return Err(Stop::Usage(message));
+        return Err(CommandError::Usage(message));
     }
     Ok(())
 }
 
-/// Makes the directory of the results, before anything has run.
-fn make_out(out: &std::path::Path) -> Result<(), Stop> {
+/// Makes the result directory before anything runs.
+fn make_out(out: &std::path::Path) -> Result<(), CommandError> {
     let made = std::fs::create_dir_all(out);
-    made.map_err(|error| Stop::Usage(format!("--out {}: cannot make this directory: {error}", out.display())))
+    made.map_err(|error| {
+        CommandError::Usage(format!("--out {}: cannot make this directory: {error}", out.display()))
+    })
 }
 
-fn choose(threads: Option<u16>) -> Result<(), Stop> {
+fn choose(threads: Option<u16>) -> Result<(), CommandError> {
     use_threads(threads)?;
     let stop = interrupt::watch();
-    let progress = progress::Whole::new("choose");
+    let progress = progress::PartsProgress::new("choose");
     let chosen = fedspan_experiments::demo::choose::all(&stop, &progress);
     progress.finish();
-    let chosen = chosen.map_err(|error| Stop::Failed(error.to_string()))?;
-    let Some(chosen) = chosen else { return Err(Stop::Failed("interrupted; nothing was chosen".to_owned())) };
+    let chosen = chosen.map_err(|error| CommandError::Failed(error.to_string()))?;
+    let Some(chosen) = chosen else {
+        return Err(CommandError::Failed("interrupted; nothing was chosen".to_owned()));
+    };
     output::print(
-        &fedspan_sim_core::report::files::json(&chosen).map_err(|error| Stop::Failed(error.to_string()))?,
+        &fedspan_sim_core::report::files::json(&chosen)
+            .map_err(|error| CommandError::Failed(error.to_string()))?,
     )
 }
 
-fn demo(options: &DemoOptions) -> Result<(), Stop> {
+fn demo(options: &DemoOptions) -> Result<(), CommandError> {
     use_threads(options.threads)?;
     check_out(&options.out)?;
     make_out(&options.out)?;
     let stop = interrupt::watch();
-    let progress = progress::Whole::new("demo");
+    let progress = progress::PartsProgress::new("demo");
     let finished = fedspan_experiments::demo::run(&options.out, &stop, &progress);
     progress.finish();
     match finished {
@@ -363,11 +368,11 @@ fn demo(options: &DemoOptions) -> Result<(), Stop> {
                 DemoFormat::Markdown => &shown.markdown,
             })?;
             match shown.interruption() {
-                Some(message) => Err(Stop::Failed(message.to_owned())),
+                Some(message) => Err(CommandError::Failed(message.to_owned())),
                 None => Ok(()),
             }
         }
         Err(fedspan_experiments::demo::DemoError::Write(error)) => Err(error.into()),
-        Err(error) => Err(Stop::Failed(error.to_string())),
+        Err(error) => Err(CommandError::Failed(error.to_string())),
     }
 }

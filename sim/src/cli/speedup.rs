@@ -1,11 +1,11 @@
-//! `speedup`: schedules of participation against waiting for everybody.
+//! `speedup`: participation schedules compared with full participation.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
-use super::Stop;
-use super::figures::{Figures, FiguresOptions, chosen, number};
+use super::CommandError;
+use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
 use fedspan_experiments::speedup::{
     self, Measured, Policy, RESAMPLES, SPEEDS, STATIONARY, Settings, SpeedModel, SpeedupError,
 };
@@ -38,22 +38,22 @@ pub struct SpeedupOptions {
     #[arg(long)]
     measure_target: bool,
     #[command(flatten)]
-    figures: FiguresOptions,
+    measurement: MeasurementOptions,
 }
 
-/// A time from 0.
+/// Parses a time of at least 0.
 pub fn communication(text: &str) -> Result<f64, String> {
-    number(text, |value| value >= 0.0, "a number from 0")
+    parse_number(text, |value| value >= 0.0, "a number from 0")
 }
 
-/// Above the floor.
+/// Parses a factor above 1: the target lies above the floor.
 fn factor(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 1.0, "a number above 1")
+    parse_number(text, |value| value > 1.0, "a number above 1")
 }
 
-/// What is its own in `figures.json`.
+/// The fields of `figures.json` that only this command writes.
 #[derive(Serialize)]
-struct Own {
+struct ExtraFields {
     factor: f64,
     resamples: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -61,28 +61,37 @@ struct Own {
 }
 
 /// `fedspan-sim speedup`.
-pub fn command(options: &SpeedupOptions) -> Result<(), Stop> {
+pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
-    let (measured, timing) = options.figures.measure("speedup", |threads, stop, progress| {
+    let (measured, timing) = options.measurement.measure("speedup", |threads, stop, progress| {
         speedup::measure(&Settings { threads, ..settings }, stop, progress)
     })?;
     let Measured { rows, interrupted } = measured.map_err(|error| match error {
-        SpeedupError::Scenario(_) | SpeedupError::NoTarget(_) => Stop::Usage(error.to_string()),
-        _ => Stop::Failed(error.to_string()),
+        SpeedupError::Scenario(_) | SpeedupError::NoTarget(_) => CommandError::Usage(error.to_string()),
+        _ => CommandError::Failed(error.to_string()),
     })?;
-    let own = Own { factor: options.factor, resamples: RESAMPLES, interrupted };
+    let extra = ExtraFields { factor: options.factor, resamples: RESAMPLES, interrupted };
     let (seed, seeds, scenario) = (options.seed, options.seeds, speedup::SCENARIO);
-    let figures =
-        Figures { version: env!("CARGO_PKG_VERSION"), scenario, seed, seeds, own, rows: &rows, timing };
-    options.figures.show(&speedup::markdown(&rows), &figures)?;
+    let figures = MeasurementFile {
+        version: env!("CARGO_PKG_VERSION"),
+        scenario,
+        seed,
+        seeds,
+        extra,
+        rows: &rows,
+        timing,
+    };
+    options.measurement.show(&speedup::markdown(&rows), &figures)?;
     match (interrupted, rows.is_empty()) {
         (false, _) => Ok(()),
-        (true, true) => Err(Stop::Failed("interrupted; nothing was finished".to_owned())),
-        (true, false) => Err(Stop::Failed("interrupted; the table holds what was finished".to_owned())),
+        (true, true) => Err(CommandError::Failed("interrupted; nothing was finished".to_owned())),
+        (true, false) => {
+            Err(CommandError::Failed("interrupted; the table holds what was finished".to_owned()))
+        }
     }
 }
 
-fn settings(options: &SpeedupOptions) -> Result<Settings, Stop> {
+fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
     let speeds = options.speeds.iter().filter_map(|name| SPEEDS.into_iter().find(|speed| speed.name == name));
     let clients = options.clients.iter().filter_map(|clients| usize::try_from(*clients).ok());
     Ok(Settings {
@@ -98,8 +107,12 @@ fn settings(options: &SpeedupOptions) -> Result<Settings, Stop> {
     })
 }
 
-/// Those that are asked for, or all.
-fn policies(names: &[String]) -> Result<Vec<Policy>, Stop> {
+/// The policies with the requested names, or all if none are requested.
+fn policies(names: &[String]) -> Result<Vec<Policy>, CommandError> {
     let known = Policy::known();
-    if names.is_empty() { Ok(known) } else { chosen("--schedules", names, &known, |policy| &policy.name) }
+    if names.is_empty() {
+        Ok(known)
+    } else {
+        select_by_name("--schedules", names, &known, |policy| &policy.name)
+    }
 }

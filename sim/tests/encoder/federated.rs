@@ -1,4 +1,4 @@
-//! Fleets that fine-tune the tiny encoder, as the command runs them: what they learn and send, and what is refused.
+//! Federated fine-tuning of the tiny encoder by the command: learning, traffic, and refused input.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::{code, directory, errors, program};
 use crate::tiny;
 
-/// Twelve groups of six sentences, which say good or bad in the words of the tiny vocabulary.
+/// Writes twelve groups of six sentences, which are rated by words of the tiny vocabulary.
 fn sentences(place: &Path) {
     let about = ["the food was", "people were", "film of the day", "rain and", "a cafe was", "the smile was"];
     let (good, bad) = (["good", "kind", "goodness"], ["bad", "not good", "badly"]);
@@ -24,7 +24,7 @@ fn sentences(place: &Path) {
     std::fs::write(place.join("rated.txt"), text).unwrap();
 }
 
-/// The tiny model, to be spoilt.
+/// Copies the tiny model, so that a test can damage it.
 fn weights(place: &Path) -> PathBuf {
     let own = place.join("weights");
     std::fs::create_dir_all(&own).unwrap();
@@ -34,7 +34,7 @@ fn weights(place: &Path) -> PathBuf {
     own
 }
 
-/// The command with these options in place of, or beside, a few usual ones.
+/// Runs the command with default options, which `more` overrides.
 fn run(place: &Path, more: &[&str]) -> Output {
     let usual = [
         ["--clients", "3"],
@@ -56,7 +56,7 @@ fn rows(place: &Path, out: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_method_learns_and_sends_what_it_trains() {
+fn every_algorithm_learns_and_sends_only_trained_factors() {
     let place = directory("encoder-methods");
     sentences(&place);
     weights(&place);
@@ -102,7 +102,7 @@ fn results_do_not_depend_on_threads() {
 }
 
 #[test]
-fn what_cannot_be_used_is_one_line_that_says_why() {
+fn unusable_input_is_reported_in_one_line() {
     let place = directory("encoder-refused");
     sentences(&place);
     let refused = |more: &[&str], said: &[&str]| {

@@ -1,15 +1,15 @@
-//! `theory`: what the literature promises, computed.
+//! `theory`: predictions of the literature, computed.
 
 mod rolora;
 mod srpfl;
 
 use clap::Subcommand;
 
-use super::Stop;
+use super::CommandError;
 use rolora::RoLoraOptions;
 use srpfl::SrpflOptions;
 
-/// Which theory.
+/// The theories that can be computed.
 #[derive(Debug, Subcommand)]
 pub enum Theory {
     /// SRPFL: how many times as fast doubling participation is, by its recursion and expected arrivals
@@ -31,7 +31,7 @@ sim/ADAPTERS.md says what is computed.")]
 }
 
 /// `fedspan-sim theory`.
-pub fn command(theory: &Theory) -> Result<(), Stop> {
+pub fn command(theory: &Theory) -> Result<(), CommandError> {
     match theory {
         Theory::Srpfl(options) => srpfl::command(options),
         Theory::Rolora(options) => rolora::command(options),
