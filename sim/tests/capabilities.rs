@@ -92,17 +92,17 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
     }
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
-    let said = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
-    assert_eq!(requirements.admit(&Hello::new(0, said)), Ok(()), "{what}");
+    let reported = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
+    assert_eq!(requirements.admit(&Hello::new(0, reported)), Ok(()), "{what}");
     for (least, is_enough) in needs(&engine.requests()) {
         let [tensors, largest, total] = least;
-        let said = Capabilities {
+        let reported = Capabilities {
             tensors: u8::try_from(tensors).unwrap(),
             tensor_elements: largest,
             total_elements: total,
-            ..said
+            ..reported
         };
-        assert_eq!(requirements.admit(&Hello::new(0, said)).is_ok(), is_enough, "{what}: {said:?}");
+        assert_eq!(requirements.admit(&Hello::new(0, reported)).is_ok(), is_enough, "{what}: {reported:?}");
     }
     (asked, capabilities.tasks)
 }

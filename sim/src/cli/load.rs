@@ -74,7 +74,7 @@ mod tests {
     use super::with_changes;
 
     #[test]
-    fn commas_within_a_value_do_not_cut() {
+    fn commas_inside_values_do_not_separate() {
         for (word, changes) in [
             ("a,k=1,l=2", &["k=1", "l=2"][..]),
             ("a,p={ q = 1, r = 2 },l=2", &["p={ q = 1, r = 2 }", "l=2"]),

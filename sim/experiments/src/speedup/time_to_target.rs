@@ -183,23 +183,23 @@ mod tests {
     }
 
     #[test]
-    fn more_than_half_of_the_seeds_make_a_hit() {
+    fn majority_of_seeds_defines_the_time() {
         let events = [(1.0, 0, true), (2.0, 1, true), (3.0, 0, false), (3.0, 2, true), (4.0, 0, true)];
         let four = crossings(&[false; 4], &events, &[9.0; 4]);
-        assert_eq!(four.time(), Some(4.0), "two of four are no majority, nor are those that change places");
+        assert_eq!(four.time(), Some(4.0), "two of four are not a majority, even after seeds swap");
         assert_eq!(crossings(&[false; 3], &events, &[9.0; 3]).time(), Some(2.0));
         assert_eq!(crossings(&[true, true, false], &[], &[9.0; 3]).time(), Some(0.0));
     }
 
     #[test]
-    fn nobody_is_judged_beyond_the_shortest_run() {
+    fn time_is_bounded_by_the_shortest_run() {
         let events = [(1.0, 0, true), (2.0, 1, true)];
         assert_eq!(crossings(&[false; 3], &events, &[9.0, 9.0, 1.5]).time(), None);
         assert_eq!(crossings(&[false; 3], &events, &[9.0, 9.0, 1.5]).time_with_counts(&[1, 1, 0]), Some(2.0));
     }
 
     #[test]
-    fn something_against_itself_is_as_fast() {
+    fn speedup_over_itself_is_one() {
         let events = [(1.0, 0, true), (2.0, 1, true), (2.5, 2, true)];
         let one = crossings(&[false; 3], &events, &[9.0; 3]);
         let Speedup { time, ratio, low, high } = Speedup::new(&one, &one);
