@@ -73,7 +73,7 @@ fn assert_no_difference(check: &ReplayCheck, rounds: usize) {
     assert_eq!(check.replay.rounds(), rounds);
 }
 
-async fn replays_with(participation: &str) -> Vec<Line> {
+async fn replays_with(participation: &str) -> Vec<JournalEntry> {
     let scenario = scenario(participation);
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;

@@ -125,7 +125,7 @@ fn for_ever() {
             super::revoke(&keys, 7);
             let mut table = keys.read(KeyTable::clone);
             table.add(&[7], true, 3, &mut Zeros).expect("the key was revoked");
-            keys.adopt(table);
+            keys.replace_table(table);
         }
     });
     let (new, accepted) = (keys.lookup(7, 1), key.is_accepted());
@@ -176,7 +176,7 @@ fn rotation_beside_lookup() {
         move || {
             let mut table = keys.read(KeyTable::clone);
             table.rotate(&[7], 2, &mut Zeros).expect("the device has one key");
-            keys.adopt(table);
+            keys.replace_table(table);
             assert_eq!(keys.round_closed(), 1);
         }
     });

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use loom::future::block_on;
 use loom::thread;
 
-use super::mailbox::Receiver;
-use super::{is_closed, mailbox};
+use super::command_queue::Receiver;
+use super::{command_queue, is_closed};
 use crate::Check;
 
 pub(crate) const ALL: &[Check] = &[
@@ -32,14 +32,14 @@ fn rest(mut receiver: Receiver<u8>) -> Vec<u8> {
 }
 
 fn in_order_then_the_end() {
-    let (sender, receiver) = mailbox(2);
+    let (sender, receiver) = command_queue(2);
     let core = thread::spawn(move || assert!(sender.send(0) && sender.send(1)));
     assert_eq!(rest(receiver), [0, 1]);
     core.join().expect("the sender's thread ends");
 }
 
 fn the_end_wakes() {
-    let (sender, receiver) = mailbox(1);
+    let (sender, receiver) = command_queue(1);
     let core = thread::spawn(move || drop(sender));
     assert!(rest(receiver).is_empty());
     core.join().expect("the sender's thread ends");
@@ -47,7 +47,7 @@ fn the_end_wakes() {
 
 /// Cancels a wait, as `select!` does; the next wait is of another task.
 fn given_up() {
-    let (sender, mut receiver) = mailbox(2);
+    let (sender, mut receiver) = command_queue(2);
     let core = thread::spawn(move || assert!(sender.send(0)));
     let mut taken = Vec::new();
     match pin!(receiver.recv()).poll(&mut Context::from_waker(Waker::noop())) {
@@ -61,7 +61,7 @@ fn given_up() {
 }
 
 fn what_found_room() {
-    let (sender, receiver) = mailbox(1);
+    let (sender, receiver) = command_queue(1);
     let core = thread::spawn(move || [0, 1].into_iter().filter(|&one| sender.send(one)).collect::<Vec<_>>());
     let taken = rest(receiver);
     assert_eq!(taken, core.join().expect("the sender's thread ends"));
@@ -69,7 +69,7 @@ fn what_found_room() {
 }
 
 fn nothing_after_the_end() {
-    let (sender, mut receiver) = mailbox(2);
+    let (sender, mut receiver) = command_queue(2);
     let core = thread::spawn(move || assert!(sender.send(0)));
     let mut taken = Vec::new();
     let closed = receiver.is_closed();
@@ -83,7 +83,7 @@ fn nothing_after_the_end() {
 /// The sender may outlive the receiver for long.
 fn nothing_is_kept() {
     let command = Arc::new(());
-    let (sender, mut receiver) = mailbox(2);
+    let (sender, mut receiver) = command_queue(2);
     let session = thread::spawn(move || {
         let waits = pin!(receiver.recv()).poll(&mut Context::from_waker(Waker::noop()));
         drop(waits);

@@ -24,7 +24,7 @@ use training::Training;
 
 /// State that a device keeps between rounds; empty before its first round.
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct DeviceState {
     /// Device's own network.
     own: Option<Vec<f32>>,
     /// SCAFFOLD's control variate `c_i`.
@@ -34,27 +34,27 @@ struct Kept {
 }
 
 /// Models at the start of a round.
-struct Given<'a> {
+struct RoundStart<'a> {
     /// Received values: for SCAFFOLD the whole model, then the whole control variate.
-    came: &'a [f32],
+    received: &'a [f32],
     /// Common initial network.
     start: &'a [f32],
 }
 
-impl Given<'_> {
+impl RoundStart<'_> {
     /// Device's own network at the end of its previous round; the initial network before its first.
-    fn own(&self, kept: &Kept) -> Vec<f32> {
-        kept.own.as_deref().unwrap_or(self.start).to_vec()
+    fn own(&self, state: &DeviceState) -> Vec<f32> {
+        state.own.as_deref().unwrap_or(self.start).to_vec()
     }
 }
 
 /// Models from which a client's score is computed.
-struct Models<'a> {
+struct ScoringModels<'a> {
     shape: NetworkShape,
     /// Shared network.
     shared: &'a [f32],
     /// Own network of a device that took part in no round.
-    without_own: &'a [f32],
+    initial_own: &'a [f32],
     /// Training samples of the client.
     samples: &'a mut dyn SampleSource,
 }
@@ -62,7 +62,7 @@ struct Models<'a> {
 /// A method with its parameters.
 trait Method {
     /// True if the parameters are in range.
-    fn is_sound(&self) -> bool;
+    fn is_valid(&self) -> bool;
 
     /// Number of matrices of a layer's size in each tensor.
     fn copies(&self) -> usize {
@@ -74,12 +74,12 @@ trait Method {
     fn run(
         &self,
         training: &mut Training<'_>,
-        given: &Given<'_>,
-        kept: &mut Kept,
+        start: &RoundStart<'_>,
+        state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason>;
 
     /// Network that a client is scored with.
-    fn scored(&self, models: Models<'_>, _kept: &Kept) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, _state: &DeviceState) -> Vec<f32> {
         models.shared.to_vec()
     }
 }
@@ -128,7 +128,7 @@ pub struct Rounds {
     seed: u64,
     /// Method that the device was built for, with its parameters; each round may bring other parameters.
     built_for: (Baseline, Descent),
-    kept: Kept,
+    state: DeviceState,
     open: Option<Open>,
     /// Tensors of the open round: the received ones, and after the computation those to upload.
     values: Vec<f32>,
@@ -140,7 +140,15 @@ impl Rounds {
     pub fn new(parameters: &NetworkParameters, shape: NetworkShape, seed: u64) -> Option<Self> {
         let Task::Baseline { baseline, descent, .. } = plan(parameters).task else { return None };
         let (layers, built_for) = (parameters.shape, (baseline, descent));
-        Some(Self { shape, layers, seed, built_for, kept: Kept::default(), open: None, values: Vec::new() })
+        Some(Self {
+            shape,
+            layers,
+            seed,
+            built_for,
+            state: DeviceState::default(),
+            open: None,
+            values: Vec::new(),
+        })
     }
 
     /// Number of matrices of a layer's size in each tensor.
@@ -185,7 +193,7 @@ impl Rounds {
         if !expected.iter().map(sizes).eq(round.tensors.iter().map(sizes)) {
             return Err(DeclineReason::Tensors);
         }
-        if epochs == 0 || !Batches::fit(self.shape, descent) || !method.is_sound() {
+        if epochs == 0 || !Batches::fit(self.shape, descent) || !method.is_valid() {
             return Err(DeclineReason::Parameter);
         }
         self.values.resize(expected.iter().map(TensorDescriptor::elements).sum(), 0.0);
@@ -216,7 +224,7 @@ impl Rounds {
     /// # Errors
     /// [`DeclineReason::NonFinite`] if one is not finite.
     pub fn verify(&self) -> Result<(), DeclineReason> {
-        training::finite(&self.values).map_err(|_| DeclineReason::NonFinite)
+        training::check_finite(&self.values).map_err(|_| DeclineReason::NonFinite)
     }
 
     /// Computes the open round. `start` is the common initial network.
@@ -232,9 +240,9 @@ impl Rounds {
         let Open { baseline, descent, epochs, .. } = self.open.ok_or(DeclineReason::Task)?;
         let method = method(baseline, descent).ok_or(DeclineReason::Task)?;
         let mut training = Training::new(self.shape, id, self.seed, (descent, epochs), source)?;
-        let came = self.by_copy(&self.values);
-        let given = Given { came: &came, start };
-        let sent = method.run(&mut training, &given, &mut self.kept)?;
+        let received = self.by_copy(&self.values);
+        let round_start = RoundStart { received: &received, start };
+        let sent = method.run(&mut training, &round_start, &mut self.state)?;
         let usage = training.usage();
         self.values = self.by_layer(&sent);
         Ok(usage)
@@ -247,15 +255,15 @@ impl Rounds {
 
     /// Network that the client is scored with. `shared` is the shared network, `initial_own` the own network
     /// of a device that took part in no round, and `samples` are the client's training samples.
-    pub fn scored(&self, shared: &[f32], without_own: &[f32], samples: &mut dyn SampleSource) -> Vec<f32> {
+    pub fn scored(&self, shared: &[f32], initial_own: &[f32], samples: &mut dyn SampleSource) -> Vec<f32> {
         let (baseline, descent) = self.built_for;
-        let models = Models { shape: self.shape, shared, without_own, samples };
-        method(baseline, descent).map_or_else(Vec::new, |method| method.scored(models, &self.kept))
+        let models = ScoringModels { shape: self.shape, shared, initial_own, samples };
+        method(baseline, descent).map_or_else(Vec::new, |method| method.scored(models, &self.state))
     }
 
     /// SCAFFOLD's control variate `c_i`, all layers concatenated; `None` before the first round.
     pub fn control(&self) -> Option<&[f32]> {
-        self.kept.control.as_deref()
+        self.state.control.as_deref()
     }
 
     /// Reorders layers of `copies` matrices each: all layers of the first copy, then of the next.

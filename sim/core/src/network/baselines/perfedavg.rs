@@ -12,8 +12,8 @@ use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::SampleSource;
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::training::{Steps, Training, finite};
-use super::{Given, Kept, Method, Models};
+use super::training::{Steps, Training, check_finite};
+use super::{DeviceState, Method, RoundStart, ScoringModels};
 
 /// Step of the finite difference that approximates the Hessian, as a multiple of the outer gradient.
 const DELTA: f32 = 1e-3;
@@ -24,47 +24,47 @@ pub(super) struct PerFedAvg {
 }
 
 impl Method for PerFedAvg {
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         (0.0..f32::INFINITY).contains(&self.inner_step)
     }
 
     fn run(
         &self,
         training: &mut Training<'_>,
-        given: &Given<'_>,
-        _kept: &mut Kept,
+        start: &RoundStart<'_>,
+        _state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let mut model = given.came.to_vec();
+        let mut model = start.received.to_vec();
         let [mut gradient, mut elsewhere, mut ahead, mut behind] = [(); 4].map(|()| vec![0.0; model.len()]);
         let mut steps = Steps::new(training.descent, model.len());
         training.each_batch(|training| {
             training.gradient(&mut model, &mut gradient)?;
-            moved(&model, -self.inner_step, &gradient, &mut elsewhere);
+            step_along(&model, -self.inner_step, &gradient, &mut elsewhere);
             training.next_batch()?;
             training.gradient(&mut elsewhere, &mut gradient)?;
             if self.hessian_free {
                 training.next_batch()?;
-                moved(&model, DELTA, &gradient, &mut elsewhere);
+                step_along(&model, DELTA, &gradient, &mut elsewhere);
                 training.gradient(&mut elsewhere, &mut ahead)?;
-                moved(&model, -DELTA, &gradient, &mut elsewhere);
+                step_along(&model, -DELTA, &gradient, &mut elsewhere);
                 training.gradient(&mut elsewhere, &mut behind)?;
                 for ((g, ahead), behind) in gradient.iter_mut().zip(&ahead).zip(&behind) {
                     *g -= self.inner_step * ((ahead - behind) / (2.0 * DELTA));
                 }
             }
-            steps.take(&mut model, &gradient);
+            steps.step(&mut model, &gradient);
             Ok(())
         })?;
-        finite(&model)?;
+        check_finite(&model)?;
         Ok(model)
     }
 
     /// Network that the method optimises: the shared network after one step of size alpha down the gradient
     /// over all samples. The shared network itself if there are no samples or the gradient is not finite.
-    fn scored(&self, models: Models<'_>, _kept: &Kept) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, _state: &DeviceState) -> Vec<f32> {
         let mut adapted = models.shared.to_vec();
         if let Ok(gradient) = whole_gradient(models.shape, &mut adapted, models.samples) {
-            moved(models.shared, -self.inner_step, &gradient, &mut adapted);
+            step_along(models.shared, -self.inner_step, &gradient, &mut adapted);
         }
         adapted
     }
@@ -82,7 +82,7 @@ fn whole_gradient(
 }
 
 /// Computes `out = model + factor direction`.
-fn moved(model: &[f32], factor: f32, direction: &[f32], out: &mut [f32]) {
+fn step_along(model: &[f32], factor: f32, direction: &[f32], out: &mut [f32]) {
     for ((out, w), d) in out.iter_mut().zip(model).zip(direction) {
         *out = w + factor * d;
     }

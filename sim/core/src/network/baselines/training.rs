@@ -117,17 +117,17 @@ impl<'a> Training<'a> {
     pub fn descend(
         &mut self,
         model: &mut [f32],
-        mut corrected: impl FnMut(&[f32], &mut [f32]),
+        mut correct: impl FnMut(&[f32], &mut [f32]),
     ) -> Result<u32, DeclineReason> {
         let mut gradient = vec![0.0; model.len()];
         let mut steps = Steps::new(self.descent, model.len());
         let count = self.each_batch(|training| {
             training.gradient(model, &mut gradient)?;
-            corrected(model, &mut gradient);
-            steps.take(model, &gradient);
+            correct(model, &mut gradient);
+            steps.step(model, &gradient);
             Ok(())
         })?;
-        finite(model)?;
+        check_finite(model)?;
         Ok(count)
     }
 }
@@ -148,7 +148,7 @@ impl Steps {
     }
 
     /// Takes one step along `gradient`.
-    pub fn take(&mut self, model: &mut [f32], gradient: &[f32]) {
+    pub fn step(&mut self, model: &mut [f32], gradient: &[f32]) {
         let Descent { step_size, momentum, .. } = self.descent;
         for (velocity, g) in self.velocity.iter_mut().zip(gradient) {
             *velocity = momentum * *velocity + g;
@@ -171,6 +171,6 @@ pub fn add_proximal_term(pull: f32, model: &[f32], anchor: &[f32], gradient: &mu
 ///
 /// # Errors
 /// [`DeclineReason::UpdateNonFinite`] if a value is not finite.
-pub fn finite(values: &[f32]) -> Result<(), DeclineReason> {
+pub fn check_finite(values: &[f32]) -> Result<(), DeclineReason> {
     if values.iter().all(|value| value.is_finite()) { Ok(()) } else { Err(DeclineReason::UpdateNonFinite) }
 }
