@@ -82,8 +82,8 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
         check_out(out)?;
     }
     let mut entries: Vec<(String, Scenario)> = Vec::new();
-    for word in &options.scenarios {
-        let (name, own) = load::with_changes(word);
+    for argument in &options.scenarios {
+        let (name, own) = load::with_changes(argument);
         let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
         let mut scenario = load::scenario(&name, &changes)?;
         if let Some(seed) = options.seed {

@@ -225,19 +225,19 @@ fn mean(values: &[f64]) -> Option<f64> {
 /// First time at which more than half of the curves are at or above the target, each judged by its latest
 /// point.
 fn median_crossing(curves: &[Vec<Point>], target: f64) -> Option<f64> {
-    let is_there = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
+    let is_at_target = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
     let mut events: Vec<(f64, usize, bool)> = curves
         .iter()
         .enumerate()
-        .flat_map(|(seed, curve)| curve.iter().map(move |point| (point.time, seed, is_there(point))))
+        .flat_map(|(seed, curve)| curve.iter().map(move |point| (point.time, seed, is_at_target(point))))
         .collect();
     events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut there = vec![false; curves.len()];
-    for (time, seed, is_there) in events {
-        if let Some(place) = there.get_mut(seed) {
-            *place = is_there;
+    let mut at_target = vec![false; curves.len()];
+    for (time, seed, is_at_target) in events {
+        if let Some(place) = at_target.get_mut(seed) {
+            *place = is_at_target;
         }
-        if 2 * there.iter().filter(|there| **there).count() > curves.len() {
+        if 2 * at_target.iter().filter(|at_target| **at_target).count() > curves.len() {
             return Some(time);
         }
     }

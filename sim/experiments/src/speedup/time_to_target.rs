@@ -14,7 +14,7 @@ const RESAMPLES_OUTSIDE: usize = 50;
 #[derive(Clone, Debug)]
 pub struct Crossings {
     /// True for seeds that are at the target from the beginning.
-    there: Vec<bool>,
+    at_target: Vec<bool>,
     /// Time, seed, and whether the seed is at or below the target from then on; ascending in time.
     events: Vec<(f64, usize, bool)>,
     /// End time of each seed's run.
@@ -25,15 +25,15 @@ impl Crossings {
     /// Finds the crossings of one run per seed, at this communication cost.
     #[must_use]
     pub fn new(runs: &[Trajectory], communication: f64, target: f64) -> Self {
-        let mut crossings = Self { there: Vec::new(), events: Vec::new(), ends: Vec::new() };
+        let mut crossings = Self { at_target: Vec::new(), events: Vec::new(), ends: Vec::new() };
         for (seed, run) in runs.iter().enumerate() {
             let mut points = run.points(communication);
-            let mut there = points.next().is_some_and(|(_, distance)| distance <= target);
-            crossings.there.push(there);
+            let mut at_target = points.next().is_some_and(|(_, distance)| distance <= target);
+            crossings.at_target.push(at_target);
             for (time, distance) in points {
-                if (distance <= target) != there {
-                    there = !there;
-                    crossings.events.push((time, seed, there));
+                if (distance <= target) != at_target {
+                    at_target = !at_target;
+                    crossings.events.push((time, seed, at_target));
                 }
             }
             crossings.ends.push(run.end(communication));
@@ -45,7 +45,7 @@ impl Crossings {
     /// Number of seeds.
     #[must_use]
     pub fn seeds(&self) -> usize {
-        self.there.len()
+        self.at_target.len()
     }
 
     /// First time at which more than half of the seeds are at or below the target, each judged by its latest
@@ -82,9 +82,9 @@ impl Crossings {
     fn time_with_counts(&self, counts: &[u32]) -> Option<f64> {
         let count = |seed: usize| counts.get(seed).copied().unwrap_or(0);
         let all: u32 = counts.iter().sum();
-        let mut there: u32 =
-            self.there.iter().zip(counts).filter(|(there, _)| **there).map(|(_, n)| *n).sum();
-        if 2 * there > all {
+        let mut at_target: u32 =
+            self.at_target.iter().zip(counts).filter(|(at_target, _)| **at_target).map(|(_, n)| *n).sum();
+        if 2 * at_target > all {
             return Some(0.0);
         }
         let horizon = self.horizon_with_counts(counts);
@@ -94,9 +94,9 @@ impl Crossings {
                 if time > horizon {
                     return None;
                 }
-                there = if now { there + count(seed) } else { there - count(seed) };
+                at_target = if now { at_target + count(seed) } else { at_target - count(seed) };
             }
-            if 2 * there > all {
+            if 2 * at_target > all {
                 return together.first().map(|event| event.0);
             }
         }
@@ -178,8 +178,8 @@ fn ratio(full: &Crossings, policy: &Crossings, counts: &[u32]) -> Ratio {
 mod tests {
     use super::*;
 
-    fn crossings(there: &[bool], events: &[(f64, usize, bool)], ends: &[f64]) -> Crossings {
-        Crossings { there: there.to_vec(), events: events.to_vec(), ends: ends.to_vec() }
+    fn crossings(at_target: &[bool], events: &[(f64, usize, bool)], ends: &[f64]) -> Crossings {
+        Crossings { at_target: at_target.to_vec(), events: events.to_vec(), ends: ends.to_vec() }
     }
 
     #[test]
