@@ -16,10 +16,10 @@ fn message(name: &str, from: &str, to: &str) -> String {
     let output = program(&here, &["run", "my.toml", "--out", "out"]);
     assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
     assert!(!here.join("out").exists(), "{name}: nothing is written");
-    let said = errors(&output);
-    assert_eq!(said.lines().count(), 1, "{name}: {said}");
-    assert!(said.contains("my.toml"), "{name}: {said}");
-    said
+    let reported = errors(&output);
+    assert_eq!(reported.lines().count(), 1, "{name}: {reported}");
+    assert!(reported.contains("my.toml"), "{name}: {reported}");
+    reported
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn error_names_place_and_allowed_values() {
             &["my.toml:4", "100000", "60000", "2147483648"],
         ),
     ] {
-        let said = message(name, from, to);
+        let reported = message(name, from, to);
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
 }
@@ -193,13 +193,13 @@ fn impossible_fleets_are_refused() {
         ("loss-type", LINK, "loss = \"much\"", ["fleet.loss", "\"much\"", "a number"]),
         ("loss-of-none", "", "loss = 0.1", ["fleet.loss", unknown, "bandwidth"]),
     ] {
-        let said =
+        let reported =
             message(&format!("fleet-{name}"), "seed = 7\n", &format!("seed = 7\n[fleet]\n{before}{line}\n"));
         // A missing key is reported against its section.
         let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
-        assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
+        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
 }
@@ -214,10 +214,11 @@ fn impossible_deadlines_are_refused() {
         ("type", "deadline = \"soon\"", ["rounds.deadline", "\"soon\"", "a number"]),
         ("of-a-server", "min_count = 2", ["rounds.min_count", "unknown key", "deadline"]),
     ] {
-        let said = message(&format!("rounds-{name}"), "seed = 7\n", &format!("seed = 7\n[rounds]\n{line}\n"));
-        assert!(said.contains("my.toml:3"), "{name}: {said}");
+        let reported =
+            message(&format!("rounds-{name}"), "seed = 7\n", &format!("seed = 7\n[rounds]\n{line}\n"));
+        assert!(reported.contains("my.toml:3"), "{name}: {reported}");
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
 }
@@ -244,10 +245,10 @@ fn impossible_sizes_are_refused() {
             ["data.clients", "1000000 or more", "2147483648"],
         ),
     ] {
-        let said = message(&format!("sizes-{name}"), "samples = 6", to);
-        assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
+        let reported = message(&format!("sizes-{name}"), "samples = 6", to);
+        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
     // With another seed than the file's the sizes may be too large, too.
@@ -388,9 +389,9 @@ fn non_scenario_files_are_refused_in_one_line() {
         limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-sim")).args(arguments);
         let output = limited.current_dir(&here).output().unwrap();
         assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
-        let said = errors(&output);
-        assert!(said.lines().count() == 1 && said.len() < 300, "{arguments:?}: {said}");
-        said
+        let reported = errors(&output);
+        assert!(reported.lines().count() == 1 && reported.len() < 300, "{arguments:?}: {reported}");
+        reported
     };
     let a_file = "allowed: a file of at most 2097152 bytes";
     let cases = [
@@ -411,13 +412,16 @@ fn non_scenario_files_are_refused_in_one_line() {
             &["device", "--connect", "127.0.0.1:9", "--wearer", "1", "--plaintext", "--scenario", file],
         ];
         for command in commands {
-            let said = run(command);
-            assert!(said.contains(says), "{command:?}: {said}");
+            let reported = run(command);
+            assert!(reported.contains(says), "{command:?}: {reported}");
         }
     }
     for journal in ["pipe", "/dev/zero", "."] {
-        let said = run(&["replay", "good.toml", journal]);
-        assert!(said.contains(&format!("{journal}: found a")) && said.contains("allowed: a file"), "{said}");
+        let reported = run(&["replay", "good.toml", journal]);
+        assert!(
+            reported.contains(&format!("{journal}: found a")) && reported.contains("allowed: a file"),
+            "{reported}"
+        );
     }
     let (deep, wide) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
     let long = format!("{}=1", "a".repeat(100_000));
@@ -425,8 +429,8 @@ fn non_scenario_files_are_refused_in_one_line() {
         for command in
             [&["run", "good.toml"][..], &["replay", "good.toml", "none.jsonl"], &["live", "good.toml"]]
         {
-            let said = run(&[command, &["--set", change]].concat());
-            assert!(said.contains("--set "), "{said}");
+            let reported = run(&[command, &["--set", change]].concat());
+            assert!(reported.contains("--set "), "{reported}");
         }
         // The same inside the name of a scenario.
         run(&["compare", "good.toml", &format!("good.toml,{change}")]);

@@ -122,22 +122,22 @@ fn attackers_are_not_scored() {
 
 #[test]
 fn impossible_attacks_are_refused() {
-    let said = |changes: &[&str]| {
+    let reported = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let text = Scenario::built_in("byzantine").unwrap();
         Scenario::parse("byzantine", text, &changes).unwrap_err().to_string()
     };
-    let plane = said(&["attack={ kind = \"orthogonal-plane\" }"]);
+    let plane = reported(&["attack={ kind = \"orthogonal-plane\" }"]);
     assert!(plane.contains("sent in place of a representation"), "{plane}");
-    let strong = said(&["attack.kind=mimic"]);
+    let strong = reported(&["attack.kind=mimic"]);
     assert!(strong.contains("attack.strength: found 1.5, which this kind has no use for"), "{strong}");
-    let half = said(&["attack.fraction=0.5"]);
+    let half = reported(&["attack.fraction=0.5"]);
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
-    let nothing = said(&["attack={}", "algorithm.name=pooled"]);
+    let nothing = reported(&["attack={}", "algorithm.name=pooled"]);
     assert!(
         nothing.contains("aggregation.rule: found \"geometric-median\", but \"pooled\" uploads nothing"),
         "{nothing}"
     );
-    let alone = said(&["aggregation={}", "algorithm.name=local-only"]);
+    let alone = reported(&["aggregation={}", "algorithm.name=local-only"]);
     assert!(alone.contains("\"local-only\" sends nothing that could be attacked"), "{alone}");
 }

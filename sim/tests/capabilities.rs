@@ -27,7 +27,7 @@ fn sizes() -> impl Strategy<Value = Sizes> {
     (1usize..40, 1usize..40, 1usize..90).prop_map(|(d, k, c)| Sizes { d, k: k.min(d), c })
 }
 
-/// True if the tensors of one direction of a round fit the capabilities of a device.
+/// Asserts that the tensors of one direction of a round fit the capabilities of a device.
 fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
     let elements: Vec<u32> = tensors.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap()).collect();
     assert!(tensors.len() <= usize::from(capabilities.tensors), "{what}: {tensors:?} {capabilities:?}");
@@ -92,17 +92,17 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
     }
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
-    let said = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
-    assert_eq!(requirements.admit(&Hello::new(0, said)), Ok(()), "{what}");
+    let declared = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
+    assert_eq!(requirements.admit(&Hello::new(0, declared)), Ok(()), "{what}");
     for (least, is_enough) in needs(&engine.requests()) {
         let [tensors, largest, total] = least;
-        let said = Capabilities {
+        let declared = Capabilities {
             tensors: u8::try_from(tensors).unwrap(),
             tensor_elements: largest,
             total_elements: total,
-            ..said
+            ..declared
         };
-        assert_eq!(requirements.admit(&Hello::new(0, said)).is_ok(), is_enough, "{what}: {said:?}");
+        assert_eq!(requirements.admit(&Hello::new(0, declared)).is_ok(), is_enough, "{what}: {declared:?}");
     }
     (asked, capabilities.tasks)
 }

@@ -27,7 +27,7 @@ fn run(here: &Path, scenario: &str) -> Result<Value, String> {
         return Err(errors(&ran));
     }
     let mut summary: Value = serde_json::from_str(&text(&ran)).unwrap();
-    summary["said"] = json!(errors(&ran));
+    summary["reported"] = json!(errors(&ran));
     Ok(summary)
 }
 
@@ -58,13 +58,13 @@ fn clients_without_training_samples_are_left_out() {
         let pooled = method.contains("pooled");
         assert_eq!(lines(&here).len(), if pooled { 0 } else { 2 }, "{method}");
     }
-    let said = run(
+    let reported = run(
         &here,
         &format!(
             "{TABLE}[split]\ntest = 0.4\ngap = 50\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n"
         ),
     );
-    has(&said.unwrap_err(), &["no client is left to train", "4 have no sample"]);
+    has(&reported.unwrap_err(), &["no client is left to train", "4 have no sample"]);
 }
 
 /// The summary over seeds repeats the left-out users and warnings of single runs, so that its readers do not
@@ -158,7 +158,10 @@ fn test_part_of_other_users_is_reported() {
     );
     let summary = run(&here, &leaf("train.json", "some.json")).unwrap();
     assert_eq!((&summary["clients"], &summary["users_left_out"]), (&json!(3), &json!(2)));
-    has(summary["said"].as_str().unwrap(), &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"]);
+    has(
+        summary["reported"].as_str().unwrap(),
+        &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"],
+    );
     has(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
     // With the test part among the data files the users are the same in both.
     let all =

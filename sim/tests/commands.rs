@@ -184,10 +184,10 @@ fn closed_pipe_is_not_an_error() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut reported = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut reported).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(said, "");
+    assert_eq!(reported, "");
 }
 
 #[cfg(target_os = "linux")]

@@ -52,9 +52,9 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let sums = |first: &str, second: &str| format!("{one}sha256 = [\"{first}\", \"{second}\"]\n");
     let zeros = "0".repeat(64);
     let right = |first: &str, name: &str| {
-        let said = message(&here, &sums(first, &zeros));
-        has(&said, &[name, "SHA-256", &zeros]);
-        let found: Vec<&str> = said.split([' ', ',']).filter(|word| word.len() == 64).collect();
+        let reported = message(&here, &sums(first, &zeros));
+        has(&reported, &[name, "SHA-256", &zeros]);
+        let found: Vec<&str> = reported.split([' ', ',']).filter(|word| word.len() == 64).collect();
         found.into_iter().find(|sum| *sum != zeros).unwrap().to_owned()
     };
     let first = right(&zeros, "images");

@@ -17,8 +17,8 @@ fn ctrl_c_ends_a_reconnecting_device() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(device.stderr.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().contains("trying again")));
+    let mut reported = BufReader::new(device.stderr.take().unwrap()).lines();
+    assert!(reported.any(|line| line.unwrap().contains("trying again")));
     assert!(Command::new("kill").args(["-INT", &device.id().to_string()]).status().unwrap().success());
     assert!(device.wait().unwrap().success());
 }
@@ -45,9 +45,9 @@ fn device_backs_off_and_reports_reconnection() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(device.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut reported = BufReader::new(device.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut times = Vec::new();
-    for line in said.by_ref() {
+    for line in reported.by_ref() {
         assert!(!line.contains("connected again"), "{line}");
         if line.contains("trying again") {
             times.push(Instant::now());
@@ -66,8 +66,8 @@ fn device_backs_off_and_reports_reconnection() {
     let mut back = Vec::new();
     for _ in 0..2 {
         drop(listener.accept().unwrap());
-        back.push(said.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
-        back.push(said.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+        back.push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+        back.push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
     }
     for pair in back.chunks(2) {
         assert!(pair[0].ends_with("connected again") && pair[1].contains("connection lost"), "{back:?}");

@@ -181,8 +181,8 @@ fn dotted(section: &str, key: &str) -> String {
 
 /// Keys that the reader accepts in a section, taken from its error message for an unknown key.
 fn known(file: &str, section: &str) -> BTreeSet<String> {
-    let said = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
-    let (_, keys) = said.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{said}"));
+    let reported = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
+    let (_, keys) = reported.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{reported}"));
     keys.split(", ").filter(|key| !key.is_empty()).map(str::to_owned).collect()
 }
 
@@ -196,17 +196,18 @@ fn documentation_and_reader_have_the_same_keys() {
         let listed: BTreeSet<String> = documented[heading].keys().map(|key| (*key).to_owned()).collect();
         assert_eq!(listed, known, "{heading}");
     }
-    assert!(headings.is_empty(), "tables of nothing: {headings:?}");
+    assert!(headings.is_empty(), "unknown tables: {headings:?}");
 }
 
 /// Synthetic data have no `[split]`; the error message lists the kinds of data that have one.
 #[test]
 fn synthetic_data_have_no_split() {
     for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}")] {
-        let said = parse(&file, &["split.test=0.5".to_owned()]).unwrap_err();
+        let reported = parse(&file, &["split.test=0.5".to_owned()]).unwrap_err();
         assert!(
-            said.contains("has no [split]: leave the section out; kinds that have one: [\"npz\", \"csv\""),
-            "{said}"
+            reported
+                .contains("has no [split]: leave the section out; kinds that have one: [\"npz\", \"csv\""),
+            "{reported}"
         );
     }
 }
@@ -239,9 +240,12 @@ fn documented_defaults_equal_those_of_the_reader() {
                             .trim_end_matches('[')
                             .to_owned()
                     };
-                    let said = parse(&without, &[]).unwrap_err();
+                    let reported = parse(&without, &[]).unwrap_err();
                     let instead = format!("did you mean {key:?}");
-                    assert!(said.contains("missing") || said.contains(&instead), "{heading}: {key}: {said}");
+                    assert!(
+                        reported.contains("missing") || reported.contains(&instead),
+                        "{heading}: {key}: {reported}"
+                    );
                 }
                 (None, "*none*") => assert!(parse(file, &[]).is_ok(), "{heading}: {key}"),
                 (None, other) => assert!(other.starts_with("that of `"), "{heading}: {key}: {other}"),

@@ -92,14 +92,14 @@ fn straggler_past_the_deadline_never_counts() {
 fn silent_dropouts_cost_time_and_change_no_model() {
     for pattern in ["independent", "persistent"] {
         let changes = [SPEED, "fleet.dropout=0.5", &format!("fleet.dropout_pattern={pattern}")];
-        let told = outcome(&changes, 4);
+        let notified = outcome(&changes, 4);
         let silent = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
-        assert_eq!(sets(&told), sets(&silent));
-        assert!(told.representation == silent.representation, "the same bits");
+        assert_eq!(sets(&notified), sets(&silent));
+        assert!(notified.representation == silent.representation, "the same bits");
         assert!(durations(&silent).iter().all(|took| (took - 1000.0).abs() < 1e-5));
         assert_eq!((silent.counters.declined, silent.counters.extended), (0, 0));
         let count = |outcome: &Outcome| sets(outcome).concat().len();
-        assert!((count(&told) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&told));
+        assert!((count(&notified) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&notified));
     }
 }
 
@@ -279,8 +279,8 @@ fn dropout_command_names_unknown_options() {
         let sets = ["--set", "algorithm.rounds=20", "--threads", threads, "--format", "json"];
         let output = program(&here, &[&["dropout"], &short[..], &sets[..]].concat());
         assert_eq!(code(&output), 0, "{}", errors(&output));
-        let said = text(&output);
-        said.split_once("\"timing\"").unwrap().0.to_owned()
+        let reported = text(&output);
+        reported.split_once("\"timing\"").unwrap().0.to_owned()
     };
     assert_eq!(run("1"), run("2"));
 }

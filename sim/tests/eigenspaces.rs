@@ -48,10 +48,10 @@ fn errors_name_file_line_and_key() {
         ),
     ] {
         assert!(data.contains(from), "{from}");
-        let said = parse(&data.replacen(from, to, 1), &[]).unwrap_err();
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let reported = parse(&data.replacen(from, to, 1), &[]).unwrap_err();
+        assert_eq!(reported.lines().count(), 1, "{reported}");
         for part in parts {
-            assert!(said.contains(part), "{part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{part:?} is not in {reported:?}");
         }
     }
 }
@@ -68,15 +68,15 @@ fn options_that_need_targets_are_refused() {
             ("stop.accuracy=0.9", "stop.accuracy"),
             ("fleet={ speed = \"exponential\", correlation = \"task\" }", "fleet.correlation"),
         ] {
-            let said = parse(data, &[change]).unwrap_err();
-            assert!(said.contains(key) && said.contains("allowed here"), "{change}: {said}");
+            let reported = parse(data, &[change]).unwrap_err();
+            assert!(reported.contains(key) && reported.contains("allowed here"), "{change}: {reported}");
         }
         for change in ["stop.distance=0.1", "model.init=truth-sine:0.5", "stop.change=0.1"] {
             assert!(parse(data, &[change]).is_ok(), "{change}");
         }
     }
-    let said = parse(SPIKED, &["model.k=9"]).unwrap_err();
-    assert!(said.contains("model.k") && said.contains("from 1 to 8"), "{said}");
+    let reported = parse(SPIKED, &["model.k=9"]).unwrap_err();
+    assert!(reported.contains("model.k") && reported.contains("from 1 to 8"), "{reported}");
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn device_gets_all_rows_and_zero_targets() {
 /// A few clients without rows may not determine an eigenspace.
 #[test]
 fn ambiguous_eigenspace_is_a_data_error() {
-    let said = parse(SPIKED, &["data.clients=1", "data.samples=1"]).unwrap().dataset(1).unwrap_err();
-    let said = said.to_string();
-    assert!(said.starts_with("my.toml: eigenvalues 2 and 3"), "{said}");
+    let reported = parse(SPIKED, &["data.clients=1", "data.samples=1"]).unwrap().dataset(1).unwrap_err();
+    let reported = reported.to_string();
+    assert!(reported.starts_with("my.toml: eigenvalues 2 and 3"), "{reported}");
 }
 
 /// Digits have a constant feature 1, so every row is longer than 1; only its direction counts.

@@ -127,7 +127,7 @@ fn privacy_account_is_reported() {
 /// Impossible privacy guarantees are refused before anything is computed.
 #[test]
 fn impossible_privacy_guarantees_are_refused() {
-    let said = |changes: &[&str]| {
+    let reported = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         match Scenario::parse("fedpower", Scenario::built_in("fedpower").unwrap(), &changes) {
             Err(problem) => problem.to_string(),
@@ -149,13 +149,13 @@ fn impossible_privacy_guarantees_are_refused() {
         (&["algorithm.iterations=0"], "algorithm.iterations: found 0"),
         (&["algorithm.local_steps=11"], "algorithm.local_steps: found 11, allowed: at most the 10"),
     ] {
-        let said = said(changes);
-        assert!(said.contains(wanted), "{changes:?}: {said}");
+        let reported = reported(changes);
+        assert!(reported.contains(wanted), "{changes:?}: {reported}");
     }
     let linear = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n[model]\nk = 1\n\
                   [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[privacy]\nepsilon = 1.0\ndelta = 1e-5\n";
-    let said = Scenario::parse("my.toml", linear, &[]).unwrap_err().to_string();
-    assert!(said.contains("privacy.clip: missing"), "{said}");
+    let reported = Scenario::parse("my.toml", linear, &[]).unwrap_err().to_string();
+    assert!(reported.contains("privacy.clip: missing"), "{reported}");
 }
 
 /// Every participation policy and every kind of data works; for digits the principal directions are those of

@@ -63,17 +63,18 @@ fn private_runs_refuse_unprotected_options() {
         (&["privacy.clip=nan"], "privacy.clip: found nan, allowed: a number from"),
         (&["privacy.clip=-1"], "privacy.clip: found -1, allowed: a number from"),
     ] {
-        let said = parse(changes).unwrap_err();
-        assert!(said.contains(wanted), "{changes:?}: {said}");
+        let reported = parse(changes).unwrap_err();
+        assert!(reported.contains(wanted), "{changes:?}: {reported}");
     }
     let power = Scenario::built_in("fedpower").unwrap();
-    let said = Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
-    assert!(said.contains("privacy.clip: for gradients; products are clipped row by row"), "{said}");
+    let reported =
+        Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
+    assert!(reported.contains("privacy.clip: for gradients; products are clipped row by row"), "{reported}");
     assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 8 });
     // Too little noise for the device's sampler.
     let scenario = parse(&["privacy.epsilon=10000"]).unwrap();
-    let said = Job::prepare(&scenario, 1).unwrap_err().to_string();
-    assert!(said.contains("devices add 0.5 to 4096 times that"), "{said}");
+    let reported = Job::prepare(&scenario, 1).unwrap_err().to_string();
+    assert!(reported.contains("devices add 0.5 to 4096 times that"), "{reported}");
 }
 
 /// Noise is averaged over devices: many devices learn, few do not, and the same seed gives the same bits.

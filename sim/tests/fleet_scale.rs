@@ -114,14 +114,14 @@ fn every_data_kind_is_scaled() {
 
 #[test]
 fn unscalable_data_are_refused() {
-    let said = |text: &str, changes: &[&str]| {
+    let reported = |text: &str, changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         Scenario::parse("test", text, &changes).unwrap_err().to_string()
     };
     let linear = Scenario::built_in("linear").unwrap();
-    assert!(said(linear, &["data.scale=\"flet\""]).contains("did you mean \"fleet\""));
-    let robust = said(Scenario::built_in("byzantine").unwrap(), &["data.scale=\"fleet\""]);
+    assert!(reported(linear, &["data.scale=\"flet\""]).contains("did you mean \"fleet\""));
+    let robust = reported(Scenario::built_in("byzantine").unwrap(), &["data.scale=\"fleet\""]);
     assert!(robust.contains("one device can move"), "{robust}");
-    let private = said(Scenario::built_in("fedrep-private").unwrap(), &["data.scale=\"fleet\""]);
+    let private = reported(Scenario::built_in("fedrep-private").unwrap(), &["data.scale=\"fleet\""]);
     assert!(private.contains("reveals"), "{private}");
 }

@@ -112,10 +112,10 @@ fn unusable_traces_are_refused() {
         let here = traced(name, trace, "");
         let output = program(&here, &["run", "my.toml", "--out", "out"]);
         assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
-        let said = errors(&output);
-        assert!(said.lines().count() == 1 && said.contains("trace.csv"), "{name}: {said}");
+        let reported = errors(&output);
+        assert!(reported.lines().count() == 1 && reported.contains("trace.csv"), "{name}: {reported}");
         assert!(!here.join("out").exists(), "{name}: nothing is written");
-        assert!(parts.iter().all(|part| said.contains(part)), "{name}: {said}");
+        assert!(parts.iter().all(|part| reported.contains(part)), "{name}: {reported}");
     }
     let here = traced("absent", "", "");
     std::fs::remove_file(here.join("trace.csv")).unwrap();

@@ -24,9 +24,9 @@ fn columns(features: &[&str]) -> Columns {
 }
 
 fn refused(bytes: &[u8], columns: &Columns) -> String {
-    let said = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
-    assert_eq!(said.lines().count(), 1, "{said}");
-    said
+    let reported = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
+    assert_eq!(reported.lines().count(), 1, "{reported}");
+    reported
 }
 
 /// 4096 members of a mebibyte each: four gibibytes in four megabytes.
@@ -38,11 +38,11 @@ fn gzip_bombs_are_read_up_to_their_bound() {
         encoder.write_all(block.repeat((1 << 20) / block.len()).as_bytes()).unwrap();
         let member = encoder.finish().unwrap();
         let bomb = [gzip.packed(b"who,a,b,y\n"), member.repeat(4096)].concat();
-        let said = refused(&bomb, &columns(&["a", "b"]));
-        has(&said, &["t.csv", "after decompression"]);
-        let read: usize = said.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
+        let reported = refused(&bomb, &columns(&["a", "b"]));
+        has(&reported, &["t.csv", "after decompression"]);
+        let read: usize = reported.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
         // 64 mebibytes, or 200 times the bytes read, plus one member.
-        assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{said}, of {} bytes", bomb.len());
+        assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{reported}, of {} bytes", bomb.len());
     }
 }
 
@@ -52,8 +52,8 @@ fn client_and_class_limits_apply_while_reading() {
     for client in 0..1_000_000 {
         text += &format!("c{client},1,2\n");
     }
-    let said = refused(text.as_bytes(), &columns(&["a"]));
-    has(&said, &["t.csv: line 100002, column who", "100000"]);
+    let reported = refused(text.as_bytes(), &columns(&["a"]));
+    has(&reported, &["t.csv: line 100002, column who", "100000"]);
     let classes = Columns { target: "who".to_owned(), client: None, classification: true, ..columns(&["a"]) };
     has(&refused(text.as_bytes(), &classes), &["line 258, column who", "256"]);
 }
@@ -125,9 +125,9 @@ fn non_regular_files_are_refused() {
                 continue;
             }
             let output = program(&here, &arguments);
-            let said = errors(&output);
-            assert_eq!((code(&output), said.lines().count()), (2, 1), "{arguments:?}: {said}");
-            has(&said, &[file, says]);
+            let reported = errors(&output);
+            assert_eq!((code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
+            has(&reported, &[file, says]);
         }
     }
 }

@@ -50,8 +50,8 @@ fn server_decisions_are_recorded_and_replayed() {
     std::fs::write(here.join("changed.jsonl"), changed).unwrap();
     let output = program(&here, &[&["replay", "stragglers", "changed.jsonl"][..], &SMALL].concat());
     assert_eq!(code(&output), 1);
-    let said = errors(&output);
-    assert!(said.contains("waits for 5 of") && said.contains("waits for 4 of"), "{said}");
+    let reported = errors(&output);
+    assert!(reported.contains("waits for 5 of") && reported.contains("waits for 4 of"), "{reported}");
 
     // A server's journal has no attackers.
     let output =

@@ -104,12 +104,12 @@ fn classes_are_held_out_by_name() {
     write(&here, false);
     let count = |label: u8| rows().iter().filter(|(.., own)| *own == label).count();
     for data in [CSV, NPZ, LEAF] {
-        for (said, label) in [("[10]", 10), ("[7]", 7), ("[\"3\"]", 3), ("[\"3.0\", 3]", 3)] {
-            let dataset = held(data, said).unwrap_or_else(|error| panic!("{data} {said}: {error}"));
-            assert_eq!(classes(&dataset), [vec![0, 1], vec![0]], "{data} {said}");
+        for (reported, label) in [("[10]", 10), ("[7]", 7), ("[\"3\"]", 3), ("[\"3.0\", 3]", 3)] {
+            let dataset = held(data, reported).unwrap_or_else(|error| panic!("{data} {reported}: {error}"));
+            assert_eq!(classes(&dataset), [vec![0, 1], vec![0]], "{data} {reported}");
             let samples: usize =
                 dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
-            assert_eq!(samples, count(label), "{data} {said}");
+            assert_eq!(samples, count(label), "{data} {reported}");
         }
         // "1" is an index and not the label of a class.
         has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "there are: ", "10"]);
@@ -117,11 +117,11 @@ fn classes_are_held_out_by_name() {
         has(&held(data, "[3, 7, 10]").unwrap_err(), &["t."]);
     }
     write(&here, true);
-    for (said, label) in [("[\"walk\"]", 3), ("[\"rest\"]", 10), ("[1]", 7), ("[0]", 10)] {
-        let dataset = held(CSV, said).unwrap();
+    for (reported, label) in [("[\"walk\"]", 3), ("[\"rest\"]", 10), ("[1]", 7), ("[0]", 10)] {
+        let dataset = held(CSV, reported).unwrap();
         let samples: usize =
             dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
-        assert_eq!(samples, count(label), "{said}");
+        assert_eq!(samples, count(label), "{reported}");
     }
     has(&held(CSV, "[3]").unwrap_err(), &["\"3\"", "rest, run, walk"]);
     has(&held(CSV, "[\"Walk\"]").unwrap_err(), &["\"Walk\"", "rest, run, walk"]);

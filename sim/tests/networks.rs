@@ -104,9 +104,9 @@ fn newcomers_without_a_body_train_all_layers() {
     let place = directory("network-newcomers");
     let sets: Vec<&str> = later.iter().flat_map(|change| ["--set", *change]).collect();
     let words = ["run", "digits-network", "--format", "json", "--set", "algorithm.name=\"local-only\""];
-    let said = text(&program(&place, &[&words[..], &sets].concat()));
-    assert!(said.contains("\"scored_new_clients\": \"the newcomer's own network"), "{said}");
-    assert!(said.contains("\"accuracy_new_clients\""), "{said}");
+    let reported = text(&program(&place, &[&words[..], &sets].concat()));
+    assert!(reported.contains("\"scored_new_clients\": \"the newcomer's own network"), "{reported}");
+    assert!(reported.contains("\"accuracy_new_clients\""), "{reported}");
 }
 
 /// With two classes per client personal networks are more accurate than the shared one, for each of three
@@ -219,8 +219,8 @@ fn adapters_refuse_other_algorithms() {
             "simulated devices have 0x00000000",
         ),
     ] {
-        let said = outcome_of(&changes).unwrap_err();
-        assert!(said.contains(expected), "{changes:?}: {said}");
+        let reported = outcome_of(&changes).unwrap_err();
+        assert!(reported.contains(expected), "{changes:?}: {reported}");
     }
 }
 
@@ -228,8 +228,8 @@ fn adapters_refuse_other_algorithms() {
 #[test]
 fn filters_are_sent_as_layers() {
     let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 2, hidden = [8] }";
-    let said = outcome_of(&[image]).unwrap_err();
-    assert!(said.contains("leave nothing of an image of 3 rows of 3 pixels"), "{said}");
+    let reported = outcome_of(&[image]).unwrap_err();
+    assert!(reported.contains("leave nothing of an image of 3 rows of 3 pixels"), "{reported}");
     let image = image.replace("pool = 2", "pool = 1");
     let outcome = outcome_of(&[&image]).unwrap();
     let sizes: Vec<(u16, u16)> = outcome.layers.iter().map(|layer| (layer.rows, layer.cols)).collect();
@@ -243,9 +243,9 @@ fn diverged_run_names_client_and_keeps_results() {
     let wild = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
     let ran = program(&place, &wild);
     assert_eq!(code(&ran), 1);
-    let said = errors(&ran);
-    assert!(said.contains("round 1 of digits-network, seed 1: the loss of client"), "{said}");
-    assert!(said.contains("what was finished is in results"), "{said}");
+    let reported = errors(&ran);
+    assert!(reported.contains("round 1 of digits-network, seed 1: the loss of client"), "{reported}");
+    assert!(reported.contains("finished results are in results"), "{reported}");
     let summary = std::fs::read_to_string(place.join("results/summary.json")).unwrap();
     assert!(summary.contains("\"diverged\": {") && summary.contains("\"round\": 1"), "{summary}");
     let rounds = std::fs::read_to_string(place.join("results/rounds.jsonl")).unwrap();
@@ -349,8 +349,8 @@ fn impossible_network_settings_are_refused() {
         (&["algorithm.name=\"lg-fedavg\"", "algorithm.shared_layers=2"], "1 to 1"),
         (&["algorithm.name=\"scaffold\"", "algorithm.step_size=0.0"], "above 0"),
     ] {
-        let said = refused(changes);
-        assert!(said.contains(says), "{changes:?}: {said}");
+        let reported = refused(changes);
+        assert!(reported.contains(says), "{changes:?}: {reported}");
     }
     let regression =
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
@@ -359,8 +359,8 @@ fn impossible_network_settings_are_refused() {
     let own = ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
     assert_eq!(scenario(&own).unwrap().algorithm, scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm);
     for coin in ["1e-60", "0.005"] {
-        let said = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
-        assert!(said.contains("0, or 0.01 to 0.99"), "{said}");
+        let reported = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
+        assert!(reported.contains("0, or 0.01 to 0.99"), "{reported}");
     }
     // A table of another algorithm is checked but not used.
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
@@ -417,10 +417,10 @@ fn adapter_starts_from_its_base_model() {
     assert!((loss(&after[0]) - ended).abs() < 0.01 * ended, "{} {ended}", loss(&after[0]));
     assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
 
-    let refused = |ran: std::process::Output, said: &[&str]| {
+    let refused = |ran: std::process::Output, reported: &[&str]| {
         let message = errors(&ran);
         assert_eq!(code(&ran), 2, "{message}");
-        for part in said {
+        for part in reported {
             assert!(message.contains(part), "{message}");
         }
     };

@@ -119,12 +119,12 @@ fn inconsistent_arrays_are_refused() {
     bad(&[x, ("y", &[3, 4], &values[..12]), client], &["y has shape [3, 4]", "(12)"]);
     bad(&[x, y, ("client", &[11], &owner[..11])], &["client has shape [11]", "(12)"]);
     bad(&[client], &["no array named x", "x and y"]);
-    for (number, said) in
+    for (number, reported) in
         [(0.5, "0.5"), (-1.0, "-1.0"), (f64::NAN, "NaN"), (9_007_199_254_740_992.0, "9007199")]
     {
         let mut owner = owner.clone();
         owner[7] = number;
-        bad(&[x, y, ("client", &[12], &owner)], &["client at [7]", said, "whole number"]);
+        bad(&[x, y, ("client", &[12], &owner)], &["client at [7]", reported, "whole number"]);
     }
     let (x_test, y_test) = (("x_test", &[2u64, 5][..], &values[..10]), ("y_test", &[2u64][..], &values[..2]));
     bad(&[x, y, client, x_test, y_test], &["x_test has shape [2, 5]", "client_test (n)"]);

@@ -125,7 +125,7 @@ fn types_orders_shapes_and_packings_give_equal_data() {
                     archive(&here.join("t.npz"), zipped, &files);
                     let found = read(&here, &format!("{NPZ}task = \"classes\"\n[split]\ntest = 0.25\n"));
                     let what = format!("{descr} {fortran} {column} {zipped:?} {other} {count}");
-                    let found = found.unwrap_or_else(|said| panic!("{what}: {said}"));
+                    let found = found.unwrap_or_else(|reported| panic!("{what}: {reported}"));
                     assert!(found.warnings.is_empty(), "{what}: {:?}", found.warnings);
                     same(&found, &expected, &what);
                     count += 1;
@@ -213,7 +213,7 @@ fn npz_and_csv_support_the_same_options() {
         {
             let what = format!("{task} {how} {more}");
             let csv = read(&here, &format!("{CSV}task = \"{task}\"\n{how}{more}"));
-            let csv = csv.unwrap_or_else(|said| panic!("{what}: {said}"));
+            let csv = csv.unwrap_or_else(|reported| panic!("{what}: {reported}"));
             // Without a test option npz uses the file's own split.
             let more = if more.contains("test =") || more.contains("by =") {
                 more.to_owned()
@@ -221,7 +221,7 @@ fn npz_and_csv_support_the_same_options() {
                 format!("{more}test = 0.2\n")
             };
             let npz = read(&here, &format!("{NPZ}{mapped}task = \"{task}\"\n{how}{more}"));
-            let npz = npz.unwrap_or_else(|said| panic!("{what}: {said}"));
+            let npz = npz.unwrap_or_else(|reported| panic!("{what}: {reported}"));
             same(&npz, &csv, &what);
             count += 1;
         }
@@ -306,7 +306,7 @@ fn unusable_arrays_are_named() {
             &["[17]", "client"],
         );
     }
-    for (name, value, said) in [
+    for (name, value, reported) in [
         ("y", f64::NAN, "NaN"),
         ("y", 1.5, "1.5"),
         ("client", f64::INFINITY, "inf"),
@@ -318,7 +318,7 @@ fn unusable_arrays_are_named() {
             if name == "x" { (&[ROWS, WIDTH], data.x.clone()) } else { (&[ROWS], data.y.clone()) };
         values[17] = value;
         let place = if name == "x" { "[5, 2]" } else { "[17]" };
-        bad(name, f8(shape, &values), &[place, said]);
+        bad(name, f8(shape, &values), &[place, reported]);
     }
     bad(
         "client",

@@ -17,11 +17,11 @@ fn dataset(data: &str) -> Dataset {
 }
 
 fn refused(data: &str, parts: &[&str]) {
-    let said = match scenario(data) {
-        Err(said) => said,
+    let reported = match scenario(data) {
+        Err(reported) => reported,
         Ok(scenario) => scenario.dataset(1).unwrap_err().to_string(),
     };
-    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    assert!(parts.iter().all(|part| reported.contains(part)), "{reported}");
 }
 
 /// Number of samples of each class.

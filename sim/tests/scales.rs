@@ -47,11 +47,11 @@ fn offsets_and_units_do_not_change_figures() {
         ("standard", false, "name = \"pooled\"\nfinal_ridge = 0.3"),
     ] {
         write_table(&place, |_, x| x);
-        let (plain, said) = run(&place, scale, classes, method);
-        assert!(!said.contains("warning"), "{scale} {method}: {said}");
+        let (plain, reported) = run(&place, scale, classes, method);
+        assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
         write_table(&place, |j, x| units[j] * (x + offsets[j]));
-        let (moved, said) = run(&place, scale, classes, method);
-        assert!(!said.contains("warning"), "{scale} {method}: {said}");
+        let (moved, reported) = run(&place, scale, classes, method);
+        assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
         same(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
     }
 }
@@ -70,19 +70,23 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
         ("name = \"pooled\"\nfinal_ridge = 0.3", false),
     ] {
         write_table(&place, |_, x| x);
-        let (plain, said) = run(&place, "fleet", classes, method);
-        assert!(!said.contains("warning"), "{method}: {said}");
-        for (offset, is_said) in [(0.0, false), (1e3, false), (1e5, true)] {
+        let (plain, reported) = run(&place, "fleet", classes, method);
+        assert!(!reported.contains("warning"), "{method}: {reported}");
+        for (offset, is_reported) in [(0.0, false), (1e3, false), (1e5, true)] {
             write_table(&place, |j, x| units[j] * (x + if j % 2 == 0 { offset } else { 0.0 }));
-            let (moved, said) = run(&place, "fleet", classes, method);
+            let (moved, reported) = run(&place, "fleet", classes, method);
             let federated = moved["rounds"] != 0;
             assert_eq!(
-                said.contains("warning: my.toml: columns have few digits in f32"),
-                is_said && federated,
-                "{said}"
+                reported.contains("warning: my.toml: columns have few digits in f32"),
+                is_reported && federated,
+                "{reported}"
             );
-            assert!(!is_said || !federated || said.contains("\"c0\", \"c2\", \"c4\";"), "{said}");
-            assert_eq!(said.matches("warning").count(), usize::from(is_said && federated), "{said}");
+            assert!(!is_reported || !federated || reported.contains("\"c0\", \"c2\", \"c4\";"), "{reported}");
+            assert_eq!(
+                reported.matches("warning").count(),
+                usize::from(is_reported && federated),
+                "{reported}"
+            );
             let noise = f64::max(offset, 1.0) * 2f64.powi(-24);
             same(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
         }

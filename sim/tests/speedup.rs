@@ -78,8 +78,8 @@ fn full_participation_has_speedup_one_over_itself() {
     // Policies that are run for each communication cost, because they adapt or contain the cost; their times
     // are summed in another order.
     let full = "participation={ policy = \"full\" }";
-    let told = policy("told", false, &[full, "fleet.communication={communication}"]);
-    for row in measured(&settings(vec![policy("adapts", true, &[full]), told])).rows {
+    let cost_dependent = policy("cost-dependent", false, &[full, "fleet.communication={communication}"]);
+    for row in measured(&settings(vec![policy("adapts", true, &[full]), cost_dependent])).rows {
         for policy in row.policies {
             let speedup = policy.speedup;
             assert!((speedup.time.unwrap() / row.full - 1.0).abs() < 1e-9, "{}", policy.name);

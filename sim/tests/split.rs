@@ -27,7 +27,7 @@ impl Windows {
         for (index, one) in series.iter().enumerate() {
             for (j, features) in watch::windows(one).iter().enumerate() {
                 let place = (index, j * HOP..j * HOP + WINDOW);
-                assert!(places.insert(bits(features), place).is_none(), "two windows are alike");
+                assert!(places.insert(bits(features), place).is_none(), "two windows are equal");
             }
         }
         Self { series, places }

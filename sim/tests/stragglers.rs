@@ -114,10 +114,13 @@ fn first_stage_larger_than_the_fleet_is_refused() {
     let text = Scenario::built_in("stragglers").unwrap();
     for (change, key) in [("participation.n0=65", "n0"), ("participation.cohort=65", "cohort")] {
         let scenario = Scenario::parse("stragglers", text, &[change.to_owned()]).unwrap();
-        let said = run(&scenario, 1, &mut NoProgress).unwrap_err().to_string();
-        assert_eq!(said, format!("participation.{key}: found 65, allowed: at most the fleet's 64 clients"));
+        let reported = run(&scenario, 1, &mut NoProgress).unwrap_err().to_string();
+        assert_eq!(
+            reported,
+            format!("participation.{key}: found 65, allowed: at most the fleet's 64 clients")
+        );
     }
     let change = ["participation.n0=9".to_owned(), "participation.cohort=8".to_owned()];
-    let said = Scenario::parse("stragglers", text, &change).unwrap_err().to_string();
-    assert!(said.contains("participation.n0: 9 is more than the cohort of 8"), "{said}");
+    let reported = Scenario::parse("stragglers", text, &change).unwrap_err().to_string();
+    assert!(reported.contains("participation.n0: 9 is more than the cohort of 8"), "{reported}");
 }

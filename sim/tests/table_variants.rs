@@ -119,7 +119,7 @@ fn table_formats_give_equal_data() {
         let plain = bits(&parse(&Writing::PLAIN.write(&grid), &columns).unwrap());
         let ways = every_way(|writing| {
             let table = parse(&writing.write(&grid), &columns);
-            let table = table.unwrap_or_else(|said| panic!("{writing:?}: {said}"));
+            let table = table.unwrap_or_else(|reported| panic!("{writing:?}: {reported}"));
             assert!(table.warnings.is_empty(), "{writing:?}: {:?}", table.warnings);
             assert_eq!(bits(&table), plain, "{writing:?}");
         });
@@ -168,10 +168,10 @@ fn number_spellings_give_one_name() {
                 let writing = Writing { delimiter, decimal, ..Writing::PLAIN };
                 let telling_mark = telling || decimal == '.' || delimiter == ';';
                 let table = parse(&writing.write(&grid), &columns).unwrap();
-                let said = format!("{writing:?}, {telling}: {:?}", table.warnings);
+                let reported = format!("{writing:?}, {telling}: {:?}", table.warnings);
                 if telling_mark {
-                    assert_eq!(bits(&table), bits(&plain), "{said}");
-                    assert_eq!(table.warnings.len(), 2, "{said}");
+                    assert_eq!(bits(&table), bits(&plain), "{reported}");
+                    assert_eq!(table.warnings.len(), 2, "{reported}");
                 }
             }
         }
@@ -213,13 +213,13 @@ proptest! {
         let bad = bads[bad];
         grid.rows[row][place] = Cell::Text(bad.to_owned());
         let bytes = Writing { end, encoding, delimiter, quotes, ..Writing::PLAIN }.write(&grid);
-        let said = parse(&bytes, &columns(true)).unwrap_err();
+        let reported = parse(&bytes, &columns(true)).unwrap_err();
         // A true/false column whose first value is a number is taken as numeric, so the error is reported for the next line.
         let late = bad == "1.5" && row == 0;
         let line = line_of(&grid, if late { 1 } else { row });
-        prop_assert!(said.starts_with(&format!("t.csv: line {line}, column {column}: ")), "{said}");
-        prop_assert!(late || bad.is_empty() || said.contains(&format!("{bad:?}")), "{said}");
-        prop_assert_eq!(said.lines().count(), 1, "{}", said);
+        prop_assert!(reported.starts_with(&format!("t.csv: line {line}, column {column}: ")), "{reported}");
+        prop_assert!(late || bad.is_empty() || reported.contains(&format!("{bad:?}")), "{reported}");
+        prop_assert_eq!(reported.lines().count(), 1, "{}", reported);
     }
 }
 
@@ -265,14 +265,14 @@ fn unread_formats_are_named() {
     has(&plain("who kind x\n1 2 3\n"), &["no column \"who\"", "data.delimiter"]);
     let header = "\"acc, x\",\"say \"\"hi\"\"\",größe,\"two\nlines\",flag,count,who,kind";
     has(&plain(&format!("{header}\n")), &["no rows"]);
-    for (rows, said) in [
+    for (rows, reported) in [
         ("1,2,3,4,true,6,a\n", ["line 3", "7 columns, the header has 8"]),
         ("1,2,3,4,true,6,a,b,\n", ["line 3", "9 columns, the header has 8"]),
         ("1,2,3,4,true,6,a,b\n\n \n\r\n1,2\n", ["line 7", "2 columns"]),
         ("1,2,3,4,true,6,a,\"b\n", ["line 3", "quote"]),
     ] {
-        has(&plain(&format!("{header}\n{rows}")), &said);
-        has(&plain(&format!("{header}\r{}", rows.replace("\r\n", "\r").replace('\n', "\r"))), &said);
+        has(&plain(&format!("{header}\n{rows}")), &reported);
+        has(&plain(&format!("{header}\r{}", rows.replace("\r\n", "\r").replace('\n', "\r"))), &reported);
     }
     for (magic, what) in [
         (&b"\xfd7zXZ\x00"[..], "xz"),
@@ -295,7 +295,7 @@ fn unread_formats_are_named() {
 /// Spellings of one number become one name, and the run reports that; a table with one spelling has no warning.
 #[test]
 fn merged_names_are_reported() {
-    let here = directory("table-variants-said");
+    let here = directory("table-variants-reported");
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = [\"count\", \"flag\"]\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n";
     std::fs::write(here.join("my.toml"), scenario).unwrap();
@@ -309,8 +309,8 @@ fn merged_names_are_reported() {
         assert_eq!(code(&output), 0, "{}", errors(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["clients"], 5);
-        let said = "client \"10\" is also written \"10.0\"";
-        assert_eq!(errors(&output).contains(said), merged, "{}", errors(&output));
+        let reported = "client \"10\" is also written \"10.0\"";
+        assert_eq!(errors(&output).contains(reported), merged, "{}", errors(&output));
         assert_eq!(summary["warnings"].to_string().contains("is also written"), merged, "{summary}");
     }
 }

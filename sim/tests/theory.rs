@@ -64,9 +64,9 @@ fn report_draws_recursion_and_simulated_runs() {
         assert!(page.contains(&format!("</span>{label}</li>")), "{label}");
     }
     assert!(page.contains("simulated, adaptive") && page.contains("<svg"));
-    assert!(!page.contains("bytes sent"), "an axis that means nothing here");
+    assert!(!page.contains("bytes sent"), "the theory has no bytes axis");
     let time = page.find(">simulated time</label>").unwrap();
-    assert!(time < page.find(">rounds</label>").unwrap(), "time is what the page shows first");
+    assert!(time < page.find(">rounds</label>").unwrap(), "time is the first axis");
 }
 
 #[test]

@@ -63,9 +63,9 @@ const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
 fn dominated_columns_are_named() {
     let place = directory("warnings-drowned");
     write_table(&place, |_, x| x);
-    let (plain, said) = run(&place, FEDREP);
+    let (plain, reported) = run(&place, FEDREP);
     let right = plain["final"]["test_mse"].as_f64().unwrap();
-    assert!(right < 1e-6 && !said.contains("warning"), "{said}");
+    assert!(right < 1e-6 && !reported.contains("warning"), "{reported}");
     let (mut missed, mut warned) = (0, 0);
     for (factor, offset) in [
         (1.0, 1.0),
@@ -86,13 +86,14 @@ fn dominated_columns_are_named() {
         (1e5, 1.0),
     ] {
         write_table(&place, |j, x| if j == 2 { factor * (x + offset) } else { x });
-        let (summary, said) = run(&place, FEDREP);
+        let (summary, reported) = run(&place, FEDREP);
         let mse = summary["final"]["test_mse"].as_f64().unwrap();
-        let is_said = said.contains("warning: my.toml: columns drown") && said.contains("\"high\"");
-        let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {said}");
-        assert!(is_said || mse <= 0.05, "a silent miss: {numbers}");
-        assert!(!is_said || mse > 1e-3, "a warning where nothing is wrong: {numbers}");
-        (missed, warned) = (missed + usize::from(mse > 0.05), warned + usize::from(is_said));
+        let is_reported =
+            reported.contains("warning: my.toml: columns drown") && reported.contains("\"high\"");
+        let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {reported}");
+        assert!(is_reported || mse <= 0.05, "a silent miss: {numbers}");
+        assert!(!is_reported || mse > 1e-3, "a warning without a cause: {numbers}");
+        (missed, warned) = (missed + usize::from(mse > 0.05), warned + usize::from(is_reported));
     }
     assert!(missed >= 8 && warned >= 8, "{missed} of 16 much worse, {warned} warned");
 }
@@ -103,12 +104,12 @@ fn baselines_report_truncated_directions() {
     let place = directory("warnings-cut");
     for method in ["name = \"local-only\"", "name = \"pooled\""] {
         write_table(&place, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
-        let (summary, said) = run(&place, method);
+        let (summary, reported) = run(&place, method);
         assert_eq!(summary["fits_cut"]["cut"], 0, "{summary}");
-        assert!(!said.contains("warning"), "{said}");
+        assert!(!reported.contains("warning"), "{reported}");
         write_table(&place, |j, x| if j == 2 { 1e12 + x } else { x });
-        let (summary, said) = run(&place, method);
-        has(&said, &["warning: my.toml", "least-squares fits", "\"high\""]);
+        let (summary, reported) = run(&place, method);
+        has(&reported, &["warning: my.toml", "least-squares fits", "\"high\""]);
         let count = if method.contains("pooled") { 1 } else { 12 };
         let cut = &summary["fits_cut"];
         assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
@@ -116,10 +117,10 @@ fn baselines_report_truncated_directions() {
         // More columns than samples: reported in the summary only.
         let few = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
         write_table(&place, |_, x| x);
-        let (summary, said) = run(&place, &few);
+        let (summary, reported) = run(&place, &few);
         let few = if method.contains("pooled") { 0 } else { 12 };
         assert_eq!(summary["fits_cut"]["few_samples"], few, "{summary}");
-        assert!(!said.contains("warning"), "{said}");
+        assert!(!reported.contains("warning"), "{reported}");
     }
 }
 
@@ -129,7 +130,8 @@ fn baselines_report_truncated_directions() {
 fn ridge_at_the_end_of_the_grid_is_reported() {
     let place = directory("warnings-ridge");
     let noise = numbers(9 * 24 * 5, 3);
-    for (factor, scale, is_said) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)] {
+    for (factor, scale, is_reported) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)]
+    {
         let mut table = String::from("who,a,b,c,d,e,kind\n");
         for (row, noise) in noise.chunks(5).enumerate() {
             let kind = row % 3;
@@ -147,9 +149,9 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
             std::fs::write(place.join("my.toml"), scenario).unwrap();
             let ran = program(&place, &["run", "my.toml"]);
             assert_eq!(code(&ran), 0, "{}", errors(&ran));
-            let said =
+            let reported =
                 errors(&ran).contains("of those from 0.0001 to 100, and beside features of a mean square of");
-            assert_eq!(said, is_said, "{factor} {scale} {method}: {}", errors(&ran));
+            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", errors(&ran));
         }
     }
 }

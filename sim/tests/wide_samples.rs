@@ -31,8 +31,11 @@ fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
 fn more_than_65534_values_are_refused() {
     for model in MODELS {
         for features in [65_535, 65_536] {
-            let said = ran(features, model).expect_err(model).to_string();
-            assert!(said.contains(&features.to_string()) && said.contains("at most 655"), "{model}: {said}");
+            let reported = ran(features, model).expect_err(model).to_string();
+            assert!(
+                reported.contains(&features.to_string()) && reported.contains("at most 655"),
+                "{model}: {reported}"
+            );
         }
     }
 }

@@ -67,7 +67,7 @@ impl DemoReport {
 /// only if a bundled file is broken.
 pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<DemoReport, DemoError> {
     let began = Instant::now();
-    let measured = measure::all(stop, progress)?;
+    let measured = measure::measure_all(stop, progress)?;
     let interrupted = measured.iter().any(|part| part.interrupted);
     let tables: Vec<_> = measured.iter().filter(|part| !part.cases.is_empty()).map(tables::table).collect();
     let mut text = String::new();

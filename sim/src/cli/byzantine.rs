@@ -11,7 +11,7 @@ use fedspan_experiments::byzantine::{self, ByzantineError, GRIDS, Settings, Vari
 /// Options of `byzantine`.
 #[derive(Debug, Args)]
 pub struct ByzantineOptions {
-    /// What devices upload
+    /// Grid, by the kind of upload
     #[arg(long, value_name = "NAME", default_value = GRIDS[0].name, value_parser = PossibleValuesParser::new(GRIDS.map(|grid| grid.name)))]
     grid: String,
     /// Attacks, by their names in the table [default: all of the grid]
@@ -20,7 +20,7 @@ pub struct ByzantineOptions {
     /// Rules, by their names in the table [default: all of the grid]
     #[arg(long, value_name = "NAME,...", value_parser = names)]
     rules: Option<Names>,
-    /// Parts of the fleet that attack [default: those of the grid]
+    /// Fractions of the fleet that attack [default: those of the grid]
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = fraction)]
     fractions: Vec<f64>,
     /// Change a key of the scenario, for every run
@@ -29,7 +29,7 @@ pub struct ByzantineOptions {
     /// The first seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// How many seeds, counting up
+    /// Number of seeds, counting up from the first
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]

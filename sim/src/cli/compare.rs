@@ -20,13 +20,13 @@ const DEFAULT_OUT: &str = "fedspan-compare";
 /// Options of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareOptions {
-    /// Built-in scenarios or TOML files, each with changes of its own if there are any
+    /// Built-in scenarios or TOML files, each with its own changes
     #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
     scenarios: Vec<String>,
-    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that its model has
+    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that fit its model
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
     algorithms: Vec<String>,
-    /// Run each with each of these values, too, and show the spread over them like that over seeds
+    /// Run each with each of these values, and show the spread over values and seeds
     #[arg(long, value_name = "KEY=VALUE,...", requires = "algorithms")]
     over: Option<String>,
     #[command(flatten)]
@@ -58,19 +58,19 @@ pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), Comman
     if tables.is_empty() {
         tables.push(table(&entries, &executed));
     }
-    let mut together = ComparisonSummary::of(&executed);
+    let mut summary = ComparisonSummary::new(&executed);
     if what.reach.is_requested() {
-        together.reached = what.reach.times(&entries, &executed);
-        tables.push(what.reach.table(&together.reached));
+        summary.reached = what.reach.times(&entries, &executed);
+        tables.push(what.reach.table(&summary.reached));
     }
     let report = out.join("report.html");
-    write_json(&out.join("summary.json"), &together)?;
+    write_json(&out.join("summary.json"), &summary)?;
     let mut page = page(&entries, &executed, tables.clone());
     page.curves.extend(what.reach.curves(&entries, &executed));
     write_text(&report, &page.html())?;
     match options.format {
         Format::Json => {
-            output::print(&json(&together).map_err(|error| CommandError::Failed(error.to_string()))?)?;
+            output::print(&json(&summary).map_err(|error| CommandError::Failed(error.to_string()))?)?;
         }
         format => {
             let texts: Vec<String> = tables.iter().map(|table| format.shown(table)).collect();
@@ -113,7 +113,7 @@ struct ComparisonSummary<'a> {
 }
 
 impl<'a> ComparisonSummary<'a> {
-    fn of(executed: &'a Executed) -> Self {
+    fn new(executed: &'a Executed) -> Self {
         let runs = executed.runs.iter().filter_map(Runs::written).collect();
         Self { runs, reached: Vec::new() }
     }
@@ -172,18 +172,18 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
 }
 
 fn page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
-    let begun = || entries.iter().zip(&executed.runs);
-    let labels: Vec<&str> = begun().map(|(entry, _)| entry.label.as_str()).collect();
+    let finished = || entries.iter().zip(&executed.runs);
+    let labels: Vec<&str> = finished().map(|(entry, _)| entry.label.as_str()).collect();
     Page {
         title: labels.join(" · "),
         tables,
         curves: vec![(
             String::new(),
-            begun()
+            finished()
                 .map(|(entry, runs)| Series { label: entry.label.clone(), runs: runs.curves.clone() })
                 .collect(),
         )],
-        texts: begun()
+        texts: finished()
             .map(|(entry, _)| (format!("Scenario: {}", entry.label), entry.scenario.text.clone()))
             .collect(),
         ..Page::default()

@@ -92,18 +92,18 @@ struct ScenarioAlgorithms {
 impl ScenarioAlgorithms {
     /// Notes for below the table.
     fn notes(&self, scenario: &str) -> Vec<String> {
-        let of = |names: Vec<&str>| names.join(", ");
+        let list = |names: Vec<&str>| names.join(", ");
         let given = self.all.iter().filter(|(_, network)| network.is_some());
-        let given = of(given.map(|(name, _)| name.as_str()).collect());
+        let given = list(given.map(|(name, _)| name.as_str()).collect());
         let mut notes = Vec::new();
         if !given.is_empty() {
             notes.push(format!(
                 "{scenario}: {given}: networks of one hidden layer of 32, as the model is linear and these need a network; \
-                 [model.network] and [algorithm.network] in the scenario say otherwise"
+                 [model.network] and [algorithm.network] in the scenario set other ones"
             ));
         }
         if !self.incompatible.is_empty() {
-            let incompatible = of(self.incompatible.iter().map(String::as_str).collect());
+            let incompatible = list(self.incompatible.iter().map(String::as_str).collect());
             notes.push(format!("{scenario}: left out: {incompatible}: {}", self.reason));
         }
         notes

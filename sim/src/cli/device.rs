@@ -23,10 +23,10 @@ use tokio::time::Instant;
 /// `fedspan-sim device`.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceOptions {
-    /// Where the aggregator listens, HOST:PORT.
+    /// Address of the aggregator, HOST:PORT
     #[arg(long, value_name = "HOST:PORT")]
     connect: String,
-    /// Which client of the scenario this device is, from 1; held-out clients come after the others. It is
+    /// Client of the scenario that this device is, from 1; held-out clients come after the others. It is
     /// also the device's identity.
     #[arg(long, value_name = "N", visible_alias = "client")]
     wearer: usize,
@@ -39,7 +39,7 @@ pub struct DeviceOptions {
     /// A file with the device's key, as `fedspan-aggregator keys export` writes it.
     #[arg(long, value_name = "FILE", required_unless_present = "plaintext", conflicts_with = "plaintext")]
     keys: Option<PathBuf>,
-    /// No key, for a bench: the server has to be asked for it, too (`plaintext = true` in its configuration).
+    /// No key, for a test bench; the server needs `plaintext = true` in its configuration.
     #[arg(long)]
     plaintext: bool,
     /// Stay connected after the final head is fitted.
@@ -57,7 +57,7 @@ pub fn command(arguments: &DeviceOptions) -> ExitCode {
             }
             if session.is_plaintext() {
                 eprintln!(
-                    "device {}: PLAINTEXT: frames are not encrypted, and every server is believed; for the bench only",
+                    "device {}: PLAINTEXT: frames are not encrypted and the server is not authenticated; for the test bench only",
                     arguments.wearer
                 );
             }
@@ -172,7 +172,7 @@ fn likely_cause(session: &SimSession) -> &'static str {
         _ if session.is_plaintext() || counters.counted > 0 => "",
         (1.., _) => " (the server has another key than this device)",
         (0, 1..) => {
-            " (the server turned it away without proof: it may not know the key, or be a bench without keys)"
+            " (the server refused it without authentication: it may not know the key, or run without keys)"
         }
         _ => "",
     }

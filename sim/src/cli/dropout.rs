@@ -11,16 +11,16 @@ use fedspan_experiments::dropout::{self, FOLDS, PATTERNS, POLICIES, Settings};
 /// Options of `dropout`.
 #[derive(Debug, Args)]
 pub struct DropoutOptions {
-    /// Whom rounds wait for, by the names in the tables [default: all of them]
+    /// Policies that decide when a round is complete, by their names in the tables [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     policies: Vec<String>,
-    /// Who drops out, by the names in the tables [default: all of them]
+    /// Dropout patterns, by their names in the tables [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     patterns: Vec<String>,
-    /// Parts of all rounds of all devices that are lost; without dropouts is measured in any case
+    /// Dropout rates, as fractions of all rounds of all devices; rate 0 is always measured
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = rate, default_value = "0.1,0.2,0.3,0.4,0.5,0.6,0.7")]
     rates: Vec<f64>,
-    /// Groups of people that are held out in turn
+    /// Number of folds; each holds out a group of people
     #[arg(long, value_name = "N", default_value_t = FOLDS as u8, value_parser = clap::value_parser!(u8).range(1..=FOLDS as i64))]
     folds: u8,
     /// Change a key of the scenario, for every run
@@ -29,7 +29,7 @@ pub struct DropoutOptions {
     /// The first seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// How many seeds, counting up
+    /// Number of seeds, counting up from the first
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]

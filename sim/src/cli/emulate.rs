@@ -14,34 +14,34 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of `emulate`.
 #[derive(Debug, Args)]
 pub struct EmulateOptions {
-    /// A scenario that the core's firmware is made for [default: demo, about the recordings; smallest for m0]
+    /// A scenario that fits the core's firmware [default: demo; smallest for m0]
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: Option<String>,
-    /// Boards; board i has the samples of client i, counted round and round
+    /// Number of boards; board i has the samples of client i, modulo the number of clients
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     boards: u16,
     /// Core of the boards
     #[arg(long, value_name = "CORE", default_value = "m4", value_parser = clap::builder::PossibleValuesParser::new(CORES.map(|core| core.name)))]
     core: String,
-    /// How boards reach the server: named pipes (fast), or their serial line
+    /// Link between boards and server: named pipes (fast), or the serial line
     #[arg(long, value_enum, default_value_t = Link::Pipes)]
     link: Link,
     /// Board 1 resets itself N times: after its first message, then after two more, and so on
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     resets: u32,
-    /// Board 1 loses its power N times before that, in the same manner
+    /// Board 1 loses its power N times before the resets, at the same points
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     power_cuts: u32,
-    /// Frames in the clear, as on a bench; otherwise each board gets a key for this run
+    /// Do not encrypt frames (for a test bench); otherwise each board gets a key for this run
     #[arg(long)]
     plaintext: bool,
     /// Change a key of the scenario, e.g. algorithm.rounds=20; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Firmware that is built already, instead of building it
+    /// Use this firmware instead of building it
     #[arg(long, value_name = "ELF")]
     firmware: Option<PathBuf>,
-    /// What standard output gets
+    /// Format of standard output
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
@@ -103,9 +103,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     }
     let wrong = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if wrong > 0 {
-        return Err(CommandError::Failed(format!(
-            "{wrong} boards have learnt something else than the simulator"
-        )));
+        return Err(CommandError::Failed(format!("{wrong} boards have other results than the simulator")));
     }
     Ok(())
 }

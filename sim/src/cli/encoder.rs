@@ -24,19 +24,19 @@ pub struct EncoderOptions {
     /// Rated sentences, each line: id TAB mean rating TAB text; ids like REVIEW_SENTENCE make groups that stay together
     #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present = "measure")]
     sentences: Vec<PathBuf>,
-    /// What is trained: up and down factors by turns, both in every round, or up factors alone
+    /// Algorithm: alternating factors (rolora), both factors (lora), or up factors only (ffa-lora)
     #[arg(long, value_enum, default_value_t = LoraMethod::RoLora)]
     method: LoraMethod,
     /// Rank of the factors; alpha is twice that
     #[arg(long, value_name = "R", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     rank: u16,
-    /// How many clients share the groups; each has groups of one file
+    /// Number of clients; each has groups of one file
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=10_000))]
     clients: u16,
-    /// Clients in a round, drawn anew each time [default: all]
+    /// Clients in a round, drawn for each round [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     participants: Option<u16>,
-    /// How many rounds
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
     /// Steps of AdamW of a client in a round; its moments begin at zero in each
@@ -51,16 +51,16 @@ pub struct EncoderOptions {
     /// Weight decay of AdamW
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = decay)]
     decay: f64,
-    /// Most tokens of a sentence; the rest of it is cut off
+    /// Most tokens of a sentence; longer sentences are cut
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(3..=4096))]
     tokens: u16,
     /// Sentences with a rating nearer to zero are left out
     #[arg(long, value_name = "X", default_value_t = 0.25, value_parser = margin)]
     margin: f64,
-    /// What is scored: the test, the same for every seed, or what settings are chosen by
+    /// Scored part: test, the same for every seed, or validation, for choosing settings
     #[arg(long, value_enum, default_value_t = Part::Test)]
     held: Part,
-    /// Score after so many rounds, and at the end
+    /// Score every N rounds, and at the end
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     evaluate_every: u32,
     /// Seed
@@ -72,10 +72,10 @@ pub struct EncoderOptions {
     /// Write summary.json, rounds.jsonl, predictions.csv and adapter/ into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table, or the text of summary.json
+    /// Format of standard output: a table, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
-    /// Time so many steps of 8 x 64 tokens on one thread instead
+    /// Instead of training, time this many steps of 8 x 64 tokens on one thread
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["sentences", "out"], value_parser = clap::value_parser!(u16).range(1..))]
     measure: Option<u16>,
 }
@@ -230,7 +230,7 @@ fn table(report: &Report, rows: &[Row]) -> Table {
             })
             .collect(),
         notes: vec![format!(
-            "{} sentences of clients ({} to {} each), {} of the {} scored, of which always saying the same gets {:.4}; {} left out; {:.1} s.",
+            "{} sentences of clients ({} to {} each), {} of the {} scored, of which the majority class has {:.4}; {} left out; {:.1} s.",
             sentences.train,
             sentences.least,
             sentences.most,

@@ -107,8 +107,8 @@ pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), CommandE
         (None, None, None) => return Ok(()),
     };
     let kept = match directory {
-        Some(directory) => format!("what was finished is in {}", directory.display()),
-        None => "what was finished is shown above".to_owned(),
+        Some(directory) => format!("finished results are in {}", directory.display()),
+        None => "finished results are shown above".to_owned(),
     };
     Err(CommandError::Failed(format!("{what}; {kept}")))
 }

@@ -20,7 +20,7 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of `live`.
 #[derive(Debug, Args)]
 pub struct LiveOptions {
-    /// Built-in scenarios or TOML files, each with changes of its own if there are any
+    /// Built-in scenarios or TOML files, each with its own changes
     #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
     scenarios: Vec<String>,
     /// Change a key of all scenarios, e.g. algorithm.rounds=50; may be given several times
@@ -29,16 +29,16 @@ pub struct LiveOptions {
     /// Seed, instead of the scenarios'
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// How long a mean computation takes, in milliseconds
+    /// Duration of a mean computation, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=3_600_000))]
     unit_ms: u32,
-    /// Show when the distance to the truth was first at this or below
+    /// Show the first time at which the distance to the truth was at or below this
     #[arg(long, value_name = "DISTANCE")]
     target: Option<f64>,
     /// Keep each server's journal, and summary.json, in this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table, or the text of summary.json
+    /// Format of standard output: a table, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
@@ -82,8 +82,8 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
         check_out(out)?;
     }
     let mut entries: Vec<(String, Scenario)> = Vec::new();
-    for word in &options.scenarios {
-        let (name, own) = load::with_changes(word);
+    for argument in &options.scenarios {
+        let (name, own) = load::with_changes(argument);
         let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
         let mut scenario = load::scenario(&name, &changes)?;
         if let Some(seed) = options.seed {
@@ -132,7 +132,9 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     }
     match runs.iter().find(|run| run.replay != EQUAL) {
         None => Ok(()),
-        Some(run) => Err(CommandError::Failed(format!("{}: the simulator decides otherwise", run.scenario))),
+        Some(run) => {
+            Err(CommandError::Failed(format!("{}: the simulator decides differently", run.scenario)))
+        }
     }
 }
 
@@ -177,7 +179,7 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     let lines = journal::read(&kept).map_err(|error| CommandError::Failed(error.to_string()))?;
     let check = check_replay(scenario, &lines).map_err(|error| CommandError::Failed(error.to_string()))?;
     if let Some(difference) = check.replay.difference() {
-        output::log_line(&format!("{label}: the simulator decides otherwise\n{difference}"));
+        output::log_line(&format!("{label}: the simulator decides differently\n{difference}"));
     }
     Ok(run(label, scenario, job.dataset.clients.len(), &check, status, options.target))
 }

@@ -33,7 +33,7 @@ pub fn unknown(name: &str) -> String {
 
 /// Cuts `NAME,KEY=VALUE,...` into the name and its changes. A comma inside brackets, braces or quotes, or one
 /// that is not followed by a key and `=`, does not separate.
-pub fn with_changes(word: &str) -> (String, Vec<String>) {
+pub fn with_changes(argument: &str) -> (String, Vec<String>) {
     let starts_change = |part: &str| {
         part.split_once('=').is_some_and(|(key, _)| {
             let key = key.trim();
@@ -41,7 +41,7 @@ pub fn with_changes(word: &str) -> (String, Vec<String>) {
         })
     };
     let mut parts: Vec<String> = Vec::new();
-    for part in word.split(',') {
+    for part in argument.split(',') {
         match parts.last_mut() {
             Some(last) if is_open(last) || !starts_change(part) => {
                 last.push(',');
@@ -74,7 +74,7 @@ mod tests {
     use super::with_changes;
 
     #[test]
-    fn commas_within_a_value_do_not_cut() {
+    fn commas_inside_values_do_not_separate() {
         for (word, changes) in [
             ("a,k=1,l=2", &["k=1", "l=2"][..]),
             ("a,p={ q = 1, r = 2 },l=2", &["p={ q = 1, r = 2 }", "l=2"]),

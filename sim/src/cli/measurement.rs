@@ -20,7 +20,7 @@ pub struct MeasurementOptions {
     /// Write table.md and figures.json into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table, which is Markdown, or the text of figures.json
+    /// Format of standard output: a Markdown table, or the text of figures.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }

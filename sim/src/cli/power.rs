@@ -12,7 +12,7 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of `power`.
 #[derive(Debug, Args)]
 pub struct PowerOptions {
-    /// A built-in scenario of FedPower, or a TOML file: its data, and the setting that others differ from
+    /// A FedPower scenario (built-in or TOML file): its data, and the base setting that the others vary
     #[arg(long, value_name = "NAME|FILE.toml", default_value = power::SCENARIO)]
     scenario: String,
     /// Change a key of the scenario
@@ -27,13 +27,13 @@ pub struct PowerOptions {
     /// K/m, draws with replacement over devices; 1 for all devices, once each
     #[arg(long, value_name = "PART,...", value_delimiter = ',', default_values_t = [1.0, 0.6, 0.4], value_parser = part)]
     participation: Vec<f64>,
-    /// How the noise is found: paper, tight, none
+    /// Noise calibrations: paper, tight, none
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values = ["paper", "tight"])]
     calibrations: Vec<String>,
-    /// The first seed of noise, draws and start; the data have the scenario's
+    /// The first seed of noise, draws and start; the data use the scenario's seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// How many seeds, counting up
+    /// Number of seeds, counting up from the first
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]

@@ -11,13 +11,13 @@ use fedspan_sim_core::live::{ReplayCheck, ReplayCheckError, check_replay};
 /// Options of `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayOptions {
-    /// The scenario that was served: a built-in (see `list`) or a TOML file
+    /// Scenario of the server: a built-in (see `list`) or a TOML file
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: String,
     /// The journal, from the server's state directory or from `live --out`
     #[arg(value_name = "ARRIVALS.jsonl")]
     journal: PathBuf,
-    /// Change a key of the scenario file, as it was changed for the server; may be given several times
+    /// Change a key of the scenario file, as for the server; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
     /// Seed, instead of the scenario's

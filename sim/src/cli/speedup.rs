@@ -16,10 +16,10 @@ pub struct SpeedupOptions {
     /// Sizes of the fleet
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = STATIONARY.map(|(clients, _)| clients as u32), value_parser = clap::value_parser!(u32).range(4..=65_536))]
     clients: Vec<u32>,
-    /// How long clients compute: drawn once, or in every round around a parameter that is a mean, or a rate
+    /// Models of compute times: drawn once, or in every round around a mean or a rate
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_values_t = SPEEDS.map(|speed| speed.name.to_owned()), value_parser = PossibleValuesParser::new(SPEEDS.map(|speed| speed.name)))]
     speeds: Vec<String>,
-    /// What every round takes besides, in mean computations
+    /// Communication costs of a round, in mean computation times
     #[arg(long, value_name = "C,...", value_delimiter = ',', default_values_t = [0.0, 1.0, 10.0, 100.0], value_parser = communication)]
     communication: Vec<f64>,
     /// Schedules to compare with full participation: fixed, theorem, optimal, adaptive [default: all]
@@ -28,13 +28,13 @@ pub struct SpeedupOptions {
     /// The first seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// How many seeds, counting up
+    /// Number of seeds, counting up from the first
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
-    /// The target: so many times the distance at which full participation hovers
+    /// Target, as a multiple of the stationary distance of full participation
     #[arg(long, value_name = "X", default_value_t = 1.15, value_parser = factor)]
     factor: f64,
-    /// Measure that distance, instead of taking what is recorded
+    /// Measure the stationary distance instead of using the recorded one
     #[arg(long)]
     measure_target: bool,
     #[command(flatten)]

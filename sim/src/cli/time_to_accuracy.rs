@@ -15,10 +15,10 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of `compare` that request a table of times.
 #[derive(Debug, Default, Args)]
 pub struct TimeToAccuracyOptions {
-    /// Show the simulated time to these parts of the best final accuracy of all, e.g. 0.9,0.95
+    /// Show the simulated time to these fractions of the best final accuracy, e.g. 0.9,0.95
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = fraction)]
     reach: Vec<f64>,
-    /// At these costs of communication, each run only once [default: that of each scenario]
+    /// Communication costs to show, from one run each [default: the scenario's]
     #[arg(long, value_name = "C,...", value_delimiter = ',', value_parser = cost, requires = "reach")]
     communication: Vec<f64>,
 }
@@ -209,12 +209,12 @@ fn shifted(curves: &[Vec<Point>], scenario: &Scenario, communication: Option<f64
 
 /// Mean over seeds of the mean accuracy of the last ten rounds, evaluated rounds only.
 fn final_accuracy(curves: &[Vec<Point>]) -> Option<f64> {
-    let of = |curve: &Vec<Point>| {
+    let curve_mean = |curve: &Vec<Point>| {
         let last = curve.last()?.round;
         let recent = curve.iter().filter(|point| point.round + f64::from(RECENT_ROUNDS) > last);
         mean(&recent.map(|point| point.scores.accuracy).collect::<Option<Vec<f64>>>()?)
     };
-    mean(&curves.iter().map(of).collect::<Option<Vec<f64>>>()?)
+    mean(&curves.iter().map(curve_mean).collect::<Option<Vec<f64>>>()?)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "seeds and rounds")]
@@ -225,19 +225,19 @@ fn mean(values: &[f64]) -> Option<f64> {
 /// First time at which more than half of the curves are at or above the target, each judged by its latest
 /// point.
 fn median_crossing(curves: &[Vec<Point>], target: f64) -> Option<f64> {
-    let is_there = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
+    let is_at_target = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
     let mut events: Vec<(f64, usize, bool)> = curves
         .iter()
         .enumerate()
-        .flat_map(|(seed, curve)| curve.iter().map(move |point| (point.time, seed, is_there(point))))
+        .flat_map(|(seed, curve)| curve.iter().map(move |point| (point.time, seed, is_at_target(point))))
         .collect();
     events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut there = vec![false; curves.len()];
-    for (time, seed, is_there) in events {
-        if let Some(place) = there.get_mut(seed) {
-            *place = is_there;
+    let mut at_target = vec![false; curves.len()];
+    for (time, seed, is_at_target) in events {
+        if let Some(place) = at_target.get_mut(seed) {
+            *place = is_at_target;
         }
-        if 2 * there.iter().filter(|there| **there).count() > curves.len() {
+        if 2 * at_target.iter().filter(|at_target| **at_target).count() > curves.len() {
             return Some(time);
         }
     }
@@ -262,7 +262,7 @@ mod tests {
 
     /// A seed that falls back below the target no longer counts, and half of the seeds are not a majority.
     #[test]
-    fn more_than_half_of_the_seeds_have_to_be_there_at_once() {
+    fn majority_of_seeds_must_be_at_the_target() {
         let lucky = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
         let late = curve(&[(1.5, 0.1), (3.0, 0.9)]);
         let never = curve(&[(1.0, 0.1), (9.0, 0.2)]);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_final_accuracy_is_that_of_the_last_ten_rounds() {
+    fn final_accuracy_averages_the_last_ten_rounds() {
         let long: Vec<(f64, f64)> = (0..20).map(|n| (f64::from(n), if n < 10 { 0.0 } else { 0.5 })).collect();
         assert_eq!(final_accuracy(&[curve(&long), curve(&[(1.0, 1.0)])]), Some(0.75));
         assert_eq!(final_accuracy(&[]), None);

@@ -80,17 +80,17 @@ pub const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds =
 pub fn message(here: &Path, data: &str) -> String {
     std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
     let output = program(here, &["run", "my.toml", "--out", "out"]);
-    let said = errors(&output);
-    assert_eq!(code(&output), 2, "{said}");
+    let reported = errors(&output);
+    assert_eq!(code(&output), 2, "{reported}");
     assert!(!here.join("out").exists(), "nothing is written");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    said
+    assert_eq!(reported.lines().count(), 1, "{reported}");
+    reported
 }
 
 /// Asserts that a message contains all parts.
-pub fn has(said: &str, parts: &[&str]) {
+pub fn has(reported: &str, parts: &[&str]) {
     for part in parts {
-        assert!(said.contains(part), "{part:?} is not in {said:?}");
+        assert!(reported.contains(part), "{part:?} is not in {reported:?}");
     }
 }
 

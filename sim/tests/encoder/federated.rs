@@ -105,11 +105,11 @@ fn results_do_not_depend_on_threads() {
 fn unusable_input_is_reported_in_one_line() {
     let place = directory("encoder-refused");
     sentences(&place);
-    let refused = |more: &[&str], said: &[&str]| {
+    let refused = |more: &[&str], reported: &[&str]| {
         let ran = run(&place, &[more, &["--out", "out"]].concat());
         let message = errors(&ran);
         assert_eq!(code(&ran), 2, "{message}");
-        for part in said {
+        for part in reported {
             assert!(message.contains(part), "{part}: {message}");
         }
         assert!(!place.join("out").exists(), "{message}");
@@ -119,45 +119,45 @@ fn unusable_input_is_reported_in_one_line() {
     refused(&["--clients", "40"], &["--clients: 40 of them would share"]);
     refused(&["--step-size", "11"], &["--step-size", "allowed: a number from 0.000000001 to 10"]);
     refused(&["--tokens", "41"], &["--tokens: found 41", "40 positions"]);
-    for (text, said) in [
+    for (text, reported) in [
         ("a\tgood\n", "line 1: not of the form"),
         ("a\t5\tgood\n", "line 1: the rating is no number from -4 to 4"),
-        ("a_1\t1\tgood\na_1\t1\tbad\n", "line 2: \"a_1\" is there twice"),
+        ("a_1\t1\tgood\na_1\t1\tbad\n", "line 2: \"a_1\" occurs twice"),
         ("a\t1\t \n", "line 1: there is no text"),
         ("a\t0.1\tgood\n", "no sentence with a rating far enough from zero"),
         ("", "no sentence"),
     ] {
         std::fs::write(place.join("rated.txt"), text).unwrap();
-        refused(&[], &["rated.txt", said]);
+        refused(&[], &["rated.txt", reported]);
     }
     std::fs::write(place.join("rated.txt"), [0x61, 0xff]).unwrap();
     refused(&[], &["rated.txt: byte 1 is not UTF-8"]);
     sentences(&place);
 
-    let spoilt = |file: &str, bytes: &[u8], said: &[&str]| {
+    let with_damaged = |file: &str, bytes: &[u8], reported: &[&str]| {
         let whole = std::fs::read(own.join(file)).unwrap();
         std::fs::write(own.join(file), bytes).unwrap();
-        refused(&[], said);
+        refused(&[], reported);
         std::fs::write(own.join(file), whole).unwrap();
     };
     let read = |file: &str| std::fs::read(own.join(file)).unwrap();
     let model = read("model.safetensors");
-    spoilt("model.safetensors", &model[..model.len() - 1], &["model.safetensors"]);
-    spoilt("model.safetensors", &model[..7], &["model.safetensors"]);
-    let mut unsound = model.clone();
-    let last = unsound.len() - 4;
-    unsound[last..].copy_from_slice(&f32::NAN.to_le_bytes());
-    spoilt("model.safetensors", &unsound, &["model.safetensors: tensor", "not a finite number"]);
-    spoilt("model.safetensors", &[0xff; 64], &["model.safetensors"]);
+    with_damaged("model.safetensors", &model[..model.len() - 1], &["model.safetensors"]);
+    with_damaged("model.safetensors", &model[..7], &["model.safetensors"]);
+    let mut non_finite = model.clone();
+    let last = non_finite.len() - 4;
+    non_finite[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    with_damaged("model.safetensors", &non_finite, &["model.safetensors: tensor", "not a finite number"]);
+    with_damaged("model.safetensors", &[0xff; 64], &["model.safetensors"]);
     let vocabulary = String::from_utf8(read("vocab.txt")).unwrap();
-    spoilt("vocab.txt", vocabulary.replace("[UNK]", "[unk]").as_bytes(), &["vocab.txt", "[UNK]"]);
+    with_damaged("vocab.txt", vocabulary.replace("[UNK]", "[unk]").as_bytes(), &["vocab.txt", "[UNK]"]);
     let config = String::from_utf8(read("config.json")).unwrap();
-    spoilt(
+    with_damaged(
         "config.json",
         config.replace("32", "64").as_bytes(),
         &["model.safetensors: tensor", "shape [40, 32], needed: [40, 64]"],
     );
-    spoilt("config.json", b"{", &["config.json"]);
+    with_damaged("config.json", b"{", &["config.json"]);
     std::fs::remove_file(own.join("vocab.txt")).unwrap();
     refused(&[], &["vocab.txt"]);
 }

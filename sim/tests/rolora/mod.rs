@@ -144,8 +144,8 @@ fn iteration_follows_the_population_map() {
             for x in [0.1, 0.25, 0.5, 1.0] {
                 let mut a = tilted(&truth, start, seed);
                 for iterations in 0..6 {
-                    let (found, said) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
-                    worst = worst.max((found - said).abs());
+                    let (found, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
+                    worst = worst.max((found - predicted).abs());
                     a = down(&clients, &a, &up(&clients, &a), x);
                 }
             }
@@ -178,13 +178,13 @@ fn lemma_5_3_fails_at_its_endpoint() {
         }
     }
     // At the endpoint a small angle hardly shrinks, although the lemma predicts a large decrease.
-    let (said, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
-    assert!((said - 0.01).abs() < 1e-12 && is > 0.095, "{said} {is}");
+    let (predicted, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
+    assert!((predicted - 0.01).abs() < 1e-12 && is > 0.095, "{predicted} {is}");
     // Algorithm 2 behaves in the same way.
     let (truth, clients) = whole(&DATA, 3);
     let a = tilted(&truth, 0.1, 3);
     let b = up(&clients, &a);
-    assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * said);
+    assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * predicted);
     assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::identical_clients_bound(1, 0.1, 0.5));
 }
 
@@ -232,10 +232,10 @@ fn finite_sample_floor_matches_proposition_5_5() {
     let center = losses.iter().sum::<f64>() / draws as f64;
     let variance = losses.iter().map(|loss| (loss - center).powi(2)).sum::<f64>() / (draws - 1) as f64;
     let error = (variance / draws as f64).sqrt();
-    let said = 1.0 + rolora::finite_sample_excess(clients as u32, samples as u32);
-    assert!((center - said).abs() < 4.0 * error, "{center} {said} {error}");
+    let predicted = 1.0 + rolora::finite_sample_excess(clients as u32, samples as u32);
+    assert!((center - predicted).abs() < 4.0 * error, "{center} {predicted} {error}");
     assert!((center - 1.0).abs() > 4.0 * error, "so few draws show nothing: {center} {error}");
-    println!("floor over population: {center:.4} +- {error:.4}, said {said:.4}");
+    println!("floor over population: {center:.4} +- {error:.4}, predicted {predicted:.4}");
 }
 
 /// FFA-LoRA on devices: nothing changes after the first round, A is not sent again, and the loss is the floor.
@@ -305,9 +305,9 @@ fn impossible_adapters_are_refused() {
         (&["participation={ policy = \"doubling\", n0 = 2 }"], &["schedule", "adaptive", "adapters"]),
         (&["algorithm.numeric=i16"], &["algorithm.numeric", "\"f32\" only"]),
     ];
-    for (changes, said) in cases {
+    for (changes, predicted) in cases {
         let message = refused(changes);
-        for part in said {
+        for part in predicted {
             assert!(message.contains(part), "{changes:?}: {message}");
         }
     }
@@ -337,7 +337,7 @@ fn theory_command_shows_angles_and_bounds() {
     let output = program(&here, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
     let shown = text(&output);
     assert!(shown.contains("eta L^2 = 1:") && shown.contains("Lemma 5.3"), "{shown}");
-    for (arguments, said) in [
+    for (arguments, predicted) in [
         (&["--scenario", "linear"][..], "its data are not \"low-rank-regression\""),
         (&["--set", "algorithm.name=ffa-lora"], "its algorithm is not \"rolora\""),
         (&["--set", "model.init=random"], "does not start at"),
@@ -346,7 +346,7 @@ fn theory_command_shows_angles_and_bounds() {
     ] {
         let output = program(&here, &[&["theory", "rolora"][..], arguments].concat());
         assert_eq!(code(&output), 2, "{arguments:?}");
-        assert!(errors(&output).contains(said), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(predicted), "{arguments:?}: {}", errors(&output));
     }
 }
 

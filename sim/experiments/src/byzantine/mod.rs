@@ -210,13 +210,13 @@ pub fn measure(
             }
         }
     }
-    let of = tasks.len() as u64;
+    let total = tasks.len() as u64;
     let done = parallel::each(settings.threads, &tasks, |task| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let measured = run_seed(&task.scenario, task.seed)?;
-        progress.advance(1, of, rows.get(task.row).map_or("", |row| row.0));
+        progress.advance(1, total, rows.get(task.row).map_or("", |row| row.0));
         Ok::<_, RunError>(Some(measured))
     })?;
     let Some(done) = done else { return Ok(None) };

@@ -139,7 +139,7 @@ impl FedRepChoice {
 ///
 /// # Errors
 /// [`DemoError::Run`] if a training run fails.
-pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choices>>, DemoError> {
+pub fn choose_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choices>>, DemoError> {
     let space = SearchSpace::all();
     let mut chosen = Vec::new();
     for part in &PARTS {
@@ -174,8 +174,9 @@ impl Candidate {
         for features in [Features::Device, Features::Logarithmic] {
             for k in WIDTHS {
                 for step_size in STEPS {
-                    let of = |head_samples_per_class| Self { features, k, step_size, head_samples_per_class };
-                    candidates.extend(HEAD_SAMPLES.map(of));
+                    let candidate =
+                        |head_samples_per_class| Self { features, k, step_size, head_samples_per_class };
+                    candidates.extend(HEAD_SAMPLES.map(candidate));
                 }
             }
         }
@@ -193,7 +194,7 @@ pub struct SearchSpace {
 }
 
 impl SearchSpace {
-    /// The whole search space.
+    /// The fold_count search space.
     #[must_use]
     pub fn all() -> Self {
         let weights = [1].into_iter().chain(WEIGHTS);
@@ -204,7 +205,7 @@ impl SearchSpace {
     }
 }
 
-/// Chooses settings for one fold of one part. `whole` is the number of folds over all parts, for the progress
+/// Chooses settings for one fold of one part. `fold_count` is the number of folds over all parts, for the progress
 /// display. `None` if the user ended it.
 ///
 /// # Errors
@@ -213,14 +214,14 @@ pub fn choose(
     space: &SearchSpace,
     part: &Part,
     fold: usize,
-    whole: usize,
+    fold_count: usize,
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Option<Choice>, DemoError> {
     let candidates = &space.fedrep;
     let inner: Vec<InnerFold> =
         (0..INNER_FOLDS).map(|i| InnerFold::new(part, fold, i)).collect::<Result<_, _>>()?;
-    let of = (whole * candidates.len() * INNER_FOLDS) as u64;
+    let total = (fold_count * candidates.len() * INNER_FOLDS) as u64;
     let what = format!("{}: fold {}", part.name, fold + 1);
     let jobs: Vec<(Candidate, &InnerFold)> =
         candidates.iter().flat_map(|candidate| inner.iter().map(move |inner| (*candidate, inner))).collect();
@@ -232,7 +233,7 @@ pub fn choose(
                 return Ok(None);
             }
             let accuracies = inner.fedrep(*candidate)?;
-            progress.advance(1, of, &what);
+            progress.advance(1, total, &what);
             Ok(Some(accuracies))
         })
         .collect();

@@ -138,7 +138,7 @@ pub struct PartResult {
 /// Watcher that counts the rounds of all runs and stops a run if the user asks for it.
 struct RoundCounter<'a> {
     progress: &'a dyn Progress,
-    of: u64,
+    total: u64,
     what: String,
     stop: &'a AtomicBool,
 }
@@ -146,7 +146,7 @@ struct RoundCounter<'a> {
 impl Watcher for RoundCounter<'_> {
     fn round(&mut self, done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
         if done > 0 {
-            self.progress.advance(1, self.of, &self.what);
+            self.progress.advance(1, self.total, &self.what);
         }
         !self.stop.load(Ordering::Relaxed)
     }
@@ -156,10 +156,10 @@ impl Watcher for RoundCounter<'_> {
 ///
 /// # Errors
 /// [`DemoError::Run`] if a run fails.
-pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<PartResult>, DemoError> {
-    let mut of = 0;
+pub fn measure_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<PartResult>, DemoError> {
+    let mut total = 0;
     for part in &PARTS {
-        of += part.rounds()? * FOLDS as u64;
+        total += part.rounds()? * FOLDS as u64;
     }
     let mut jobs = Vec::new();
     for part in &PARTS {
@@ -171,7 +171,7 @@ pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<PartResult>
         .par_iter()
         .map(|&(part, fold, seed)| {
             let what = format!("{}: fold {}, seed {}", part.name, fold + 1, seed + 1);
-            case(part, fold, seed, &mut RoundCounter { progress, of, what, stop })
+            case(part, fold, seed, &mut RoundCounter { progress, total, what, stop })
         })
         .collect();
     let finished = |(part, cases): (&Part, &[Option<Case>])| {

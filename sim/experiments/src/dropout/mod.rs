@@ -186,7 +186,7 @@ pub fn measure(
             }
         }
     }
-    let of = tasks.len() as u64;
+    let total = tasks.len() as u64;
     let done = parallel::each(settings.threads, &tasks, |task| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
@@ -195,7 +195,7 @@ pub fn measure(
         let job = Job::prepare(&task.scenario, task.seed)?;
         let result = RunResult::new(&job.run(&mut NoProgress)?, job.dataset.clients.len(), policy.wanted.0);
         let what = format!("{}, {} {rate}", policy.name, pattern.map_or("none", |pattern| pattern.name));
-        progress.advance(1, of, &what);
+        progress.advance(1, total, &what);
         Ok::<_, RunError>(Some(result))
     })?;
     let Some(done) = done else { return Ok(None) };

@@ -87,7 +87,7 @@ impl Corpus {
                 wrong(format!("the rating is no number from -{RATING_MAX} to {RATING_MAX}"))
             })?;
             if !seen.insert(id.to_owned()) {
-                return Err(wrong(format!("{id:?} is there twice")));
+                return Err(wrong(format!("{id:?} occurs twice")));
             }
             if text.trim().is_empty() {
                 return Err(wrong("there is no text".to_owned()));

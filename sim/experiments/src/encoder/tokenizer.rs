@@ -62,7 +62,7 @@ impl Tokenizer {
         let mut pieces = HashMap::with_capacity(lines.len());
         for (number, line) in (0..).zip(&lines) {
             if pieces.insert((*line).to_owned(), number).is_some() {
-                return Err(wrong(format!("line {}: {line:?} is there twice", number + 1)));
+                return Err(wrong(format!("line {}: {line:?} occurs twice", number + 1)));
             }
         }
         let special =

@@ -118,21 +118,21 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
     };
     for &calibration in &settings.calibrations {
         let target = |epsilon| Some(PrivacyTarget { epsilon, calibration: calibration?, ..base.privacy? });
-        let of = calibration.map_or("no noise", Calibration::as_str);
+        let label = calibration.map_or("no noise", Calibration::as_str);
         let base = Case { privacy: base.privacy.and_then(|known| target(known.epsilon)), ..base };
         for &local_steps in &settings.local_steps {
-            add(format!("{of}, p = {local_steps}"), Case { local_steps, ..base });
+            add(format!("{label}, p = {local_steps}"), Case { local_steps, ..base });
         }
         for &epsilon in settings.epsilons.iter().filter(|_| calibration.is_some()) {
-            add(format!("{of}, epsilon = {epsilon}"), Case { privacy: target(epsilon), ..base });
+            add(format!("{label}, epsilon = {epsilon}"), Case { privacy: target(epsilon), ..base });
         }
         for &participation in &settings.participation {
-            add(format!("{of}, K/m = {participation}"), Case { participation, ..base });
+            add(format!("{label}, K/m = {participation}"), Case { participation, ..base });
         }
         let turned = Case { procrustes: !base.procrustes, ..base };
         let word = if turned.procrustes { "with" } else { "without" };
-        add(format!("{of}, {word} Procrustes"), turned);
-        add(format!("{of}, one shot"), Case { one_shot: true, ..base });
+        add(format!("{label}, {word} Procrustes"), turned);
+        add(format!("{label}, one shot"), Case { one_shot: true, ..base });
     }
     cases
 }
@@ -151,14 +151,14 @@ pub fn measure(
     let tasks: Vec<(usize, u64)> = (0..cases.len())
         .flat_map(|case| (0..u64::from(settings.seeds)).map(move |more| (case, settings.seed + more)))
         .collect();
-    let of = tasks.len() as u64;
+    let total = tasks.len() as u64;
     let done = parallel::each(settings.threads, &tasks, |(index, seed)| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let Some((name, case)) = cases.get(*index) else { return Ok(None) };
         let distances = case.run(fleet, *seed)?;
-        progress.advance(1, of, name);
+        progress.advance(1, total, name);
         Ok::<_, CaseError>(Some(distances))
     })?;
     let Some(done) = done else { return Ok(None) };

@@ -14,7 +14,7 @@ const RESAMPLES_OUTSIDE: usize = 50;
 #[derive(Clone, Debug)]
 pub struct Crossings {
     /// True for seeds that are at the target from the beginning.
-    there: Vec<bool>,
+    at_target: Vec<bool>,
     /// Time, seed, and whether the seed is at or below the target from then on; ascending in time.
     events: Vec<(f64, usize, bool)>,
     /// End time of each seed's run.
@@ -25,15 +25,15 @@ impl Crossings {
     /// Finds the crossings of one run per seed, at this communication cost.
     #[must_use]
     pub fn new(runs: &[Trajectory], communication: f64, target: f64) -> Self {
-        let mut crossings = Self { there: Vec::new(), events: Vec::new(), ends: Vec::new() };
+        let mut crossings = Self { at_target: Vec::new(), events: Vec::new(), ends: Vec::new() };
         for (seed, run) in runs.iter().enumerate() {
             let mut points = run.points(communication);
-            let mut there = points.next().is_some_and(|(_, distance)| distance <= target);
-            crossings.there.push(there);
+            let mut at_target = points.next().is_some_and(|(_, distance)| distance <= target);
+            crossings.at_target.push(at_target);
             for (time, distance) in points {
-                if (distance <= target) != there {
-                    there = !there;
-                    crossings.events.push((time, seed, there));
+                if (distance <= target) != at_target {
+                    at_target = !at_target;
+                    crossings.events.push((time, seed, at_target));
                 }
             }
             crossings.ends.push(run.end(communication));
@@ -45,7 +45,7 @@ impl Crossings {
     /// Number of seeds.
     #[must_use]
     pub fn seeds(&self) -> usize {
-        self.there.len()
+        self.at_target.len()
     }
 
     /// First time at which more than half of the seeds are at or below the target, each judged by its latest
@@ -82,9 +82,9 @@ impl Crossings {
     fn time_with_counts(&self, counts: &[u32]) -> Option<f64> {
         let count = |seed: usize| counts.get(seed).copied().unwrap_or(0);
         let all: u32 = counts.iter().sum();
-        let mut there: u32 =
-            self.there.iter().zip(counts).filter(|(there, _)| **there).map(|(_, n)| *n).sum();
-        if 2 * there > all {
+        let mut at_target: u32 =
+            self.at_target.iter().zip(counts).filter(|(at_target, _)| **at_target).map(|(_, n)| *n).sum();
+        if 2 * at_target > all {
             return Some(0.0);
         }
         let horizon = self.horizon_with_counts(counts);
@@ -94,9 +94,9 @@ impl Crossings {
                 if time > horizon {
                     return None;
                 }
-                there = if now { there + count(seed) } else { there - count(seed) };
+                at_target = if now { at_target + count(seed) } else { at_target - count(seed) };
             }
-            if 2 * there > all {
+            if 2 * at_target > all {
                 return together.first().map(|event| event.0);
             }
         }
@@ -178,28 +178,28 @@ fn ratio(full: &Crossings, policy: &Crossings, counts: &[u32]) -> Ratio {
 mod tests {
     use super::*;
 
-    fn crossings(there: &[bool], events: &[(f64, usize, bool)], ends: &[f64]) -> Crossings {
-        Crossings { there: there.to_vec(), events: events.to_vec(), ends: ends.to_vec() }
+    fn crossings(at_target: &[bool], events: &[(f64, usize, bool)], ends: &[f64]) -> Crossings {
+        Crossings { at_target: at_target.to_vec(), events: events.to_vec(), ends: ends.to_vec() }
     }
 
     #[test]
-    fn more_than_half_of_the_seeds_make_a_hit() {
+    fn majority_of_seeds_defines_the_time() {
         let events = [(1.0, 0, true), (2.0, 1, true), (3.0, 0, false), (3.0, 2, true), (4.0, 0, true)];
         let four = crossings(&[false; 4], &events, &[9.0; 4]);
-        assert_eq!(four.time(), Some(4.0), "two of four are no majority, nor are those that change places");
+        assert_eq!(four.time(), Some(4.0), "two of four are not a majority, even after seeds swap");
         assert_eq!(crossings(&[false; 3], &events, &[9.0; 3]).time(), Some(2.0));
         assert_eq!(crossings(&[true, true, false], &[], &[9.0; 3]).time(), Some(0.0));
     }
 
     #[test]
-    fn nobody_is_judged_beyond_the_shortest_run() {
+    fn time_is_bounded_by_the_shortest_run() {
         let events = [(1.0, 0, true), (2.0, 1, true)];
         assert_eq!(crossings(&[false; 3], &events, &[9.0, 9.0, 1.5]).time(), None);
         assert_eq!(crossings(&[false; 3], &events, &[9.0, 9.0, 1.5]).time_with_counts(&[1, 1, 0]), Some(2.0));
     }
 
     #[test]
-    fn something_against_itself_is_as_fast() {
+    fn speedup_over_itself_is_one() {
         let events = [(1.0, 0, true), (2.0, 1, true), (2.5, 2, true)];
         let one = crossings(&[false; 3], &events, &[9.0; 3]);
         let Speedup { time, ratio, low, high } = Speedup::new(&one, &one);

@@ -21,19 +21,19 @@ pub struct RoLoraOptions {
     /// Steps: eta L^2, L the norm of the mean of all true up-projections
     #[arg(long, value_name = "X,...", value_delimiter = ',', default_values_t = [0.25, 0.5], value_parser = step)]
     steps: Vec<f64>,
-    /// Iterations of Algorithm 2, two rounds each, after which the angle is looked at
+    /// Iterations of Algorithm 2 (two rounds each) after which the angle is shown
     #[arg(long, value_name = "T,...", value_delimiter = ',', default_values_t = [1, 5, 10, 40], value_parser = clap::value_parser!(u32).range(1..=10_000))]
     iterations: Vec<u32>,
     /// Seeds, counting up from the scenario's
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
-    /// What is simulated: a built-in scenario or a TOML file, with low-rank-regression, "rolora" and "truth-sine"
+    /// Simulated scenario, built-in or TOML file, with low-rank-regression, "rolora" and "truth-sine"
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "rolora")]
     scenario: String,
     /// Change a key of the scenario, e.g. data.samples=500; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// What standard output gets
+    /// Format of standard output
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }

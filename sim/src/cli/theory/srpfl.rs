@@ -33,16 +33,16 @@ pub struct SrpflOptions {
     /// Contraction a: a round shrinks what is above the floor by sqrt(1 - a); 0.19 is that of the scenario stragglers
     #[arg(long, value_name = "A", default_value_t = 0.19, value_parser = contraction)]
     contraction: f64,
-    /// The target: so many times the recursion's floor with all devices
+    /// Target, as a multiple of the recursion's floor with all devices
     #[arg(long, value_name = "C", default_value_t = 1.2, value_parser = factor)]
     factor: f64,
     /// The distance at the start, in the recursion's unit
     #[arg(long, value_name = "D", default_value_t = 1.0, value_parser = positive)]
     start: f64,
-    /// What every round takes besides computation, in mean computations
+    /// Communication costs of a round, in mean computation times
     #[arg(long, value_name = "C,...", value_delimiter = ',', default_values_t = [0.0, 1.0, 10.0, 100.0], value_parser = communication)]
     communication: Vec<f64>,
-    /// Simulated runs that the report draws with the recursion: a built-in scenario or a TOML file
+    /// Scenario of the simulated runs in the report: built-in or TOML file
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "stragglers", requires = "out")]
     scenario: String,
     /// Change a key of the scenario, e.g. fleet.communication=10; may be given several times
@@ -51,13 +51,13 @@ pub struct SrpflOptions {
     /// Seeds of the simulated runs, counting up from the scenario's
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: u32,
-    /// The distance at which full participation hovers [default: measured in the last quarter of its rounds]
+    /// Stationary distance of full participation [default: measured in the last quarter of its rounds]
     #[arg(long, value_name = "D", value_parser = positive, requires = "out")]
     floor: Option<f64>,
     /// Write report.html with curves and tables into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets
+    /// Format of standard output
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
@@ -169,7 +169,7 @@ fn report(
         until: middle(&ends),
     };
     if plan.floor <= 0.0 {
-        return Err(CommandError::Usage("the simulated floor is 0: --floor says another".to_owned()));
+        return Err(CommandError::Usage("the simulated floor is 0; give another with --floor".to_owned()));
     }
     let mut drawn = vec![("full".to_owned(), full)];
     for policy in Policy::known().into_iter().filter(|policy| policy.name != "fixed") {

@@ -96,10 +96,10 @@ fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
     let levels = levels(first, cohort, communication);
     let all = levels.len() - 1;
     let floor = recursion.floor(ratio as f64);
-    let of = |stages: &[u32]| time(recursion, &levels, stages, start, factor * floor);
-    let full = of(&vec![0; all]);
-    let optimal = of(&optimal_stages(first, cohort, contraction, communication, start, floor));
-    let theorem = of(&theorem_stages(first, cohort, contraction));
+    let expected_time = |stages: &[u32]| time(recursion, &levels, stages, start, factor * floor);
+    let full = expected_time(&vec![0; all]);
+    let optimal = expected_time(&optimal_stages(first, cohort, contraction, communication, start, floor));
+    let theorem = expected_time(&theorem_stages(first, cohort, contraction));
     Cell {
         ratio,
         full,
