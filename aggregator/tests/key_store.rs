@@ -181,7 +181,7 @@ fn file_matches_its_specification() {
 }
 
 /// A file of version 1 as first written must open for ever, or be refused by its version.
-/// `FEDSPAN_REGENERATE_KEYS=1` writes it anew.
+/// `FEDSPAN_REGENERATE_KEYS=1` rewrites it.
 #[test]
 fn version_1_opens() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -374,9 +374,9 @@ fn wrong_secrets_are_distinguished() {
     drop(filled(&file, &key_file()));
     let error =
         |path: &Path, unlock: &Unlock| KeyStore::open(path, unlock, entropy(2)).unwrap_err().to_string();
-    assert!(error(&words, &passphrase("correct house")).contains("the passphrase is wrong, or"));
+    assert!(error(&words, &passphrase("correct house")).contains("wrong passphrase, or"));
     let other = Unlock::KeyFile(Zeroizing::new([0x5f; 32]));
-    assert!(error(&file, &other).contains("the key file is wrong, or"));
+    assert!(error(&file, &other).contains("wrong key file, or"));
     assert!(error(&words, &key_file()).ends_with("it opens with a passphrase, not with a key file"));
     assert!(error(&file, &passphrase("x")).ends_with("it opens with a key file, not with a passphrase"));
     // The line end is not part of the passphrase.

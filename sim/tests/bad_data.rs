@@ -33,7 +33,7 @@ fn npz_arrays_of_wrong_shape_are_refused() {
     write_npz(&file, &[x, ("y", &[3, 4], &values[..12]), ("b_star", &[5], &values[..5])]);
     has(&message(&here, data), &["data.npz", "b_star", "[5]", "(5, k)"]);
     write_npz(&file, &[("x", &[3, 4, 1], &values[..12]), ("y", &[3, 4], &values[..12])]);
-    has(&message(&here, &format!("{data}\nconstant = false")), &["my.toml", "model.k is 2", "1 feature"]);
+    has(&message(&here, &format!("{data}\nconstant = false")), &["my.toml", "model.k is 2", "at most 1, the number of features"]);
     std::fs::write(&file, "not a zip").unwrap();
     has(&message(&here, data), &["data.npz", "not an npz archive"]);
 }
@@ -214,7 +214,7 @@ fn truncated_idx_files_are_refused() {
     let (images, labels) = idx_files();
     std::fs::write(here.join("labels"), &labels).unwrap();
     std::fs::write(here.join("images"), &images[..30]).unwrap();
-    has(&message(&here, data), &["images", "14 bytes after byte 16", "announces 24"]);
+    has(&message(&here, data), &["images", "14 bytes after byte 16", "expected 24"]);
     std::fs::write(here.join("images"), &images[..9]).unwrap();
     has(&message(&here, data), &["images", "ends in the header, at byte 9"]);
     std::fs::write(here.join("images"), &labels).unwrap();
@@ -238,7 +238,7 @@ fn idx_partition_must_fit_the_images() {
     let shards = with("clients = 4\nclasses = 2");
     has(&message(&here, &shards), &["images", "4 clients x 2 shards", "6 samples"]);
     let classes = with("clients = 1\nclasses = 4");
-    has(&message(&here, &classes), &["images", "classes = 4", "3 classes"]);
+    has(&message(&here, &classes), &["images", "classes = 4", "at most 3, the number of classes"]);
 }
 
 proptest! {

@@ -130,7 +130,7 @@ fn impossible_attacks_are_refused() {
     let plane = reported(&["attack={ kind = \"orthogonal-plane\" }"]);
     assert!(plane.contains("sent in place of a representation"), "{plane}");
     let strong = reported(&["attack.kind=mimic"]);
-    assert!(strong.contains("attack.strength: found 1.5, which this kind has no use for"), "{strong}");
+    assert!(strong.contains("attack.strength: found 1.5, but this kind of attack has none"), "{strong}");
     let half = reported(&["attack.fraction=0.5"]);
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
     let nothing = reported(&["attack={}", "algorithm.name=pooled"]);

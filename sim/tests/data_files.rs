@@ -35,7 +35,7 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let mut wide = images.clone();
     (wide[11], wide[15]) = (1, 4);
     std::fs::write(here.join("test-images"), &wide).unwrap();
-    has(&message(&here, &both), &["test-images", "1 x 4", "images are of 2 x 2"]);
+    has(&message(&here, &both), &["test-images", "1 x 4", "expected those of images: 2 x 2"]);
     has(&message(&here, &format!("{one}test_images = \"images\"")), &["my.toml", "test_labels"]);
     has(
         &message(&here, &format!("{one}first_label = 1")),
@@ -126,7 +126,7 @@ fn cifar_records_are_read() {
     let whole = std::fs::read(here.join("test.bin")).unwrap();
     cifar_files(&here, &[1, 1]);
     std::fs::write(here.join("test.bin"), &whole[..4000]).unwrap();
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 3074", "926 bytes of 3074"]);
+    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 3074", "926 bytes, expected 3074"]);
     std::fs::write(here.join("test.bin"), "").unwrap();
     has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 0", "0 bytes of 3074"]);
 }
@@ -174,7 +174,7 @@ fn leaf_users_become_clients() {
         read("test_path = \"test.json\"\n[split]\nholdout_clients = 1\nlabels_per_class = 2\n").unwrap();
     assert_eq!((tested.newcomers[0].train.len(), tested.newcomers[0].test.len()), (2, 1));
     assert_eq!(tested.clients[0].test.len(), 0);
-    has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users 2"]);
+    has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
     let both = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
     has(&read(both).unwrap_err(), &["my.toml", "split.holdout_classes", "natural users"]);
     has(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);

@@ -139,7 +139,7 @@ fn impossible_privacy_guarantees_are_refused() {
         (&["privacy.epsilon=-3"], "privacy.epsilon: found -3, allowed: a number from"),
         (&["privacy.delta=1"], "privacy.delta: found 1, allowed: a number from"),
         (&["privacy.delta=0"], "privacy.delta: found 0, allowed: a number from"),
-        (&["privacy.epsilon=10000", "data.samples=10"], "devices add 0.5 to 4096 times that"),
+        (&["privacy.epsilon=10000", "data.samples=10"], "allowed: 0.5 to 4096 times that"),
         (
             &["privacy.calibration=loose"],
             "privacy.calibration: found \"loose\", allowed: \"tight\", \"paper\"",

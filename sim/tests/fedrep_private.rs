@@ -51,7 +51,7 @@ fn start_and_training_rounds_are_charged() {
 #[test]
 fn private_runs_refuse_unprotected_options() {
     for (changes, wanted) in [
-        (&["model.init=\"moments\""][..], "model.init: found \"moments\", which shows records; allowed with"),
+        (&["model.init=\"moments\""][..], "model.init: found \"moments\", which reveals records; allowed with"),
         (&["algorithm.name=\"fedavg\""], "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]"),
         (&["algorithm.name=\"pooled\""], "algorithm.name: \"pooled\" adds no noise; allowed with [privacy]"),
         (

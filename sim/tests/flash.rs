@@ -87,7 +87,7 @@ fn board_has_the_samples_of_its_simulated_client() {
 fn impossible_boards_are_errors() {
     let wearer = |wearer| image(&SETTINGS, 5, wearer).unwrap_err();
     assert_eq!(wearer(0), ImageError::Wearer { wearer: 0, count: 10 });
-    assert_eq!(wearer(11).to_string(), "wearer 11: this scenario has wearers 1 to 10");
+    assert_eq!(wearer(11).to_string(), "found wearer 11, allowed: 1 to 10");
     let many = WatchSettings { head_samples_per_class: 9, ..SETTINGS };
     let error = image(&many, 5, 1).unwrap_err().to_string();
     assert_eq!(error, "data.head_samples_per_class is 9; a board draws at most 8 windows a class");

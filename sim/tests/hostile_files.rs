@@ -75,7 +75,7 @@ fn too_many_columns_are_refused() {
     let here = directory("hostile-columns");
     std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
-    has(&message(&here, data), &["t.csv", "65535 features beside the constant 1", "at most 65534"]);
+    has(&message(&here, data), &["t.csv", "65535 features plus the constant 1", "at most 65534"]);
 }
 
 /// Opening a pipe without a writer would block, and a device file never ends.

@@ -112,7 +112,7 @@ fn classes_are_held_out_by_name() {
             assert_eq!(samples, count(label), "{data} {reported}");
         }
         // "1" is an index and not the label of a class.
-        has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "there are: ", "10"]);
+        has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "allowed: ", "10"]);
         has(&held(data, "[\"walk\"]").unwrap_err(), &["holdout_classes", "\"walk\""]);
         has(&held(data, "[3, 7, 10]").unwrap_err(), &["t."]);
     }

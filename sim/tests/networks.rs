@@ -216,7 +216,7 @@ fn adapters_refuse_other_algorithms() {
         (vec!["model={ kind = \"lora-mlp\", width = 4 }", "algorithm.name=\"lora\""], "rank"),
         (
             vec!["model={ kind = \"lora-mlp\", rank = 1, width = 4, frozen = 5 }", "algorithm.name=\"lora\""],
-            "simulated devices have 0x00000000",
+            "has checksum 0x00000000",
         ),
     ] {
         let reported = outcome_of(&changes).unwrap_err();

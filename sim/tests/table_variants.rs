@@ -266,8 +266,8 @@ fn unread_formats_are_named() {
     let header = "\"acc, x\",\"say \"\"hi\"\"\",größe,\"two\nlines\",flag,count,who,kind";
     has(&plain(&format!("{header}\n")), &["no rows"]);
     for (rows, reported) in [
-        ("1,2,3,4,true,6,a\n", ["line 3", "7 columns, the header has 8"]),
-        ("1,2,3,4,true,6,a,b,\n", ["line 3", "9 columns, the header has 8"]),
+        ("1,2,3,4,true,6,a\n", ["line 3", "7 columns, expected 8 as in the header"]),
+        ("1,2,3,4,true,6,a,b,\n", ["line 3", "9 columns, expected 8 as in the header"]),
         ("1,2,3,4,true,6,a,b\n\n \n\r\n1,2\n", ["line 7", "2 columns"]),
         ("1,2,3,4,true,6,a,\"b\n", ["line 3", "quote"]),
     ] {

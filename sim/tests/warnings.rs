@@ -89,7 +89,7 @@ fn dominated_columns_are_named() {
         let (summary, reported) = run(&place, FEDREP);
         let mse = summary["final"]["test_mse"].as_f64().unwrap();
         let is_reported =
-            reported.contains("warning: my.toml: columns drown") && reported.contains("\"high\"");
+            reported.contains("warning: my.toml: columns are badly scaled") && reported.contains("\"high\"");
         let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {reported}");
         assert!(is_reported || mse <= 0.05, "a silent miss: {numbers}");
         assert!(!is_reported || mse > 1e-3, "a warning without a cause: {numbers}");
@@ -150,7 +150,7 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
             let ran = program(&place, &["run", "my.toml"]);
             assert_eq!(code(&ran), 0, "{}", errors(&ran));
             let reported =
-                errors(&ran).contains("of those from 0.0001 to 100, and beside features of a mean square of");
+                errors(&ran).contains("among 0.0001 to 100; the features' mean square is");
             assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", errors(&ran));
         }
     }
@@ -172,5 +172,5 @@ fn uncompared_ridges_are_reported() {
     std::fs::write(place.join("my.toml"), scenario).unwrap();
     let ran = program(&place, &["run", "my.toml"]);
     assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    assert!(errors(&ran).contains("no client has compared ridges"), "{}", errors(&ran));
+    assert!(errors(&ran).contains("no client compared ridges"), "{}", errors(&ran));
 }

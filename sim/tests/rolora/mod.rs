@@ -301,7 +301,7 @@ fn impossible_adapters_are_refused() {
         (&["model.rank=21"], &["model.rank", "1 to 20"]),
         (&["data.rank=21"], &["data.rank", "1 to 20"]),
         (&["data.outputs=3", "data.rank=4"], &["data.rank", "1 to 3"]),
-        (&["stop.change=0.01"], &["stop.change", "one factor moves"]),
+        (&["stop.change=0.01"], &["stop.change", "one factor of an adapter moves"]),
         (&["participation={ policy = \"doubling\", n0 = 2 }"], &["schedule", "adaptive", "adapters"]),
         (&["algorithm.numeric=i16"], &["algorithm.numeric", "\"f32\" only"]),
     ];
