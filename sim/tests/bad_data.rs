@@ -33,7 +33,10 @@ fn npz_arrays_of_wrong_shape_are_refused() {
     write_npz(&file, &[x, ("y", &[3, 4], &values[..12]), ("b_star", &[5], &values[..5])]);
     has(&message(&here, data), &["data.npz", "b_star", "[5]", "(5, k)"]);
     write_npz(&file, &[("x", &[3, 4, 1], &values[..12]), ("y", &[3, 4], &values[..12])]);
-    has(&message(&here, &format!("{data}\nconstant = false")), &["my.toml", "model.k is 2", "at most 1, the number of features"]);
+    has(
+        &message(&here, &format!("{data}\nconstant = false")),
+        &["my.toml", "model.k is 2", "at most 1, the number of features"],
+    );
     std::fs::write(&file, "not a zip").unwrap();
     has(&message(&here, data), &["data.npz", "not an npz archive"]);
 }

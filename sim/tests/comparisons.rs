@@ -224,7 +224,7 @@ fn algorithm_errors_name_the_needed_model() {
             &["compare", "digits-network", "--algorithms", "fedrep,pooled"],
             &["\"pooled\" needs a linear model"],
         ),
-        (&["compare", "linear", "--algorithms", "fedrep,fedper"], &["tells classes apart"]),
+        (&["compare", "linear", "--algorithms", "fedrep,fedper"], &["needs class labels"]),
         (
             &[
                 "run",

@@ -39,7 +39,7 @@ fn idx_test_parts_labels_and_sums_are_read() {
     has(&message(&here, &format!("{one}test_images = \"images\"")), &["my.toml", "test_labels"]);
     has(
         &message(&here, &format!("{one}first_label = 1")),
-        &["labels", "label 0 at byte 8", "first_label is 1"],
+        &["labels", "label 0 at byte 8", "allowed: from 1, the value of data.first_label"],
     );
     // The transposed image, by hand.
     let straight = read(&format!("{one}{partition}")).unwrap();
@@ -61,7 +61,7 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let second = right(&first, "labels");
     assert!(read(&format!("{}{partition}", sums(&first, &second.to_uppercase()))).is_ok());
     let one_too_many = format!("{one}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
-    has(&read(&one_too_many).unwrap_err(), &["my.toml", "3 sums for 2 files"]);
+    has(&read(&one_too_many).unwrap_err(), &["my.toml", "3 checksums for 2 files"]);
     has(&message(&here, &format!("{one}sha256 = [\"12\"]")), &["data.sha256", "64 hexadecimal digits"]);
 }
 
@@ -126,9 +126,12 @@ fn cifar_records_are_read() {
     let whole = std::fs::read(here.join("test.bin")).unwrap();
     cifar_files(&here, &[1, 1]);
     std::fs::write(here.join("test.bin"), &whole[..4000]).unwrap();
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 3074", "926 bytes, expected 3074"]);
+    has(
+        &read("version = \"cifar-100\"").unwrap_err(),
+        &["test.bin", "byte 3074", "926 bytes, expected 3074"],
+    );
     std::fs::write(here.join("test.bin"), "").unwrap();
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 0", "0 bytes of 3074"]);
+    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 0", "0 bytes, expected 3074"]);
 }
 
 const LEAF: &str = r#"{"users": ["b", "a", "none"], "num_samples": [2, 3, 0], "hierarchies": [1], "user_data": {
@@ -176,13 +179,13 @@ fn leaf_users_become_clients() {
     assert_eq!(tested.clients[0].test.len(), 0);
     has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
     let both = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
-    has(&read(both).unwrap_err(), &["my.toml", "split.holdout_classes", "natural users"]);
+    has(&read(both).unwrap_err(), &["my.toml", "split.holdout_classes", "natural"]);
     has(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);
     for (from, to, parts) in [
-        ("[2, 3, 0]", "[2, 4, 0]", &["\"a\"", "announces 4", "there are 3"][..]),
-        ("[2, 3, 0]", "[2, 3]", &["3 names", "2 numbers"]),
+        ("[2, 3, 0]", "[2, 4, 0]", &["\"a\"", "found 3 samples", "expected 4"][..]),
+        ("[2, 3, 0]", "[2, 3]", &["3 names in users", "2 numbers in num_samples"]),
         ("\"none\"]", "\"nobody\"]", &["\"nobody\"", "user_data"]),
-        ("[1, 1, 1, 1]", "[1, 1, 1]", &["\"a\", sample 1", "4 values", "have 3"]),
+        ("[1, 1, 1, 1]", "[1, 1, 1]", &["\"a\", sample 1", "found 4 values", "expected 3"]),
         ("[1, 1, 1, 1]", "[1, 1, NaN, 1]", &["line 3", "column"]),
         ("[1, 1, 1, 1]", "[1, 1, 1e39, 1]", &["line 3", "1e39"]),
         ("[1, 1, 1, 1]", "[1, 1, \"1\", 1]", &["line 3", "numbers and text"]),
@@ -191,10 +194,10 @@ fn leaf_users_become_clients() {
         ("[1, 1, 1, 1]", "1", &["line 3", "a list of numbers"]),
         ("[2, 2, 2]}", "[2, 256, 2]}", &["line 3", "256"]),
         ("[2, 2, 2]}", "[2, -1, 2]}", &["line 3", "-1"]),
-        ("[2, 2, 2]}", "[2, 2]}", &["\"a\"", "3 samples in x, 2 in y"]),
-        ("\"none\": {", "\"b\": {", &["line 2", "\"b\" stands twice"]),
-        ("\"none\"], \"num_samples\": [2, 3, 0]", "\"a\"]", &["\"a\" stands twice in users"]),
-        (", \"none\"], \"num_samples\": [2, 3, 0]", "]", &["\"none\" is in user_data and not in users"]),
+        ("[2, 2, 2]}", "[2, 2]}", &["\"a\"", "3 samples in x and 2 in y"]),
+        ("\"none\": {", "\"b\": {", &["line 2", "\"b\" twice in user_data"]),
+        ("\"none\"], \"num_samples\": [2, 3, 0]", "\"a\"]", &["\"a\" twice in users"]),
+        (", \"none\"], \"num_samples\": [2, 3, 0]", "]", &["\"none\" in user_data but not in users"]),
         ("[2, 3, 0]", "[2, 3.5, 0]", &["line 1", "3.5", "whole number"]),
         ("{\"users\"", "[{\"users\"", &["a JSON object with users"]),
         ("}}}", "}}", &["line 3", "EOF"]),

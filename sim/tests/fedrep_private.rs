@@ -51,7 +51,10 @@ fn start_and_training_rounds_are_charged() {
 #[test]
 fn private_runs_refuse_unprotected_options() {
     for (changes, wanted) in [
-        (&["model.init=\"moments\""][..], "model.init: found \"moments\", which reveals records; allowed with"),
+        (
+            &["model.init=\"moments\""][..],
+            "model.init: found \"moments\", which reveals records; allowed with",
+        ),
         (&["algorithm.name=\"fedavg\""], "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]"),
         (&["algorithm.name=\"pooled\""], "algorithm.name: \"pooled\" adds no noise; allowed with [privacy]"),
         (
@@ -69,12 +72,12 @@ fn private_runs_refuse_unprotected_options() {
     let power = Scenario::built_in("fedpower").unwrap();
     let reported =
         Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
-    assert!(reported.contains("privacy.clip: for gradients; products are clipped row by row"), "{reported}");
+    assert!(reported.contains("privacy.clip: applies to gradients only"), "{reported}");
     assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 8 });
     // Too little noise for the device's sampler.
     let scenario = parse(&["privacy.epsilon=10000"]).unwrap();
     let reported = Job::prepare(&scenario, 1).unwrap_err().to_string();
-    assert!(reported.contains("devices add 0.5 to 4096 times that"), "{reported}");
+    assert!(reported.contains("allowed: 0.5 to 4096 times that"), "{reported}");
 }
 
 /// Noise is averaged over devices: many devices learn, few do not, and the same seed gives the same bits.

@@ -90,7 +90,10 @@ fn impossible_boards_are_errors() {
     assert_eq!(wearer(11).to_string(), "found wearer 11, allowed: 1 to 10");
     let many = WatchSettings { head_samples_per_class: 9, ..SETTINGS };
     let error = image(&many, 5, 1).unwrap_err().to_string();
-    assert_eq!(error, "data.head_samples_per_class is 9; a board draws at most 8 windows a class");
+    assert_eq!(
+        error,
+        "data.head_samples_per_class is 9, allowed: at most 8, the windows of a class that a board can draw"
+    );
 }
 
 /// The table of a regression client has the client's samples, bit for bit and in their order.

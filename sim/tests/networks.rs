@@ -427,7 +427,7 @@ fn adapter_starts_from_its_base_model() {
     refused(adapter("nowhere", &[], "third"), &["nowhere/layer-0.npy"]);
     refused(
         adapter("first/model", &["--set", "model.width=13"], "third"),
-        &["layer-0.npy", "12 columns", "has 13"],
+        &["layer-0.npy", "12 columns", "allowed: 13"],
     );
     refused(adapter("first/model", &["--set", "model.hidden=[12]"], "third"), &["layer-1.npy"]);
     refused(

@@ -170,11 +170,11 @@ fn impossible_partitions_are_refused_with_figures() {
         &partition("kind = \"dirichlet\"\nalpha = 0.001\nclients = 100"),
         &["digits", "1000 draws", "100 clients"],
     );
-    refused(&partition("samples = 90"), &["digits", "20 clients", "1800 samples", "1797"]);
+    refused(&partition("samples = 90"), &["digits", "20 clients", "1797 samples", "needed: 1800"]);
     refused(&split("by = \"files\""), &["\"files\"", "\"time\"", "\"classes\""]);
     refused(&split("by = \"time\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
     refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
-    refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such groups"]);
+    refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such folds"]);
     refused(
         &split("holdout_clients = 2\nlabels_per_class = 99"),
         &["labels_per_class is 99", "client \"0\""],
@@ -187,5 +187,5 @@ fn impossible_partitions_are_refused_with_figures() {
     refused(&split("holdout_classes = [17]\nholdout_clients = 2"), &["no sample of class 17"]);
     refused(&split("holdout_classes = [1]\nholdout_clients = 20"), &["20 of 20 clients"]);
     let all = "holdout_classes = [0,1,2,3,4,5,6,7,8,9]\nholdout_clients = 2";
-    refused(&split(all), &["0 classes"]);
+    refused(&split(all), &["at most 0, the number of classes"]);
 }

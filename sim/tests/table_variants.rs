@@ -281,7 +281,7 @@ fn unread_formats_are_named() {
         (b"SQLite format 3\x00", "SQLite"),
         (b"PK\x03\x04", "workbook"),
     ] {
-        has(&parse(magic, &columns(true)).unwrap_err(), &["no CSV file", what]);
+        has(&parse(magic, &columns(true)).unwrap_err(), &["not a CSV file", what]);
         has(
             &parse(&Writing { packing: Packing::Gzip, ..Writing::PLAIN }.packed(magic), &columns(true))
                 .unwrap_err(),

@@ -149,8 +149,7 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
             std::fs::write(place.join("my.toml"), scenario).unwrap();
             let ran = program(&place, &["run", "my.toml"]);
             assert_eq!(code(&ran), 0, "{}", errors(&ran));
-            let reported =
-                errors(&ran).contains("among 0.0001 to 100; the features' mean square is");
+            let reported = errors(&ran).contains("among 0.0001 to 100; the features' mean square is");
             assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", errors(&ran));
         }
     }
