@@ -4,14 +4,14 @@
 //! `t = floor(sigma) + 1`:
 //!
 //! 1. Trial that succeeds with probability `exp(-g)`, `0 <= g <= 1`: trials with probabilities g, g/2, g/3, ...
-//! until one fails; success if the failed one has an odd number. (It is number k + 1 with probability
-//! `g^k/k! - g^(k+1)/(k+1)!`; summed over even k this is the series of `exp(-g)`.) For larger g as many trials of
-//! `exp(-1)` as fit, and one of the rest.
+//!    until one fails; success if the failed one has an odd number. (It is number k + 1 with probability
+//!    `g^k/k! - g^(k+1)/(k+1)!`; summed over even k this is the series of `exp(-g)`.) For larger g as many trials of
+//!    `exp(-1)` as fit, and one of the rest.
 //! 2. Discrete Laplace distribution, `P(Y = y)` proportional to `exp(-|y| / t)`: u uniform in 0..t, kept with
-//! probability `exp(-u / t)`; v trials of `exp(-1)` that succeed before one fails; `|y| = u + t v`; a sign. Minus
-//! zero is rejected.
+//!    probability `exp(-u / t)`; v trials of `exp(-1)` that succeed before one fails; `|y| = u + t v`; a sign. Minus
+//!    zero is rejected.
 //! 3. y is kept with probability `exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2))`, otherwise rejected. The product of
-//! both probabilities is `exp(-y^2 / (2 sigma^2))` up to a factor without y.
+//!    both probabilities is `exp(-y^2 / (2 sigma^2))` up to a factor without y.
 //!
 //! # Exactness
 //!
