@@ -40,7 +40,12 @@ impl Suite {
 }
 
 /// Tests of the workspace that take long: filters of names, and what they cover.
-const LONG: [(&str, &str); 0] = [];
+const LONG: [(&str, &str); 4] = [
+    ("audit::", "statistical audit of the client's noise"),
+    ("discrete_gaussian::", "distribution of the client's noise"),
+    ("attack_", "attacks on the client's noise"),
+    ("entropy::good_sources_are_rarely_rejected", "long runs of the test of random sources"),
+];
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq)]

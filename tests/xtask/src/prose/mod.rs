@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::process::{Failure, is_ci, print_lines};
+use crate::process::{Failure, print_lines};
 use baseline::{Area, Baseline, Counts};
 use items::items;
 use words::Words;
@@ -27,7 +27,7 @@ test. It breaks the rules if it begins with a word of the list 'first', or conta
 list 'anywhere'; a log message also if it has a placeholder. Plain comments are counted, but no part
 of the per cent.
 
-exit: 0 all well · 1 a count is above its baseline (with CI=true: or below) · 2 wrong arguments"
+exit: 0 all well · 1 a count is above its baseline · 2 wrong arguments"
 )]
 pub struct Prose {
     /// Compare with the baseline: fail if a count is above it.
@@ -111,11 +111,7 @@ pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
             ));
         }
         if !differences.below.is_empty() {
-            let wanted = "prose: fewer than the baseline; `cargo xtask prose --update` lowers it";
-            if is_ci() {
-                return Err(Failure::new(wanted));
-            }
-            println!("{wanted}");
+            println!("prose: fewer than the baseline; `cargo xtask prose --update` lowers it");
         }
     }
     Ok(())
