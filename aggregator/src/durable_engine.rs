@@ -109,18 +109,18 @@ pub(crate) fn restore(
             _ => Ok(()),
         };
     }
-    let mut names = stored.round_aliases.iter().copied();
+    let mut aliases = stored.round_aliases.iter().copied();
     for (device, counted) in &stored.updates {
         let has_id = |engine: &Engine| engine.open_round().is_some_and(|open| open.has_id(counted.update.id));
         // The update was counted under the round id of that time: renumber the round until it has that id.
-        while !has_id(engine) && names.next().is_some_and(|name| engine.restore_id(name)) {}
+        while !has_id(engine) && aliases.next().is_some_and(|alias| engine.restore_id(alias)) {}
         if !engine.replay_update(counted.at, *device, &counted.update) {
             return contradiction(format!("the update of device {device} does not count in round {round}"));
         }
     }
-    for name in names {
-        if !engine.restore_id(name) {
-            return contradiction(format!("round {round} cannot continue as round {}", name.round));
+    for alias in aliases {
+        if !engine.restore_id(alias) {
+            return contradiction(format!("round {round} cannot continue as round {}", alias.round));
         }
     }
     for device in &stored.excluded {
@@ -245,16 +245,16 @@ impl DurableEngine {
     }
 
     /// Records the privacy state that a device reports in its hello, before it joins.
-    pub fn record_privacy(&mut self, device: DeviceId, said: Privacy) {
+    pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy) {
         let before = self.account(device);
-        self.engine.record_privacy(device, said);
+        self.engine.record_privacy(device, reported);
         self.record_account_change(device, before);
     }
 
     /// Applies one event to the engine. Its effects are held until [`Self::flush`].
     pub fn handle(&mut self, now: Millis, event: Event) {
         self.now = now;
-        let is_out = |engine: &Engine, device: DeviceId| {
+        let is_excluded = |engine: &Engine, device: DeviceId| {
             engine.open_round().is_some_and(|round| round.excluded.contains(&device))
         };
         let device = match event {
@@ -269,31 +269,31 @@ impl DurableEngine {
             }
             _ => None,
         };
-        let waited = self.engine.deadline_state();
-        let before = device.map(|device| (device, self.account(device), is_out(&self.engine, device)));
+        let deadline_before = self.engine.deadline_state();
+        let before = device.map(|device| (device, self.account(device), is_excluded(&self.engine, device)));
         let first = self.pending.actions.len();
         let mut lines = Vec::new();
         self.recorder.handle(&mut self.engine, now, event, &mut self.pending.actions, &mut lines);
         let actions = self.pending.actions.get(first..).unwrap_or_default();
-        let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
+        let has_commit = actions.iter().any(|action| matches!(action, Action::Commit(_)));
         let committed = actions.iter().find_map(|action| match action {
             Action::Commit(record) => Some(CommittedRound::new(record, self.engine.representation())),
             _ => None,
         });
-        let counts =
+        let is_counted =
             matches!(actions.first(), Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. })));
         let recorded_ids = open_round_ids(&self.engine);
-        let goes_on =
-            !commits && recorded_ids.map(|(first, _)| first) == self.recorded_ids.map(|(first, _)| first);
+        let same_round =
+            !has_commit && recorded_ids.map(|(first, _)| first) == self.recorded_ids.map(|(first, _)| first);
         if self.engine.phase() == Phase::Failed {
             // A restarted server may try again from the stored campaign: write nothing and release nothing but
             // the failure.
             let all = self.pending.actions.split_off(first);
             self.pending.actions.extend(all.into_iter().filter(|action| matches!(action, Action::Failed(_))));
             lines.clear();
-        } else if goes_on {
+        } else if same_round {
             if let (true, Some(update), Some((device, ..)), Some(round)) =
-                (counts, update, before, self.engine.open_round())
+                (is_counted, update, before, self.engine.open_round())
             {
                 let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
                 self.records.push(Record::Counted(
@@ -302,7 +302,7 @@ impl DurableEngine {
                     CountedUpdate { order, at: now, update },
                 ));
             } else if let Some((device, _, false)) = before
-                && is_out(&self.engine, device)
+                && is_excluded(&self.engine, device)
             {
                 self.records.push(Record::Excluded(device));
             }
@@ -310,7 +310,8 @@ impl DurableEngine {
             if let Some((_, now)) = recorded_ids.filter(|_| recorded_ids != self.recorded_ids) {
                 self.records.push(Record::Renumbered(now));
             }
-            if let Some(deadline) = self.engine.deadline_state().filter(|deadline| waited != Some(*deadline))
+            if let Some(deadline) =
+                self.engine.deadline_state().filter(|deadline| deadline_before != Some(*deadline))
             {
                 self.records.push(Record::Deadline(deadline));
             }

@@ -1,4 +1,4 @@
-//! Who may take part: every reason to refuse a hello, alone and in its order.
+//! Admission: every reason to refuse a hello, alone and in order of precedence.
 
 use crate::common::hello;
 use fedspan_aggregator::config::Fleet;
@@ -31,7 +31,7 @@ fn changed(change: impl Fn(&mut Hello)) -> Hello {
 }
 
 #[test]
-fn a_capable_device_is_admitted_and_one_with_more_than_needed_too() {
+fn capable_devices_are_admitted() {
     for algorithm in
         ["name = \"fedrep\"", "name = \"gd-gd\"\nupload = \"i8\"\ndownload = \"f16\"", "name = \"fedavg\""]
     {
@@ -48,7 +48,7 @@ fn a_capable_device_is_admitted_and_one_with_more_than_needed_too() {
 }
 
 #[test]
-fn each_refusal() {
+fn refusals_name_the_missing_capability() {
     let plain = requirements("name = \"fedrep\"");
     let refused =
         |needs: &Requirements, change: &dyn Fn(&mut Hello)| needs.admit(&changed(change)).unwrap_err();
@@ -65,18 +65,18 @@ fn each_refusal() {
     for limit in [128, 16384] {
         assert_eq!(plain.admit(&changed(|h| h.capabilities.frame_limit = limit)), Ok(()));
     }
-    // Exactly what is missing is named: fedrep (bit 0) and fit-head (bit 1).
+    // Exactly the missing tasks are named: fedrep (bit 0) and fit-head (bit 1).
     let tasks = |set| Refusal::Capability(Requirement::Tasks(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0), tasks(0b11));
     assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0b01), tasks(0b10));
     assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.tasks = 0b011), tasks(0b100));
-    // What leaves the device: a gradient, a representation, or a representation and a shared head.
+    // Uploads: a gradient, a representation, or a representation and a shared head.
     let roles = |set| Refusal::Capability(Requirement::Roles(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.roles = 0xfd), roles(0x02));
     let steps = requirements("name = \"fedrep\"\nsend = \"representation\"");
     assert_eq!(refused(&steps, &|h| h.capabilities.roles = 0x02), roles(0x01));
     assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.roles = 0x03), roles(0x40));
-    // F32 always, and what either direction uses.
+    // F32 always, and the encodings of either direction.
     let encodings = |set| Refusal::Capability(Requirement::Encodings(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.encodings = 0b110), encodings(0b001));
     let up = requirements("name = \"fedrep\"\nupload = \"i8\"");
@@ -86,7 +86,7 @@ fn each_refusal() {
 
     let elements = Refusal::Capability(Requirement::TensorElements(60));
     assert_eq!(refused(&plain, &|h| h.capabilities.tensor_elements = 59), elements);
-    // FedAvg's shared head travels beside the representation; nothing does in FedRep.
+    // FedAvg sends a shared head with the representation, FedRep does not.
     let shared = requirements("name = \"fedavg\"");
     let tensors = Refusal::Capability(Requirement::Tensors(2));
     assert_eq!(refused(&shared, &|h| h.capabilities.tensors = 1), tensors);
@@ -101,7 +101,7 @@ fn each_refusal() {
     assert_eq!(refused(&plain, &|h| h.capabilities.total_elements = 59), total(60));
     assert_eq!(plain.admit(&changed(|h| h.capabilities.total_elements = 60)), Ok(()));
     assert_eq!(total(66).to_string(), "the campaign needs 66 elements in one direction of a round");
-    // One arithmetic for all devices of a campaign.
+    // All devices of a campaign use the same arithmetic.
     let numeric = |numeric| Refusal::Capability(Requirement::Numeric(numeric));
     assert_eq!(refused(&plain, &|h| h.capabilities.numeric = Numeric::I16), numeric(Numeric::F32));
     let fixed = plain.with_numeric(Numeric::I16);
@@ -110,7 +110,7 @@ fn each_refusal() {
 }
 
 #[test]
-fn only_the_devices_of_the_list_where_there_is_one() {
+fn allow_list_restricts_devices() {
     let needs = requirements_of(SHAPE, "name = \"fedrep\"", Some(vec![3, 5, u64::MAX]));
     for device in [3, 5, u64::MAX] {
         assert_eq!(needs.admit(&changed(|h| h.device = device)), Ok(()));
@@ -121,7 +121,7 @@ fn only_the_devices_of_the_list_where_there_is_one() {
 }
 
 #[test]
-fn a_start_is_part_of_what_is_needed() {
+fn start_is_part_of_requirements() {
     let text = "[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\ninit = \"power\"\n\
                 [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.1\n";
     let fleet = Fleet::parse("test", text).unwrap();
@@ -132,14 +132,14 @@ fn a_start_is_part_of_what_is_needed() {
     assert_eq!(needs.admit(&role), Err(Refusal::Capability(Requirement::Roles(0x08))));
 }
 
-/// At most 256 chunks travel in one direction: a frame that would need more is too small for this
-/// campaign, and a device that was let in with it could never be sent a round.
+/// At most 256 chunks are sent in one direction: a frame limit that needs more is too small for this campaign,
+/// and a device admitted with it could never be sent a round.
 #[test]
-fn frames_that_cannot_carry_the_model_are_refused_with_the_least_that_can() {
+fn small_frame_limits_are_refused_with_minimum() {
     let shape = (784, 8, 1);
     let needs = requirements_of(shape, "name = \"fedrep\"", None);
     let answer = |limit| needs.admit(&hello(1, shape, limit));
-    // 6272 values in 256 chunks: 25 a chunk, 100 bytes, and 40 beside it.
+    // 6272 values in 256 chunks: 25 per chunk, 100 bytes, and 40 bytes of overhead.
     assert_eq!(answer(128), Err(Refusal::FrameLimit { min: 140, max: 16384 }));
     assert_eq!(answer(139), Err(Refusal::FrameLimit { min: 140, max: 16384 }));
     assert_eq!(answer(140), Ok(()));

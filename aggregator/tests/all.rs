@@ -1,4 +1,5 @@
-//! The tests of the aggregator: one program, since linking each file by itself takes longer than its tests do.
+//! Tests of the device server, linked as one program, since linking each file by itself takes longer than its
+//! tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

@@ -197,9 +197,9 @@ fn export_is_readable_by_other_programs() {
 fn export_removes_only_its_own_directories() {
     let dir = StateDir::new();
     let (out, text) = out(&dir);
-    let beside = dir.scratch.path().join("out.partial");
-    std::fs::create_dir(&beside).unwrap();
-    std::fs::write(beside.join("f"), b"x").unwrap();
+    let other_dir = dir.scratch.path().join("out.partial");
+    std::fs::create_dir(&other_dir).unwrap();
+    std::fs::write(other_dir.join("f"), b"x").unwrap();
     let before = dir.sibling_names();
     // The export fails after its first files, as one is longer than the limit on file sizes.
     for place in ["out", "deep/er/out", "out.partial/out"] {
@@ -215,11 +215,11 @@ fn export_removes_only_its_own_directories() {
         assert_eq!(output.status.code(), Some(1), "{place}: {said}");
         assert!(said.contains("arrivals.jsonl: File too large") && said.lines().count() == 1, "{said}");
         assert_eq!(dir.sibling_names(), before, "{place}");
-        assert_eq!(std::fs::read_dir(&beside).unwrap().count(), 1, "{place}");
+        assert_eq!(std::fs::read_dir(&other_dir).unwrap().count(), 1, "{place}");
     }
     let output = dir.run(&["export", "--out", &text]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(std::fs::read(beside.join("f")).unwrap(), b"x");
+    assert_eq!(std::fs::read(other_dir.join("f")).unwrap(), b"x");
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 6);
     assert_eq!(dir.sibling_names(), ["fleet.toml", "out", "out.partial", "state"]);
 }
@@ -577,8 +577,8 @@ fn damaged_journal_file_is_rewritten_once_moved_away() {
         dir.assert_refused(&["check"], &["arrivals.jsonl", says, remedy]);
         std::fs::rename(&path, path.with_extension("old")).unwrap();
         drop(dir.start_server());
-        let anew = std::fs::read(&path).unwrap();
-        assert!(anew.starts_with(&whole), "all of it");
+        let rewritten = std::fs::read(&path).unwrap();
+        assert!(rewritten.starts_with(&whole), "all of it");
         assert_eq!(dir.run(&["check"]).status.code(), Some(0));
     }
 }
@@ -633,10 +633,10 @@ fn unset_setting_keeps_stored_value() {
     }
     drop(RunningServer(server));
     let log = std::fs::read_to_string(&log).unwrap();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
-    let [told] = told.as_slice() else { panic!("{log}") };
+    let settings_line: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
+    let [settings_line] = settings_line.as_slice() else { panic!("{log}") };
     let says = "resuming with stored settings that the file does not set settings=seed = 3";
-    assert!(told.contains(says), "{told}");
+    assert!(settings_line.contains(says), "{settings_line}");
 }
 
 /// A server waits for readers, which take a moment.

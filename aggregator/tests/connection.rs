@@ -72,10 +72,10 @@ fn greeted(limit: u16) -> Connection {
 }
 
 fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<PeerMessage> {
-    hear(connection, &frame(message, body))
+    feed(connection, &frame(message, body))
 }
 
-fn hear(connection: &mut Connection, bytes: &[u8]) -> Vec<PeerMessage> {
+fn feed(connection: &mut Connection, bytes: &[u8]) -> Vec<PeerMessage> {
     let mut said = Vec::new();
     connection.receive(bytes, &mut said);
     said
@@ -207,7 +207,7 @@ proptest! {
             arriving.insert(0, repeated);
         }
         let bytes: Vec<u8> = [head.clone()].into_iter().chain(arriving).flatten().collect();
-        let mut said: Vec<PeerMessage> = bytes.chunks(cut).flat_map(|part| hear(&mut connection, part)).collect();
+        let mut said: Vec<PeerMessage> = bytes.chunks(cut).flat_map(|part| feed(&mut connection, part)).collect();
         // Lost chunks are requested until they have arrived.
         for _ in 0..300 {
             if !said.is_empty() {
@@ -220,7 +220,7 @@ proptest! {
             prop_assert_eq!(missing.id, opening.id);
             for &index in &missing.chunks {
                 let before: usize = whole.descriptors[..missing.tensor.into()].iter().map(|d| d.chunks()).sum();
-                said.extend(hear(&mut connection, &chunks[before + usize::from(index)]));
+                said.extend(feed(&mut connection, &chunks[before + usize::from(index)]));
             }
         }
         prop_assert_eq!(said, vec![PeerMessage::Update(whole)]);
@@ -229,7 +229,7 @@ proptest! {
         // Later chunks are stale, not faults.
         if let Some(last) = chunks.last() {
             let before = connection.traffic().stale;
-            prop_assert_eq!(hear(&mut connection, last), vec![]);
+            prop_assert_eq!(feed(&mut connection, last), vec![]);
             prop_assert_eq!((connection.traffic().faults, connection.traffic().stale), (0, before + 1));
         }
     }
@@ -276,7 +276,7 @@ proptest! {
         let (frames, _) = update_frames(&first, case.limit.into(), case.seed);
         let begun = half.min(frames.len() - 1);
         for frame in &frames[..begun] {
-            hear(&mut connection, frame);
+            feed(&mut connection, frame);
         }
         connection.open(&second);
         prop_assert!(!connection.is_mid_message());
@@ -285,14 +285,14 @@ proptest! {
         prop_assert_eq!(received(&rest), Some((second.id, decoded(&second))));
         // Remaining frames of the old update are stale.
         for frame in &frames[begun.max(1)..] {
-            hear(&mut connection, frame);
+            feed(&mut connection, frame);
         }
         if begun > 0 {
             prop_assert_eq!(connection.traffic().faults, 0);
             prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
         }
         let (frames, whole) = update_frames(&second, case.limit.into(), case.seed);
-        let said: Vec<PeerMessage> = frames.iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+        let said: Vec<PeerMessage> = frames.iter().flat_map(|frame| feed(&mut connection, frame)).collect();
         prop_assert_eq!(said.last(), Some(&PeerMessage::Update(whole)));
     }
 
@@ -310,7 +310,7 @@ proptest! {
         }
         let begun = half.min(frames.len() - 1);
         for frame in &frames[..begun] {
-            hear(&mut connection, frame);
+            feed(&mut connection, frame);
         }
         prop_assert!(connection.is_mid_message());
         // Closing another round changes nothing.
@@ -318,11 +318,11 @@ proptest! {
         prop_assert!(connection.is_mid_message());
         connection.close_round(opening.id);
         prop_assert!(!connection.is_mid_message());
-        let told: Vec<ToDevice> = sent(&mut connection).into_iter().map(|(message, _)| message).collect();
-        prop_assert_eq!(told.last(), Some(&ToDevice::RoundClosed(opening.id)));
-        prop_assert!(told.iter().all(|message| !matches!(message, ToDevice::Chunk(_))), "no more of it");
+        let sent: Vec<ToDevice> = sent(&mut connection).into_iter().map(|(message, _)| message).collect();
+        prop_assert_eq!(sent.last(), Some(&ToDevice::RoundClosed(opening.id)));
+        prop_assert!(sent.iter().all(|message| !matches!(message, ToDevice::Chunk(_))), "no more of it");
         for frame in &frames[begun..] {
-            prop_assert_eq!(hear(&mut connection, frame), vec![]);
+            prop_assert_eq!(feed(&mut connection, frame), vec![]);
         }
         prop_assert_eq!(connection.traffic().faults, 0);
         prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
@@ -358,7 +358,7 @@ proptest! {
                 _ => stream.push(0),
             }
         }
-        let said = hear(&mut connection, &stream);
+        let said = feed(&mut connection, &stream);
         for inbound in &said {
             match inbound {
                 PeerMessage::Update(update) => prop_assert_eq!(update, &whole),
@@ -383,7 +383,7 @@ proptest! {
         let after: Vec<u8> = std::iter::repeat_n(alive, 9).flatten().collect();
         let stream = [greeting.clone(), after.clone()].concat();
         for part in stream.chunks(cut) {
-            hear(&mut connection, part);
+            feed(&mut connection, part);
         }
         prop_assert_eq!(connection.traffic().up as usize, after.len());
         let mut bytes = Vec::new();
@@ -393,7 +393,7 @@ proptest! {
 
         // Resetting the byte counters keeps the counters of dropped frames.
         say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
-        hear(&mut connection, &[5, 1, 2, 3, 4, 0]);
+        feed(&mut connection, &[5, 1, 2, 3, 4, 0]);
         connection.reset_traffic();
         let traffic = connection.traffic();
         prop_assert_eq!((traffic.up, traffic.down, traffic.faults), (0, 0, 1));
@@ -425,7 +425,7 @@ fn foreign_hello_is_refused_unread() {
     assert!(plain[at + 1..].iter().all(|b| *b != 0));
     let tail = &plain[at + 1..];
     let wire = [&[at as u8 + 1][..], &plain[..at], &[tail.len() as u8 + 1], tail, &[0]].concat();
-    assert_eq!(hear(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
+    assert_eq!(feed(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
 }
 
 /// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses devices
@@ -466,7 +466,7 @@ fn messages_before_hello_are_faults() {
     let mut connection = Connection::new(gate());
     let opening = opening(1, 2, 1, Encoding::F32, false);
     let (frames, _) = update_frames(&opening, 256, 1);
-    assert_eq!(hear(&mut connection, &frames.concat()), vec![PeerMessage::Fault(Fault::Unexpected)]);
+    assert_eq!(feed(&mut connection, &frames.concat()), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(connection.pending(), 0, "and not answered");
     assert_eq!(
@@ -475,7 +475,7 @@ fn messages_before_hello_are_faults() {
     );
     // More than 128 bytes are not read.
     let long = [&[0x70; 0x6f][..], &[0x70; 0x6f], &[0]].concat();
-    hear(&mut connection, &long);
+    feed(&mut connection, &long);
     assert_eq!(connection.traffic().frames.oversize, 1);
     assert_eq!(say(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
 }
@@ -488,7 +488,7 @@ fn repeated_hello_starts_over() {
     connection.open(&opening);
     let (frames, _) = update_frames(&opening, 256, 1);
     assert!(frames.len() > 2);
-    hear(&mut connection, &frames[0]);
+    feed(&mut connection, &frames[0]);
     connection.send(ToDevice::Fault(Fault::Malformed));
     assert!(connection.is_mid_update() && connection.pending() > 0);
     let again = hello(DEVICE, (8, 2, 1), 200);
@@ -496,11 +496,11 @@ fn repeated_hello_starts_over() {
     assert!(!connection.is_mid_message() && connection.pending() == 1 && connection.unanswered().is_none());
     // Its new frame limit holds, and rounds continue.
     connection.open(&opening);
-    let told = sent(&mut connection);
-    assert_eq!(told[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
-    assert!(told.iter().all(|(_, body)| body.len() < 200));
+    let sent = sent(&mut connection);
+    assert_eq!(sent[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
+    assert!(sent.iter().all(|(_, body)| body.len() < 200));
     let (frames, whole) = update_frames(&opening, 200, 1);
-    assert_eq!(hear(&mut connection, &frames.concat()), vec![PeerMessage::Update(whole)]);
+    assert_eq!(feed(&mut connection, &frames.concat()), vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 0);
 }
 
@@ -521,9 +521,9 @@ fn persistent_link_asks_for_hello() {
     assert_eq!(sent(&mut connection), greet);
     assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(sent(&mut connection), greet);
-    hear(&mut connection, &[9; 1000]);
+    feed(&mut connection, &[9; 1000]);
     assert_eq!(sent(&mut connection), vec![], "noise is not answered");
-    hear(&mut connection, &[0]);
+    feed(&mut connection, &[0]);
     let first = hello(DEVICE, (8, 2, 1), 256);
     assert_eq!(say(&mut connection, &ToServer::Hello(first), &[]), vec![PeerMessage::Hello(first)]);
     let stranger = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256));
@@ -564,7 +564,7 @@ fn unanswered_round_is_sent_again() {
             sent(&mut connection);
             assert_eq!(connection.unanswered(), Some(asked));
         }
-        hear(&mut connection, &answer);
+        feed(&mut connection, &answer);
         sent(&mut connection);
         assert!(connection.unanswered().is_none());
         connection.resend_round();
@@ -622,7 +622,7 @@ fn unannounced_chunks_are_faults() {
     connection.open(&opening);
     sent(&mut connection);
     let (frames, whole) = update_frames(&opening, 128, 1);
-    hear(&mut connection, &frames[0]);
+    feed(&mut connection, &frames[0]);
     let chunk = |id, tensor, offset| Chunk { id, tensor, offset };
     let fault = |connection: &mut Connection, chunk, len: usize| {
         let said = say(connection, &ToServer::Chunk(chunk), &vec![0; len]);
@@ -638,7 +638,7 @@ fn unannounced_chunks_are_faults() {
     assert_eq!(fault(&mut connection, chunk(opening.id, 0, step), bytes - 4), Fault::Tensors);
     assert_eq!(fault(&mut connection, chunk(RoundId { round: 8, stage: 0 }, 0, 0), bytes), Fault::Unexpected);
     // None of it disturbed the update.
-    let said: Vec<PeerMessage> = frames[1..].iter().flat_map(|frame| hear(&mut connection, frame)).collect();
+    let said: Vec<PeerMessage> = frames[1..].iter().flat_map(|frame| feed(&mut connection, frame)).collect();
     assert_eq!(said, vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 6);
 }
@@ -649,11 +649,11 @@ fn decline_discards_partial_update() {
     let opening = opening(3, 40, 3, Encoding::F32, false);
     connection.open(&opening);
     let (frames, _) = update_frames(&opening, 128, 1);
-    hear(&mut connection, &frames[0]);
+    feed(&mut connection, &frames[0]);
     let decline = Decline { id: opening.id, reason: DeclineReason::UpdateNonFinite };
     assert_eq!(say(&mut connection, &ToServer::Decline(decline), &[]), vec![PeerMessage::Decline(decline)]);
     assert!(!connection.is_mid_message());
-    assert_eq!(hear(&mut connection, &frames[1]), vec![]);
+    assert_eq!(feed(&mut connection, &frames[1]), vec![]);
 }
 
 /// The outbox stays bounded however much a device requests and gets wrong in one read.
@@ -664,11 +664,11 @@ fn outbox_is_bounded() {
     connection.open(&opening);
     let chunks = (0..16).collect();
     let ask = frame(&ToServer::Missing(Missing { id: opening.id, tensor: 0, chunks }), &[]);
-    hear(&mut connection, &ask.repeat(1000));
+    feed(&mut connection, &ask.repeat(1000));
     assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
     let nonsense =
         frame(&ToServer::Chunk(Chunk { id: RoundId::default(), tensor: 0, offset: 0 }), &[1, 2, 3]);
-    let said = hear(&mut connection, &nonsense.repeat(1000));
+    let said = feed(&mut connection, &nonsense.repeat(1000));
     assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
     // All are counted, answered or not.
     assert_eq!((said.len(), connection.traffic().faults), (1000, 1000));

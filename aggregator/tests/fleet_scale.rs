@@ -1,4 +1,4 @@
-//! A fleet's scale: exact sums in any order, the stage that finds it, and what becomes of it over restarts.
+//! Scale of a fleet's samples: exact sums in any order, the stage that finds it, and restarts.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 const COLUMNS: usize = SUMS_COLUMNS as usize;
 
-/// A device's rows, by the definition in SPEC.md: samples are columns of `features`.
+/// Returns a device's rows by the definition in SPEC.md; samples are columns of `features`.
 fn rows(features: &[Vec<f32>]) -> Vec<f32> {
     let row = |column: &Vec<f32>| {
         let largest = column.iter().fold(0.0f32, |most, value| most.max(value.abs()));
@@ -44,7 +44,7 @@ fn limbs(e: i32, sum: i128, squares: i128) -> [f32; COLUMNS] {
     ]
 }
 
-/// Mean and deviation in f64, two passes over all samples.
+/// Computes mean and deviation in f64, in two passes over all samples.
 fn oracle(all: &[f32]) -> FeatureMoments {
     let m = all.len() as f64;
     let mean = all.iter().map(|v| f64::from(*v)).sum::<f64>() / m;
@@ -65,11 +65,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn moments_are_those_of_all_samples_in_any_order(
+    fn moments_are_exact_in_any_order(
         devices in prop::collection::vec(samples(), 1..8),
         rotation in 0usize..8,
     ) {
-        // One offset and one scale for all: what the first device has.
+        // One offset and one scale for all devices: those of the first.
         let (first, rest) = devices.split_at(1);
         let near = |other: &Vec<f32>| -> Vec<f32> {
             let spread = first[0].iter().fold(0.0f32, |most, v| most.max((v - first[0][0]).abs())).max(f32::MIN_POSITIVE);
@@ -97,9 +97,9 @@ proptest! {
         prop_assert!((found.deviation - exact.deviation).abs() <= tolerance, "{found:?} {exact:?}");
     }
 
-    /// Whatever a device sends, it is taken for what some samples have, or not at all.
+    /// Any upload is either the moments of some samples or rejected.
     #[test]
-    fn what_no_samples_have_is_not_absorbed(
+    fn impossible_moments_are_rejected(
         e in -200i32..150,
         sum in -(1i128 << 66)..1i128 << 66,
         squares in 0i128..1 << 90,
@@ -125,7 +125,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_constant_stays_as_it_is() {
+fn constant_features_are_not_scaled() {
     let devices =
         [vec![vec![1.0f32; 7], vec![0.0; 7], vec![0.1; 7]], vec![vec![1.0; 2], vec![0.0; 2], vec![0.1; 2]]];
     let mut sums = FeatureSums::new(3);
@@ -136,14 +136,12 @@ fn what_is_constant_stays_as_it_is() {
     assert_eq!(moments.iter().map(|m| m.deviation).collect::<Vec<_>>(), [0.0; 3]);
     assert_eq!(moments[2].mean as f32, 0.1);
     assert_eq!(Scale::standard(&moments), Scale::identity(3));
-    // A factor that f32 does not hold is none; one that it holds is.
+    // A factor must be representable in f32.
     let of = |deviation| Scale::standard(&[FeatureMoments { mean: 3.0, deviation }]);
     assert_eq!(of(1e-39), Scale::identity(1));
     assert_eq!(of(1e39).factor(), [1e-39]);
     assert_eq!(of(0.5), Scale::new(vec![3.0], vec![2.0]).unwrap());
 }
-
-// ---- the stage ------------------------------------------------------------------------------------------
 
 const FEATURES: usize = 5;
 
@@ -158,7 +156,7 @@ fn fleet(data: &str) -> Fleet {
     Fleet::parse("fleet.toml", &text(data)).unwrap_or_else(|problem| panic!("{problem}"))
 }
 
-/// Samples of a device: feature j is 1000 j + something, the last is constant.
+/// Returns samples of a device: feature j is 1000 j plus an offset, the last is constant.
 fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
     let sample = |j: usize, i: usize| {
         if j + 1 == FEATURES {
@@ -190,7 +188,7 @@ fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     Update { id: opening.id, samples, skipped: 0, descriptors, tensors }
 }
 
-/// An engine and what its devices have been asked.
+/// Engine with the requests that its devices have received.
 struct World {
     engine: Engine,
     asked: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
@@ -223,20 +221,20 @@ impl World {
 
     fn until(&mut self, phase: Phase) {
         while self.engine.phase() != phase {
-            let device = *self.asked.keys().next().expect("somebody is asked");
+            let device = *self.asked.keys().next().expect("a device is asked");
             self.answers(device);
         }
     }
 }
 
-/// The scale of the fleet's samples.
+/// Computes the scale of the fleet's samples.
 fn expected_scale() -> Scale {
     let all = |j: usize| (0..3).flat_map(|device| device_samples(device)[j].clone()).collect::<Vec<_>>();
     Scale::standard(&(0..FEATURES).map(|j| oracle(&all(j))).collect::<Vec<_>>())
 }
 
 #[test]
-fn the_first_stage_finds_the_scale_and_every_round_brings_it() {
+fn first_stage_finds_scale_for_every_round() {
     for start in ["", "init = \"power\"\n"] {
         let text = text("scale = \"fleet\"").replace("k = 2\n", &format!("k = 2\n{start}"));
         let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
@@ -263,7 +261,7 @@ fn the_first_stage_finds_the_scale_and_every_round_brings_it() {
         let tensors = &world.asked[&0].request.tensors;
         assert_eq!(tensors.last(), Some(&scale.tensor()));
         if start.is_empty() {
-            // Who comes later gets it as well.
+            // A device that joins later receives it as well.
             world.say(Event::Joined(9));
             assert_eq!(world.asked[&9].request.tensors.last(), Some(&scale.tensor()));
             assert_eq!(world.asked[&9].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
@@ -271,9 +269,9 @@ fn the_first_stage_finds_the_scale_and_every_round_brings_it() {
     }
 }
 
-/// Downloads in half precision do not touch it.
+/// The scale is exact even if downloads are in half precision.
 #[test]
-fn the_scale_is_never_rounded() {
+fn scale_is_never_rounded() {
     let text = text("scale = { shift = [1013.25, 0, 0, 0, 0], factor = [0.1, 1, 1, 1, 1] }")
         .replace("rounds = 2\n", "rounds = 2\ndownload = \"i8\"\n");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
@@ -285,12 +283,12 @@ fn the_scale_is_never_rounded() {
     assert_eq!((b.role, scale.role), (Role::Representation, Role::Scale));
     assert_eq!(scale.descriptor(opening.request.encoding).encoding, Encoding::F32);
     assert_eq!(&opening.encoded[1][..4], 1013.25f32.to_le_bytes());
-    // No exported tensor is one that devices never had.
+    // Exported tensors do not include the scale.
     assert!(world.engine.tensors().iter().all(|tensor| tensor.role != Role::Scale));
 }
 
 #[test]
-fn lies_are_rejected_counted_and_change_nothing() {
+fn false_moments_are_rejected_and_counted() {
     let mut world = World::new(fleet("scale = \"fleet\"").engine());
     (0..3).for_each(|device| world.say(Event::Joined(device)));
     for device in [1, 2] {
@@ -329,7 +327,8 @@ fn lies_are_rejected_counted_and_change_nothing() {
     let count = lies.len() as u64;
     for (update, rejection) in lies {
         world.outcomes.clear();
-        // Whoever is rejected does not hold up the others: the round closes, as it may with two of three. It is tried alone.
+        // A rejected device does not delay the others: the round closes with two of three, as configured.
+        // Tested alone.
         let mut world = World::new(fleet("scale = \"fleet\"").engine());
         (0..3).for_each(|device| world.say(Event::Joined(device)));
         world.say(Event::Update(0, update));
@@ -345,9 +344,9 @@ fn lies_are_rejected_counted_and_change_nothing() {
     assert_eq!(world.engine.scale(), Some(expected_scale()));
 }
 
-/// At every moment of the stage and after it: what a restart goes on from leads to the same bits.
+/// Restarts at every moment of the stage and after it lead to the same bits.
 #[test]
-fn a_restart_anywhere_leads_to_the_same_scale_and_model() {
+fn restart_keeps_scale_and_model() {
     let fleet = fleet("scale = \"fleet\"");
     let whole = {
         let mut world = World::new(fleet.engine());
@@ -386,7 +385,7 @@ fn a_restart_anywhere_leads_to_the_same_scale_and_model() {
         assert_eq!(again.engine.checkpoint().state, whole, "{moment}");
         assert_eq!(again.engine.scale(), Some(expected_scale()));
     }
-    // A state of another campaign, or a damaged one, is none.
+    // A checkpoint of another campaign, or a damaged one, is refused.
     let mut damaged = World::new(fleet.engine()).engine.checkpoint();
     damaged.done = Phase::Start(1);
     damaged.id.round = 1;
@@ -395,7 +394,7 @@ fn a_restart_anywhere_leads_to_the_same_scale_and_model() {
 }
 
 #[test]
-fn the_configuration_says_what_is_possible() {
+fn configuration_validates_scale() {
     let wrong = |data: &str, more: &str| {
         Fleet::parse("fleet.toml", &format!("{}{more}", text(data))).unwrap_err().to_string()
     };
@@ -416,12 +415,12 @@ fn the_configuration_says_what_is_possible() {
     let said = wrong("scale = \"fleet\"", "[privacy]\nepsilon = 1.0\ndelta = 1e-5\n");
     assert!(said.contains("[privacy]") || said.contains("privacy"), "{said}");
 
-    // It is part of what a campaign is, and campaigns without it are as they were.
+    // The scale is part of the fingerprint, and fingerprints without it are unchanged.
     let (none, with) = (fleet(""), fleet("scale = \"fleet\""));
     assert_eq!(fleet("scale = \"none\"").fingerprint(), none.fingerprint());
     assert!(!none.fingerprint().contains("data.scale"));
     assert!(with.fingerprint().contains("data.scale = \"fleet\"\n"));
-    // And devices must be able to do it.
+    // Devices must support the task.
     let bits =
         |fleet: &Fleet| fleet.engine().requests().iter().fold(0, |all, request| all | request.task.bit());
     assert_eq!(bits(&with) & !bits(&none), 1 << 10);

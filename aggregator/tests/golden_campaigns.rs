@@ -48,7 +48,7 @@ fn stored_settings_override_defaults_not_the_file() {
     assert_eq!(GoldenCampaign::new(&required).joined().finished(), expected);
 }
 
-/// FEDSPAN_REGENERATE_VECTORS=1 writes anew the directories that this version can write; only before the first
+/// FEDSPAN_REGENERATE_VECTORS=1 rewrites the directories that this version can write; only before the first
 /// release.
 #[test]
 fn golden_campaigns_resume_with_same_decisions() {

@@ -181,7 +181,7 @@ fn file_matches_its_specification() {
 }
 
 /// A file of version 1 as first written must open for ever, or be refused by its version.
-/// `FEDSPAN_REGENERATE_KEYS=1` writes it anew.
+/// `FEDSPAN_REGENERATE_KEYS=1` rewrites it.
 #[test]
 fn version_1_opens() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! Budgets in the devices' units, what a server asks of its devices, and its own account of what they have spent.
+//! Privacy ledger: budgets in ledger units, requirements of a server on its devices, and its account of their
+//! spending.
 
 use crate::common::campaign::{Setup, honest, plain};
 use crate::common::hello;
@@ -23,24 +24,24 @@ fn delta(value: f64) -> Delta {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Units add up as the exact account does, and never to less.
+    /// Ledger units add up like the exact account, and never to less.
     #[test]
-    fn units_are_the_exact_account(z in 0.5f64..60.0, t in 1u32..300, exponent in 1i32..12) {
+    fn ledger_units_match_exact_account(z in 0.5f64..60.0, t in 1u32..300, exponent in 1i32..12) {
         let delta = delta(10f64.powi(-exponent));
         let cost = (1_073_741_824.0 / (z * z)).ceil() as u64;
         let units = epsilon_of(cost * u64::from(t), delta);
         let multiplier = NoiseMultiplier::new(z).unwrap();
         let exact = Composition::repeated(multiplier, Releases::new(t).unwrap()).epsilon(delta);
         prop_assert!(units >= exact, "{units} under {exact}");
-        // Rounding up by a unit a release: no more than a little less noise.
+        // Rounding up by one unit per release costs no more than a slightly smaller noise.
         let less = NoiseMultiplier::new(z * (1.0 - 1e-5)).unwrap();
         let above = Composition::repeated(less, Releases::new(t).unwrap()).epsilon(delta);
         prop_assert!(units <= above, "{units} over {above}");
     }
 
-    /// What is provisioned suffices for all releases, stays within epsilon, and is no more noise than that takes.
+    /// Provisioned noise suffices for all releases, stays within epsilon, and is not larger than necessary.
     #[test]
-    fn devices_are_provisioned_for_their_releases(
+    fn provisioned_noise_covers_all_releases(
         epsilon in 0.01f64..50.0,
         exponent in 1i32..12,
         releases in 1u32..100_000,
@@ -59,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn the_most_units_are_the_most(epsilon in 0.01f64..50.0, exponent in 1i32..12) {
+    fn max_units_is_the_maximum(epsilon in 0.01f64..50.0, exponent in 1i32..12) {
         let delta = delta(10f64.powi(-exponent));
         let most = max_units(Epsilon::new(epsilon).unwrap(), delta);
         prop_assert!(epsilon_of(most, delta) <= epsilon);
@@ -68,7 +69,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_costs_nothing_and_too_much_is_infinite_or_large() {
+fn zero_units_cost_nothing_and_overflow_is_infinite() {
     assert_eq!(epsilon_of(0, Delta::DEFAULT), 0.0);
     assert!(epsilon_of(u64::MAX, Delta::DEFAULT) > 1e6);
 }
@@ -76,7 +77,7 @@ fn nothing_costs_nothing_and_too_much_is_infinite_or_large() {
 const PRIVATE: Privacy = Privacy::Gaussian { release: 100, budget: 1_000, spent: 300 };
 
 #[test]
-fn less_noise_than_the_minimum_is_refused() {
+fn less_noise_than_required_is_refused() {
     let minimum = PrivacyRequirement { epsilon: Epsilon::new(0.5).unwrap(), delta: delta(1e-4) };
     let most = minimum.budget();
     let model = Model::linear(6, 2, 1);
@@ -95,13 +96,13 @@ fn less_noise_than_the_minimum_is_refused() {
     assert_eq!(with(Privacy::None), refused);
     let said = refusal.to_string();
     assert!(said.contains("noise in updates, with a privacy budget of at most 0.0"), "{said}");
-    // Who asks for nothing takes everybody.
+    // Without requirements every device is admitted.
     let anybody = Requirements::new(model, &[], None);
     assert_eq!(anybody.admit(&hello(1, (6, 2, 1), 256)), Ok(()));
 }
 
 #[test]
-fn the_section_of_a_server() {
+fn privacy_section_is_validated() {
     let parse = |privacy: &str| {
         let text = format!(
             "[devices]\nexpected = 2\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\nname = \"fedpower\"\n{privacy}"
@@ -126,9 +127,9 @@ fn the_section_of_a_server() {
     }
 }
 
-/// A start that devices would not send is one that they hide; what nothing hides is refused.
+/// A start without noise is replaced by one with noise; an algorithm without noise is refused.
 #[test]
-fn what_a_server_asks_of_devices_that_hide() {
+fn private_requests_carry_noise() {
     let parse = |algorithm: &str, model: &str, privacy: &str| {
         let text = format!(
             "[devices]\nexpected = 2\n[data]\nd = 6\n[model]\nk = 2\n{model}[algorithm]\nname = \"{algorithm}\"\n\
@@ -164,7 +165,7 @@ fn what_a_server_asks_of_devices_that_hide() {
 }
 
 #[test]
-fn an_account_is_what_a_device_says_and_what_comes_after_that() {
+fn account_is_last_report_plus_later_updates() {
     let mut ledger = Ledger::default();
     ledger.record_hello(1, Privacy::None);
     assert!(ledger.accounts().is_empty());
@@ -176,10 +177,10 @@ fn an_account_is_what_a_device_says_and_what_comes_after_that() {
         ledger.charge_update(7, 4, 2);
         assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (500, 0), "once a round");
     }
-    // It charged itself for something that never came.
+    // The device charged itself for an update that never arrived.
     ledger.record_hello(7, Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
     assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 0));
-    // Its storage was replaced, or it lies.
+    // Its storage was replaced, or its report is false.
     ledger.record_hello(7, PRIVATE);
     assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 1));
     ledger.record_hello(3, Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
@@ -190,25 +191,25 @@ fn an_account_is_what_a_device_says_and_what_comes_after_that() {
     assert_eq!(each[1].1, epsilon_of(700, Delta::DEFAULT));
 }
 
-/// A device that has computed an update and lost its link says so in its next hello, and sends the update after that: it has paid
-/// once. Found by simulated disasters.
+/// A device that has computed an update and lost its link reports the charge in its next hello, and sends the
+/// update afterwards: it is charged once. Found by simulated disasters.
 #[test]
-fn what_was_paid_before_a_hello_is_not_paid_again_after_it() {
+fn update_charged_before_hello_is_not_charged_again() {
     let said = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
     let mut ledger = Ledger::default();
     ledger.record_hello(7, said(0));
-    // Round 1 was paid for, its link is lost, and it comes after the hello.
+    // Round 1 was charged, its link is lost, and the update arrives after the hello.
     ledger.record_hello(7, said(100));
     ledger.charge_update(7, 1, 1);
     assert_eq!(ledger.accounts()[&7].spent, 200, "as if it had not been paid for");
     ledger.charge_update(7, 2, 1);
     assert_eq!(ledger.accounts()[&7].spent, 300);
-    // The truth, both times.
+    // Both reports are true.
     for _ in 0..2 {
         ledger.record_hello(7, said(200));
         assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (200, 0));
     }
-    // Less than what has certainly been paid.
+    // Less than the device has certainly spent.
     ledger.charge_update(7, 3, 1);
     ledger.charge_update(7, 4, 1);
     ledger.record_hello(7, said(299));
@@ -216,11 +217,12 @@ fn what_was_paid_before_a_hello_is_not_paid_again_after_it() {
 }
 
 proptest! {
-    /// Honest devices that lose links, updates and acknowledgements: never below the truth, and the truth after every hello.
+    /// Honest devices that lose links, updates and acknowledgements: the account is never below the truth, and
+    /// equals it after every hello.
     #[test]
-    fn an_account_is_the_truth_after_every_hello(steps in prop::collection::vec((0u8..4, 1u32..4), 1..60)) {
+    fn account_equals_truth_after_every_hello(steps in prop::collection::vec((0u8..4, 1u32..4), 1..60)) {
         let mut ledger = Ledger::default();
-        // What it has paid, and the update that waits: its round and releases.
+        // The spent units, and the waiting update with its round and releases.
         let (mut paid, mut ready, mut round) = (0u64, None, 0u32);
         ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
         for (step, releases) in steps {
@@ -229,13 +231,13 @@ proptest! {
                     ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
                     prop_assert_eq!(ledger.accounts()[&7].spent, paid);
                 }
-                // A round is opened; what waited is not sent any more.
+                // A round is opened; the waiting update is not sent any more.
                 1 => {
                     round += 1;
                     paid += 10 * u64::from(releases);
                     ready = Some((round, releases));
                 }
-                // It comes, or comes again.
+                // The update arrives, for the first time or again.
                 _ => {
                     if let Some((round, releases)) = ready {
                         ledger.charge_update(7, round, releases);
@@ -250,7 +252,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_task_releases() {
+fn releases_are_counted_by_task() {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     assert_eq!(releases(&Task::FitHead { head }), 0);
     let (rows, upload, encoding) = (PowerRows::Features, PowerUpload::Product, Encoding::F32);
@@ -260,9 +262,9 @@ fn what_a_task_releases() {
     assert_eq!(releases(&Task::FedRep { step_size: 1.0, head, upload, encoding }), 1);
 }
 
-/// Every update is charged once, whether or not it counted.
+/// Every received update is charged once, whether it counts or not.
 #[test]
-fn the_engine_charges_what_it_receives() {
+fn engine_charges_received_updates() {
     let mut engine = Setup { fleet_size: 3, min_count: 2, ..plain() }.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
@@ -284,13 +286,13 @@ fn the_engine_charges_what_it_receives() {
         engine.handle(1, Event::Update(device, honest(device, &first)), &mut actions);
     }
     assert_eq!(spent(&engine), [10, 10, 0], "the same again costs nothing");
-    // Something that is refused has left the device all the same.
+    // A rejected update has left the device nevertheless.
     let mut large = honest(2, &first);
     large.tensors[0].values.fill(1e5);
     engine.handle(2, Event::Update(2, large), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
     assert_eq!(engine.counters().norm_over_bound, 1);
-    // The round is over; what comes late was late, and is spent. What never was is not.
+    // The round is over: a late update is charged, one that was never sent is not.
     let second = open(&mut actions);
     assert_ne!(first.id, second.id);
     engine.handle(3, Event::Update(2, honest(2, &first)), &mut actions);
@@ -299,7 +301,7 @@ fn the_engine_charges_what_it_receives() {
     unheard.id.round = 77;
     engine.handle(3, Event::Update(1, unheard), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
-    // What comes too late for its round, read or unread, has left all the same.
+    // An update too late for its round has left the device, decoded or not.
     for device in [0, 1] {
         engine.handle(4, Event::Update(device, honest(device, &second)), &mut actions);
     }

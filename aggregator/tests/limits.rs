@@ -70,7 +70,7 @@ impl Peer {
     }
 
     /// Reads until a message satisfies `wanted` or the server closes; returns all messages.
-    async fn hear(&mut self, wanted: impl Fn(&ToDevice) -> bool) -> Vec<ToDevice> {
+    async fn read_until(&mut self, wanted: impl Fn(&ToDevice) -> bool) -> Vec<ToDevice> {
         let listen = async {
             loop {
                 let whole = self.heard.iter().rposition(|byte| *byte == 0).map_or(0, |end| end + 1);
@@ -90,7 +90,7 @@ impl Peer {
     }
 
     async fn round(&mut self) -> RoundId {
-        let all = self.hear(|message| matches!(message, ToDevice::RoundOpen(_))).await;
+        let all = self.read_until(|message| matches!(message, ToDevice::RoundOpen(_))).await;
         let open = all.iter().rev().find_map(|message| match message {
             ToDevice::RoundOpen(open) => Some(open.id),
             _ => None,
@@ -99,7 +99,7 @@ impl Peer {
     }
 
     async fn end(&mut self) -> Vec<ToDevice> {
-        self.hear(|_| false).await
+        self.read_until(|_| false).await
     }
 }
 
@@ -132,12 +132,12 @@ async fn device_exceeding_update_quota_is_cut_off() {
         // The server cuts the device off while it is sending.
         let _ = flood.stream.write_all(&rejected(id, f32::NAN)).await;
     }
-    let told = flood.end().await;
-    let told = told.iter().filter(|message| match message {
+    let replies = flood.end().await;
+    let replies = replies.iter().filter(|message| match message {
         ToDevice::Ack(ack) => ack.outcome == AckOutcome::Rejected(Rejection::NonFinite),
         _ => false,
     });
-    assert!(told.count() <= 5);
+    assert!(replies.count() <= 5);
     // Reconnecting does not reset the quota.
     let mut again = Peer::join(server.address, 1).await;
     again.stream.write_all(&rejected(id, 0.0)).await.unwrap();
@@ -145,10 +145,10 @@ async fn device_exceeding_update_quota_is_cut_off() {
     // The honest device's update counts.
     let id = honest.round().await;
     honest.stream.write_all(&rejected(id, 0.0)).await.unwrap();
-    let told = honest.hear(|message| matches!(message, ToDevice::Ack(_))).await;
+    let replies = honest.read_until(|message| matches!(message, ToDevice::Ack(_))).await;
     let counted =
         |message: &ToDevice| matches!(message, ToDevice::Ack(ack) if ack.outcome == AckOutcome::Counted);
-    assert!(told.iter().any(counted), "{told:?}");
+    assert!(replies.iter().any(counted), "{replies:?}");
     let status = server.stop().await;
     assert_eq!((status.updates.counted, status.updates.rejected()), (1, 5));
     assert_eq!((status.connections.over_quota, status.round), (2, 1), "the round closed with who is honest");
@@ -161,15 +161,15 @@ async fn address_has_limited_slots() {
     let mut first = Peer::join(server.address, 0).await;
     let _second = Peer::join(server.address, 1).await;
     first.round().await;
-    let told = Peer::join(server.address, 2).await.end().await;
-    assert!(matches!(told.as_slice(), [ToDevice::RetryAfter { .. }]), "{told:?}");
+    let replies = Peer::join(server.address, 2).await.end().await;
+    assert!(matches!(replies.as_slice(), [ToDevice::RetryAfter { .. }]), "{replies:?}");
     drop(first);
     // Its slot is free once the server has noticed the disconnect.
     let free = async {
         loop {
             let mut peer = Peer::join(server.address, 3).await;
-            let told = peer.hear(|message| matches!(message, ToDevice::Welcome(_))).await;
-            if told.iter().any(|message| matches!(message, ToDevice::Welcome(_))) {
+            let replies = peer.read_until(|message| matches!(message, ToDevice::Welcome(_))).await;
+            if replies.iter().any(|message| matches!(message, ToDevice::Welcome(_))) {
                 return;
             }
         }
@@ -186,7 +186,7 @@ async fn hoarding_connections_keep_no_device_out() {
     let server = serve(state.path(), "connections = 8\nper_address = 2\nhello = 600\n").await;
     let address = server.address;
     let mut first = Peer::join(address, 0).await;
-    first.hear(|message| matches!(message, ToDevice::Welcome(_))).await;
+    first.read_until(|message| matches!(message, ToDevice::Welcome(_))).await;
     let mut hoarders = JoinSet::new();
     for hoarder in 0..160 {
         let from = Ipv4Addr::new(127, 0, 2, hoarder % 4 + 1);
@@ -212,15 +212,15 @@ async fn hoarding_connections_keep_no_device_out() {
     let mut others = Vec::new();
     for device in 1..6 {
         let mut peer = Peer::join_from(address, Ipv4Addr::new(127, 0, 3, device), device.into()).await;
-        let told = peer.hear(|message| matches!(message, ToDevice::Welcome(_))).await;
-        assert!(matches!(told.first(), Some(ToDevice::Welcome(_))), "device {device}: {told:?}");
+        let replies = peer.read_until(|message| matches!(message, ToDevice::Welcome(_))).await;
+        assert!(matches!(replies.first(), Some(ToDevice::Welcome(_))), "device {device}: {replies:?}");
         others.push(peer);
     }
     // The device connected before is still connected, and its update counts.
     let id = first.round().await;
     first.stream.write_all(&rejected(id, 0.0)).await.unwrap();
-    let told = first.hear(|message| matches!(message, ToDevice::Ack(_))).await;
-    assert!(told.iter().any(|message| matches!(message, ToDevice::Ack(_))), "{told:?}");
+    let replies = first.read_until(|message| matches!(message, ToDevice::Ack(_))).await;
+    assert!(replies.iter().any(|message| matches!(message, ToDevice::Ack(_))), "{replies:?}");
     hoarders.shutdown().await;
     let connections = status(state.path()).await["connections"].clone();
     assert_eq!(connections["welcomed"].as_u64(), Some(6), "{connections}");

@@ -178,7 +178,7 @@ impl World {
 }
 
 /// Every device is needed.
-fn everybody(setup: Setup) -> Setup {
+fn require_all(setup: Setup) -> Setup {
     Setup {
         deadline: setup.deadline.map(|_| 300),
         patience: Some(70),
@@ -197,7 +197,7 @@ proptest! {
     fn every_round_counts_every_device_once(
         setup in setup(), seed in any::<u64>(), losses in 0u32..40, lives in prop::collection::vec(1usize..40, 0..8),
     ) {
-        let setup = everybody(setup);
+        let setup = require_all(setup);
         let whole = live(Setup { deadline: None, ..setup }.engine(), setup.fleet_size as u64, usize::MAX);
         prop_assert_eq!(whole.engine.phase(), Phase::Finished);
         let mut world = World::new(setup, seed, losses);
@@ -236,7 +236,7 @@ proptest! {
 /// A server that is restarted in a round with several ids knows all of them.
 #[test]
 fn renumbered_round_survives_restart() {
-    let setup = everybody(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });
+    let setup = require_all(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });
     let mut world = World::new(setup, 5, 60);
     for _ in 0..1_000 {
         world.step();

@@ -143,7 +143,7 @@ impl World {
     }
 
     /// Feeds bytes and checks the memory bound.
-    fn hear(&mut self, bytes: &[u8]) {
+    fn feed(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         while let Some(said) = self.connection.next_message(&mut input) {
             self.check();
@@ -188,7 +188,7 @@ impl World {
 
     fn say(&mut self, message: &ToServer, body: &[u8], often: usize) {
         let frames: Vec<u8> = (0..often).flat_map(|_| self.seal(message, body)).collect();
-        self.hear(&frames);
+        self.feed(&frames);
     }
 
     fn step(&mut self, step: Step) {
@@ -198,7 +198,7 @@ impl World {
                 let mut out = vec![0; 300];
                 let (sent, seen) = encode_hello(hello(device, limit), &greeting, &mut out).unwrap();
                 self.greeted = Some((device, seen));
-                self.hear(&out[..sent].repeat(often));
+                self.feed(&out[..sent].repeat(often));
             }
             Step::Update { rows, chunked, often } => {
                 let mut all: Descriptors =
@@ -227,9 +227,9 @@ impl World {
             Step::Clear { often } => {
                 let mut out = vec![0; 64];
                 let sent = encode(&ToServer::Alive, 0, |_| {}, &mut out).unwrap();
-                self.hear(&out[..sent].repeat(often));
+                self.feed(&out[..sent].repeat(often));
             }
-            Step::Noise(bytes) => self.hear(&bytes),
+            Step::Noise(bytes) => self.feed(&bytes),
             // The core sends its next command once this one is sent.
             Step::Open => {
                 self.connection.open(&self.opening);

@@ -52,7 +52,7 @@ fn read_snapshot_is_isolated_from_writers() {
     let lines = (0..LINES)
         .map(|line| Record::JournalEntry(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
     store.apply(&accounts.chain(lines).collect::<Vec<_>>()).unwrap();
-    say("nobody reads", &write(&mut store, 200, LINES));
+    say("without a reader", &write(&mut store, 200, LINES));
 
     let known = store.load().unwrap().unwrap();
     let began = Instant::now();
@@ -79,7 +79,7 @@ fn read_snapshot_is_isolated_from_writers() {
         while !reads.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        say("somebody reads", &write(&mut store, 200, LINES + 200));
+        say("with a reader", &write(&mut store, 200, LINES + 200));
         over.store(true, Ordering::Relaxed);
     });
     let mut seen = 0;
@@ -88,7 +88,7 @@ fn read_snapshot_is_isolated_from_writers() {
         seen < 5
     })
     .unwrap();
-    assert_eq!(seen, 5, "it wants no more");
+    assert_eq!(seen, 5, "it returned false");
     drop(past);
     assert_eq!(store.load().unwrap().unwrap().next_journal_line, LINES + 400);
 }

@@ -105,11 +105,7 @@ impl World {
 
     fn finish(&mut self) {
         while self.coordinator.engine().phase() != Phase::Finished {
-            assert!(
-                !self.sent.is_empty(),
-                "nobody has anything to say in {:?}",
-                self.coordinator.engine().phase()
-            );
+            assert!(!self.sent.is_empty(), "no event is pending in {:?}", self.coordinator.engine().phase());
             self.step(3);
         }
     }
@@ -166,14 +162,14 @@ fn failing_campaign_acknowledges_nothing() {
         update
     };
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
-    let mut told = Vec::new();
+    let mut flushed = Vec::new();
     for device in 0..2 {
         world.coordinator.handle(0, Event::Update(device, opposite(device, &opening)));
-        told.push(world.coordinator.flush().unwrap());
+        flushed.push(world.coordinator.flush().unwrap());
     }
-    assert!(matches!(told[0].actions.as_slice(), [Action::Acknowledge(0, _)]), "{told:?}");
-    assert!(matches!(told[1].actions.as_slice(), [Action::Failed(_)]), "{told:?}");
-    assert_eq!(told[1].lines, []);
+    assert!(matches!(flushed[0].actions.as_slice(), [Action::Acknowledge(0, _)]), "{flushed:?}");
+    assert!(matches!(flushed[1].actions.as_slice(), [Action::Failed(_)]), "{flushed:?}");
+    assert_eq!(flushed[1].lines, []);
     let stored = world.coordinator.store().load().unwrap().unwrap();
     assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [0]);
     assert_eq!(stored.open_round(), Some(opening.id));
@@ -225,7 +221,7 @@ proptest! {
         let distinct: BTreeSet<(u64, u64)> = counted.iter().copied().collect();
         prop_assert_eq!(distinct.len(), counted.len(), "counted twice");
         for (device, id) in &world.acknowledged {
-            prop_assert!(distinct.contains(&(*device, id.round.into())), "{} was told that it counts in {:?}", device, id);
+            prop_assert!(distinct.contains(&(*device, id.round.into())), "{} got two acknowledgements in {:?}", device, id);
         }
     }
 

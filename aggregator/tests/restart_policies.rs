@@ -1,5 +1,5 @@
-//! A restart under every participation policy: at every opening, and in the middle of every round, the campaign goes on as if nothing
-//! had happened. What a policy has learned of its fleet is part of that.
+//! Restarts under every participation policy, at every opening and in the middle of every round: decisions are
+//! those of an uninterrupted run. The state that a policy has learnt is restored as well.
 
 use crate::common::campaign::{honest, result};
 use fedspan_aggregator::config::Fleet;
@@ -25,7 +25,7 @@ const POLICIES: [&str; 14] = [
     "policy = \"doubling\"\nschedule = \"optimal\"\ncommunication = 1.0\nfloor = 0.001",
 ];
 
-/// How fast the fleet is: milliseconds until a device answers.
+/// Response times of a fleet's devices, in ms.
 const PACES: [fn(DeviceId) -> u64; 3] = [
     |device| 100 + 50 * device / DEVICES,
     |device| 10 + 20 * device * device,
@@ -40,21 +40,21 @@ fn engine(policy: &str, rule: &str) -> Engine {
     Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}")).engine()
 }
 
-/// When the server goes down.
+/// Moment of the restart.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Falls {
+enum Restart {
     Never,
-    /// Whenever a round has been opened.
-    RoundBroadcast,
-    /// Whenever a round has counted so many.
+    /// After every opening of a round.
+    Opening,
+    /// After this many updates counted in each round.
     After(usize),
 }
 
-/// A round as it was: its number, how many it waited for, and who counted.
-type Seen = (RoundId, usize, Vec<DeviceId>);
+/// Round with its id, its target and its participants.
+type RoundSummary = (RoundId, usize, Vec<DeviceId>);
 
-/// A new server goes on where the one before ended, and everybody is there.
-fn again(
+/// Restores the engine's checkpoint in a new engine, and lets all devices join.
+fn restored(
     mut fresh: Engine,
     now: u64,
     checkpoint: &Checkpoint,
@@ -70,14 +70,19 @@ fn again(
     fresh
 }
 
-fn campaign(policy: &str, rule: &str, pace: fn(DeviceId) -> u64, falls: Falls) -> (Vec<Seen>, Engine) {
+fn campaign(
+    policy: &str,
+    rule: &str,
+    pace: fn(DeviceId) -> u64,
+    restart: Restart,
+) -> (Vec<RoundSummary>, Engine) {
     let (mut engine, mut now, mut rounds) = (engine(policy, rule), 0, Vec::new());
     let mut actions = Vec::new();
     (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(device), &mut actions));
     while engine.phase() != Phase::FitHead {
         let checkpoint = engine.checkpoint();
-        if falls == Falls::RoundBroadcast {
-            engine = again(self::engine(policy, rule), now, &checkpoint, &[]);
+        if restart == Restart::Opening {
+            engine = restored(self::engine(policy, rule), now, &checkpoint, &[]);
         }
         let open = engine.open_round().expect("a round is open");
         let (opening, target) = (open.broadcast.clone(), open.target);
@@ -94,8 +99,8 @@ fn campaign(policy: &str, rule: &str, pace: fn(DeviceId) -> u64, falls: Falls) -
             if actions.iter().any(|action| matches!(action, Action::Commit(_))) {
                 break;
             }
-            if falls == Falls::After(counted.len()) {
-                engine = again(self::engine(policy, rule), now, &checkpoint, &counted);
+            if restart == Restart::After(counted.len()) {
+                engine = restored(self::engine(policy, rule), now, &checkpoint, &counted);
             }
         }
         rounds.push((opening.id, target, counted.into_iter().map(|(_, device, _)| device).collect()));
@@ -104,17 +109,17 @@ fn campaign(policy: &str, rule: &str, pace: fn(DeviceId) -> u64, falls: Falls) -
 }
 
 #[test]
-fn every_policy_goes_on() {
+fn every_policy_survives_restart() {
     let mut stages = 0;
     for policy in POLICIES {
         for pace in PACES {
-            let (calm, last) = campaign(policy, "mean", pace, Falls::Never);
+            let (calm, last) = campaign(policy, "mean", pace, Restart::Never);
             assert_eq!(calm.len(), 14, "{policy}");
             stages = stages.max(calm.last().unwrap().0.stage);
-            for falls in [Falls::RoundBroadcast, Falls::After(1), Falls::After(3), Falls::After(9)] {
-                let (rounds, engine) = campaign(policy, "mean", pace, falls);
-                assert_eq!(rounds, calm, "{policy}, {falls:?}");
-                assert_eq!(result(&engine), result(&last), "{policy}, {falls:?}");
+            for restart in [Restart::Opening, Restart::After(1), Restart::After(3), Restart::After(9)] {
+                let (rounds, engine) = campaign(policy, "mean", pace, restart);
+                assert_eq!(rounds, calm, "{policy}, {restart:?}");
+                assert_eq!(result(&engine), result(&last), "{policy}, {restart:?}");
             }
         }
     }
@@ -122,13 +127,13 @@ fn every_policy_goes_on() {
 }
 
 #[test]
-fn so_it_does_under_another_rule() {
+fn other_rules_survive_restart() {
     for policy in ["policy = \"doubling\"", "policy = \"with-replacement\"\ndraws = 20"] {
-        let (calm, last) = campaign(policy, "geometric-median", PACES[0], Falls::Never);
-        for falls in [Falls::RoundBroadcast, Falls::After(3)] {
-            let (rounds, engine) = campaign(policy, "geometric-median", PACES[0], falls);
-            assert_eq!(rounds, calm, "{policy}, {falls:?}");
-            assert_eq!(result(&engine), result(&last), "{policy}, {falls:?}");
+        let (calm, last) = campaign(policy, "geometric-median", PACES[0], Restart::Never);
+        for restart in [Restart::Opening, Restart::After(3)] {
+            let (rounds, engine) = campaign(policy, "geometric-median", PACES[0], restart);
+            assert_eq!(rounds, calm, "{policy}, {restart:?}");
+            assert_eq!(result(&engine), result(&last), "{policy}, {restart:?}");
         }
     }
 }

@@ -545,7 +545,7 @@ async fn state_directory_admits_one_server() {
 async fn control_socket_answers_in_json() {
     use std::os::unix::fs::PermissionsExt;
     let state = Scratch::new();
-    assert_eq!(query(state.path(), "status", |_| panic!("nobody is there")).await.unwrap(), None);
+    assert_eq!(query(state.path(), "status", |_| panic!("no server is running")).await.unwrap(), None);
     let server = serve(&text(state.path(), 2, FEDREP), false).await;
     let socket = state.path().join("control.sock");
     until("a socket", || socket.exists()).await;

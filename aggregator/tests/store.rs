@@ -168,7 +168,7 @@ fn missing_database_is_waited_for() {
     for _ in 0..3 {
         let error = store.apply(&line(3)).unwrap_err();
         assert!(error.may_pass() && error.to_string().contains(FILE), "{error}");
-        assert!(!path.exists(), "it was made anew");
+        assert!(!path.exists(), "the database was created again");
     }
     std::fs::rename(&aside, &path).unwrap();
     store.apply(&line(3)).unwrap();

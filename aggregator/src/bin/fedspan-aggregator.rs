@@ -274,7 +274,7 @@ fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
 /// Exports from the running server, or from its files.
 async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
     let written = match fetch_export(&fleet.state).await {
-        Ok(Some(told)) => export_state(fleet, &told, to),
+        Ok(Some(state)) => export_state(fleet, &state, to),
         Ok(None) => export(fleet, to),
         Err(error) => return fail(FAILED, &format!("{}: {error}", fleet.state.display())),
     };

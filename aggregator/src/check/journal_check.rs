@@ -107,11 +107,11 @@ impl<'a> JournalCheck<'a> {
     /// Returns true if these devices, in this order, can be the ones counted in the open round. Devices without
     /// an entry are possible only where a server resumed; that is recorded as a gap.
     pub(super) fn has_counted(&mut self, all: &[DeviceId]) -> bool {
-        let (mut told, mut is_whole) = (0, true);
+        let (mut matched, mut is_whole) = (0, true);
         for device in all {
-            if self.open.get(told) == Some(device) {
-                told += 1;
-            } else if self.pauses.contains(&told) {
+            if self.open.get(matched) == Some(device) {
+                matched += 1;
+            } else if self.pauses.contains(&matched) {
                 is_whole = false;
             } else {
                 return false;
@@ -120,7 +120,7 @@ impl<'a> JournalCheck<'a> {
         if !is_whole {
             self.miss(self.last);
         }
-        told == self.open.len()
+        matched == self.open.len()
     }
 
     /// Ends the check of a journal that is no longer kept: the open round may have continued, and others may

@@ -120,12 +120,12 @@ impl CheckReport {
         self.facts.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
     }
 
-    /// Checks the journal against rounds and campaign. `goes_on`: a journal is kept now; rounds without entries
+    /// Checks the journal against rounds and campaign. `is_kept`: a journal is kept now; rounds without entries
     /// are gaps if none was kept then.
     fn journal(
         &mut self,
         lines: &[JournalEntry],
-        goes_on: bool,
+        is_kept: bool,
         rounds: &[CommittedRound],
         stored: &CampaignState,
         engine: Option<&Engine>,
@@ -135,7 +135,7 @@ impl CheckReport {
         }
         let mut journal_check = JournalCheck::new(lines);
         let (last, now) = (journal_check.last, stored.last_round().map_or(0, |id| id.round));
-        if !goes_on {
+        if !is_kept {
             journal_check.ends_here(now);
         }
         let mut wrong = std::mem::take(&mut journal_check.wrong);
@@ -151,13 +151,13 @@ impl CheckReport {
         for CommittedRound { exchange, .. } in rounds {
             // Rounds after the end of a journal that is kept are reported once, below.
             let has_entry = journalled.contains(exchange)
-                || goes_on && (*exchange > last || *exchange == last && now > last);
+                || is_kept && (*exchange > last || *exchange == last && now > last);
             if !has_entry && !journal_check.may_miss(*exchange) {
                 wrong.push(format!("round id {exchange} was committed but has no entry"));
             }
         }
         let counted: Vec<DeviceId> = stored.updates.iter().map(|(device, _)| *device).collect();
-        if now > last && goes_on {
+        if now > last && is_kept {
             wrong.push(format!(
                 "it ends in round id {last}, but round id {now} was opened since; if no journal was kept until now (journal = \
                  false), the next start records the gap"

@@ -76,7 +76,7 @@ pub struct ServerCore {
     /// Number of the newest peer session of each connected device.
     current: BTreeMap<DeviceId, u64>,
     quota: UpdateQuota,
-    /// Whether training is over and the key store has been told.
+    /// Whether training is over and the key store has been notified.
     rounds_over: bool,
     /// Devices that were cut off and whose departure the engine has yet to be given.
     cut_off: Vec<DeviceId>,
@@ -385,16 +385,16 @@ impl ServerCore {
             if self.engine().is_trained() {
                 self.rounds_are_over();
             }
-            let mut told = BTreeMap::new();
+            let mut acknowledged = BTreeMap::new();
             for action in actions {
                 // Copies of one update that arrived during a write stall are answered once.
                 if let Action::Acknowledge(device, ack) = &action {
-                    let first = told.get(&(*device, ack.id));
+                    let first = acknowledged.get(&(*device, ack.id));
                     if first.is_some_and(|first| *first == ack.outcome || *first == AckOutcome::Counted) {
                         self.connections.answered_already += 1;
                         continue;
                     }
-                    told.insert((*device, ack.id), ack.outcome);
+                    acknowledged.insert((*device, ack.id), ack.outcome);
                 }
                 self.perform(now, action)?;
             }

@@ -220,17 +220,17 @@ impl PeerSession {
                     self.state = State::Reply;
                     return PeerAction::Report(self.event(kind));
                 }
-                State::Closed(gone) => {
-                    self.state = State::Closed(gone);
-                    return PeerAction::Close(gone);
+                State::Closed(reason) => {
+                    self.state = State::Closed(reason);
+                    return PeerAction::Close(reason);
                 }
                 _ if self.connection.is_revoked() => self.state = State::Closed(DisconnectReason::Revoked),
                 state if self.next_frame(frame) => {
                     self.state = state;
                     return PeerAction::Send;
                 }
-                State::FinalReply(kind, gone) => {
-                    self.state = State::Closed(gone);
+                State::FinalReply(kind, reason) => {
+                    self.state = State::Closed(reason);
                     return PeerAction::Report(self.event(kind));
                 }
                 State::Reply => self.state = self.advance(now),
@@ -281,9 +281,9 @@ impl PeerSession {
 
     /// Ends the session after the core has dropped the command queue.
     pub fn close(&mut self) {
-        let gone =
+        let reason =
             if self.connection.is_revoked() { DisconnectReason::Revoked } else { DisconnectReason::Ended };
-        self.state = State::Closed(gone);
+        self.state = State::Closed(reason);
     }
 
     /// Returns the time at which [`Self::on_timer`] is due if nothing else happens.

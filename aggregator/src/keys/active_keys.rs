@@ -84,7 +84,7 @@ impl ActiveKeys {
     }
 
     /// Looks up a key like [`Self::lookup`], with the reason of a failure for the operator. An unauthenticated
-    /// peer must not be told it.
+    /// peer must not learn it.
     ///
     /// # Errors
     /// [`LookupError`] if there is no such key, or it is no longer accepted.

@@ -406,12 +406,15 @@ mod tests {
         for (name, step) in steps {
             let before = rows(&store);
             store.sync = full_disk;
-            let said = step(&mut store).unwrap_err().to_string();
+            let message = step(&mut store).unwrap_err().to_string();
             assert!(
-                said.contains("the change is in place, but may not survive a power cut"),
-                "{name}: {said}"
+                message.contains("the change is in place, but may not survive a power cut"),
+                "{name}: {message}"
             );
-            assert!(said.contains("no space") && !said.contains("not written"), "{name}: {said}");
+            assert!(
+                message.contains("no space") && !message.contains("could not be saved"),
+                "{name}: {message}"
+            );
             let now = rows(&store);
             assert_ne!(now, before, "{name}");
             assert!(store.unwritten, "{name}: it is written again");

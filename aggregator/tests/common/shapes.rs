@@ -7,7 +7,7 @@ use fedspan_engine::config::{Source, read_aggregation, read_algorithm, read_mode
 
 use super::golden::directory;
 
-/// A configuration as servers and simulations make one: simulations have methods that no device has.
+/// Parses a configuration for a server or a simulation, which has methods without firmware.
 pub fn fleet(text: &str) -> Fleet {
     let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\n\
                 rounds = 5\nstep_size = 0.3\n";
@@ -30,7 +30,7 @@ pub fn fleet(text: &str) -> Fleet {
     fleet
 }
 
-/// Every configuration, and where its text is.
+/// Returns every configuration with the path of its text.
 pub fn all() -> Vec<(String, PathBuf)> {
     let files = std::fs::read_dir(directory("fingerprints")).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().unwrap() == "toml").collect();

@@ -80,12 +80,12 @@ impl Fleet {
         let own = self.settings();
         let stored = Settings::parse(stored).with_later(LATER, &own);
         let changes = stored.changes(&own).into_iter();
-        let (said, unsaid): (Vec<Change<'_>>, Vec<Change<'_>>) =
+        let (given, unset): (Vec<Change<'_>>, Vec<Change<'_>>) =
             changes.partition(|change| self.says(change.key));
-        if !said.is_empty() {
-            return Err(Mismatch::Differs(said.iter().map(Change::to_string).collect()));
+        if !given.is_empty() {
+            return Err(Mismatch::Differs(given.iter().map(Change::to_string).collect()));
         }
-        if unsaid.is_empty() {
+        if unset.is_empty() {
             return Ok(Resumed { fleet: self.clone(), kept: Vec::new() });
         }
         let fleet = self.with_settings(&stored).map_err(Mismatch::Unreadable)?;
@@ -94,8 +94,8 @@ impl Fleet {
         if !differences.is_empty() {
             return Err(Mismatch::Differs(differences));
         }
-        let unsaid = unsaid.iter().filter(|change| !write::DERIVED.contains(&change.key));
-        let kept = unsaid.filter_map(|change| Some(format!("{} = {}", change.key, change.was?)));
+        let unset = unset.iter().filter(|change| !write::DERIVED.contains(&change.key));
+        let kept = unset.filter_map(|change| Some(format!("{} = {}", change.key, change.was?)));
         Ok(Resumed { fleet, kept: kept.collect() })
     }
 }

@@ -23,10 +23,10 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
-fn begin(lasting: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
+fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
     let gate = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
-    let connection = if lasting { Connection::persistent(gate) } else { Connection::new(gate) };
+    let connection = if persistent { Connection::persistent(gate) } else { Connection::new(gate) };
     PeerSession::new(7, Origin::Link("bench".into()), connection, PATIENCE, now)
 }
 
@@ -65,7 +65,7 @@ fn decline(round: u32) -> Vec<u8> {
 /// Outputs of a session.
 #[derive(Debug, Default, PartialEq)]
 struct Output {
-    told: Vec<String>,
+    events: Vec<String>,
     frames: Vec<u8>,
     over: Option<DisconnectReason>,
 }
@@ -82,7 +82,7 @@ fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
                     PeerEventKind::Hello(device, ..) => format!("hello {device}"),
                     other => format!("{other:?}"),
                 };
-                output.told.push(name);
+                output.events.push(name);
             }
             PeerAction::Close(gone) => {
                 output.over = Some(gone);
@@ -93,7 +93,7 @@ fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
     }
 }
 
-fn hear(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
+fn feed(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
     let mut output = Output::default();
     session.receive(bytes);
     attend(session, now, &mut output);
@@ -119,7 +119,7 @@ fn over(gone: DisconnectReason) -> Output {
 #[test]
 fn session_without_hello_times_out() {
     let (mut session, _commands) = begin(false, 100);
-    let output = hear(&mut session, 3_000, &alive());
+    let output = feed(&mut session, 3_000, &alive());
     assert_eq!(output, Output::default());
     assert_eq!(wait(&mut session, 3_000), (5_100, over(DisconnectReason::NoHello)));
 }
@@ -129,29 +129,29 @@ fn persistent_link_has_no_hello_timeout() {
     let (mut session, _commands) = begin(true, 100);
     let mut output = Output::default();
     attend(&mut session, 100, &mut output);
-    assert!(!output.frames.is_empty(), "whoever is there is asked for a hello");
+    assert!(!output.frames.is_empty(), "the link asks for a hello");
     assert_eq!(session.due(100), None);
     session.on_timer(Millis::MAX);
-    assert_eq!(hear(&mut session, 1 << 40, &hello(3)).told, ["hello 3"]);
+    assert_eq!(feed(&mut session, 1 << 40, &hello(3)).events, ["hello 3"]);
     assert_eq!(wait(&mut session, 1 << 40), ((1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle)));
 }
 
 #[test]
 fn idle_timeout_counts_from_last_valid_message() {
     let (mut session, _commands) = begin(false, 0);
-    assert_eq!(hear(&mut session, 10, &hello(3)).told, ["hello 3"]);
-    assert_eq!(hear(&mut session, 50_000, &alive()), Output::default());
-    assert_eq!(hear(&mut session, 90_000, &[1, 2, 3, 0]), Output::default());
+    assert_eq!(feed(&mut session, 10, &hello(3)).events, ["hello 3"]);
+    assert_eq!(feed(&mut session, 50_000, &alive()), Output::default());
+    assert_eq!(feed(&mut session, 90_000, &[1, 2, 3, 0]), Output::default());
     assert_eq!(wait(&mut session, 90_000), (50_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
 }
 
 #[test]
 fn unfinished_frame_times_out() {
     let (mut session, _commands) = begin(false, 0);
-    let _ = hear(&mut session, 10, &hello(3));
+    let _ = feed(&mut session, 10, &hello(3));
     let bytes = alive();
     for (second, byte) in (1..).zip(&bytes[..2]) {
-        assert_eq!(hear(&mut session, second * 1_000, &[*byte]), Output::default());
+        assert_eq!(feed(&mut session, second * 1_000, &[*byte]), Output::default());
     }
     assert_eq!(wait(&mut session, 2_000), (1_000 + PATIENCE.frame, over(DisconnectReason::Slow)));
 }
@@ -164,7 +164,7 @@ fn unanswered_round_is_resent() {
     core.handle(0, fedspan_engine::Event::Joined(3), &mut actions);
     let Some(fedspan_engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
-    let _ = hear(&mut session, 0, &hello(3));
+    let _ = feed(&mut session, 0, &hello(3));
     session.execute(Command::Open(opening));
     let mut first = Output::default();
     attend(&mut session, 1_000, &mut first);
@@ -173,31 +173,31 @@ fn unanswered_round_is_resent() {
         let (at, output) = wait(&mut session, 1_000 + (again - 1) * PATIENCE.repeat);
         assert_eq!((at, &output.frames), (1_000 + again * PATIENCE.repeat, &first.frames));
     }
-    let declined = hear(&mut session, 30_000, &decline(id.round));
-    assert_eq!(declined.told.len(), 1);
+    let declined = feed(&mut session, 30_000, &decline(id.round));
+    assert_eq!(declined.events.len(), 1);
     assert_eq!(wait(&mut session, 30_000), (30_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
-    assert!(commands.try_recv().is_none() && commands.is_closed(), "nobody listens to the host any more");
+    assert!(commands.try_recv().is_none() && commands.is_closed(), "the session no longer receives commands");
 }
 
 #[test]
 fn repeated_hellos_end_socket_sessions_only() {
-    for lasting in [false, true] {
-        let (mut session, _commands) = begin(lasting, 0);
-        let mut told = 0;
+    for persistent in [false, true] {
+        let (mut session, _commands) = begin(persistent, 0);
+        let mut reports = 0;
         let over = (0..100).find_map(|now| {
-            let output = hear(&mut session, now, &hello(3));
-            told += output.told.len();
+            let output = feed(&mut session, now, &hello(3));
+            reports += output.events.len();
             output.over
         });
-        let (gone, most) = if lasting { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
-        assert_eq!((over, told), (gone, most));
+        let (gone, most) = if persistent { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
+        assert_eq!((over, reports), (gone, most));
     }
 }
 
 #[test]
 fn protocol_errors_are_reported_then_end_session() {
     let (mut session, _commands) = begin(false, 0);
-    let _ = hear(&mut session, 0, &hello(3));
+    let _ = feed(&mut session, 0, &hello(3));
     let mut all = Output::default();
     for now in 0..100 {
         session.receive(&[9, 9, 9, 0]);
@@ -208,8 +208,8 @@ fn protocol_errors_are_reported_then_end_session() {
         }
     }
     assert_eq!(
-        (all.told.as_slice(), all.over),
-        (["Noise"; 4].map(String::from).as_slice(), Some(DisconnectReason::Flood))
+        (all.events.as_slice(), all.over),
+        (["TrafficOnly"; 4].map(String::from).as_slice(), Some(DisconnectReason::Flood))
     );
 }
 
@@ -251,10 +251,10 @@ fn retry_delays_are_spread_evenly() {
     assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
     session.turn_away();
     assert!(matches!(session.next(0, &mut frame), PeerAction::Send));
-    let mut told = vec![0; 200];
+    let mut reports = vec![0; 200];
     let retry = ToDevice::RetryAfter { milliseconds: retry_delay(7) };
-    let sent = encode(&retry, 0, |_| {}, &mut told).unwrap();
-    assert_eq!(frame, told[..sent]);
+    let sent = encode(&retry, 0, |_| {}, &mut reports).unwrap();
+    assert_eq!(frame, reports[..sent]);
 }
 
 #[test]
@@ -303,11 +303,11 @@ proptest! {
     fn splitting_of_input_does_not_matter(
         messages_of_device in prop::collection::vec(messages_of_device(), 0..30),
         cuts in prop::collection::vec(1usize..60, 1..40),
-        lasting in any::<bool>(),
+        persistent in any::<bool>(),
     ) {
         let bytes = messages_of_device.concat();
         let run = |pieces: &mut dyn FnMut(usize) -> usize| {
-            let (mut session, _commands) = begin(lasting, 0);
+            let (mut session, _commands) = begin(persistent, 0);
             let mut output = Output::default();
             attend(&mut session, 0, &mut output);
             let (mut rest, mut piece) = (bytes.as_slice(), 0);
@@ -317,7 +317,7 @@ proptest! {
                 session.receive(now);
                 attend(&mut session, 0, &mut output);
             }
-            output.told.retain(|what| what != "Noise");
+            output.events.retain(|what| what != "TrafficOnly");
             output
         };
         let whole = run(&mut |_| usize::MAX);
